@@ -25,7 +25,7 @@ pub use piecewise_ir::module::Module;
 pub use piecewise_ir::op::RowTreatment;
 pub use piecewise_ir::types::{IntoShape, TensorType};
 pub use piecewise_kernels::inputs::{BatchView, Extent, InputWriter, SequenceView, StepInput};
-pub use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
+pub use piecewise_kernels::op::{CpuOp, CpuOpArgs, CpuOpCall, OpError, OpRegistry};
 pub use piecewise_kernels::step::{CaptureSupport, LaunchContext};
 pub use piecewise_runtime::batch::Sampling;
 pub use piecewise_runtime::config::ConfigLayers;

@@ -6,7 +6,7 @@ use crate::{gated, outside};
 use piecewise::models::encoder::{EncoderBounds, VisionConfig};
 use piecewise::models::{Checkpoint, DecoderConfig, DecoderLimits, decoder};
 use piecewise_backend::artifact::{Access, ArgRef, Artifact, Launch, PieceSize};
-use piecewise_backend::compiler::{Compiler, NoStore};
+use piecewise_backend::compiler::{Compiler, NoStore, PieceAt};
 use piecewise_backend::cuda::{Arch, CudaCompiler, CudaImage};
 use piecewise_backend::store::MemoryStore;
 use piecewise_ir::dtype::DType;
@@ -63,7 +63,8 @@ fn compile(compiler: &CudaCompiler, module: &Module) -> BTreeSet<String> {
         let exact: &[u64] = if tokens { &[1, 8] } else { &[1] };
         let sizes = exact.iter().map(|&n| PieceSize::Exact(n)).chain([PieceSize::General(bound)]);
         for size in sizes {
-            let made = compiler.compile(piece, size, symbols.bounds(), &[], &KERNELS);
+            let made =
+                compiler.compile(PieceAt { piece, size, bounds: symbols.bounds() }, &[], &KERNELS);
             let made = made.unwrap_or_else(|e| panic!("{}: {e}", compiler.identity()));
             let launches = made.ways().flat_map(|way| &way.launches);
             for launch in launches {
@@ -124,7 +125,9 @@ fn every_kernel_compiles_so_that_its_blocks_note_their_times() {
         for (_, piece) in module.stitch().unwrap().unique.iter() {
             for size in [PieceSize::Exact(1), PieceSize::Exact(8)] {
                 let compile = |compiler: &CudaCompiler| {
-                    compiler.compile(piece, size, symbols.bounds(), &[], &KERNELS).unwrap()
+                    compiler
+                        .compile(PieceAt { piece, size, bounds: symbols.bounds() }, &[], &KERNELS)
+                        .unwrap()
                 };
                 let (normal, noting) = (compile(&normal), compile(&noting));
                 assert_eq!(normal.images.len(), noting.images.len());
@@ -169,7 +172,13 @@ fn the_same_piece_gives_the_same_artifact_from_any_compiler() {
     let make = || {
         let registry = Arc::new(OpRegistry::builtin());
         let compiler = CudaCompiler::new(registry, Arch { number: 90 }, nvrtc.clone());
-        compiler.compile(piece, PieceSize::Exact(4), symbols.bounds(), &[], &NoStore).unwrap()
+        compiler
+            .compile(
+                PieceAt { piece, size: PieceSize::Exact(4), bounds: symbols.bounds() },
+                &[],
+                &NoStore,
+            )
+            .unwrap()
     };
     assert_eq!(make(), make());
 }
@@ -191,7 +200,9 @@ fn without_measuring_the_first_ways_alone_are_compiled() {
         for rows in [1, 4] {
             let size = PieceSize::Exact(rows);
             let compile = |compiler: &CudaCompiler, store: &MemoryStore| {
-                compiler.compile(piece, size, symbols.bounds(), &[], store).unwrap()
+                compiler
+                    .compile(PieceAt { piece, size, bounds: symbols.bounds() }, &[], store)
+                    .unwrap()
             };
             let (all, first) = (compile(&all, &of_all), compile(&first, &of_first));
             assert!(all.first_launches().eq(first.first_launches()));
@@ -215,7 +226,9 @@ fn few_rows_stream_their_weights_and_more_go_to_the_library() {
         let registry = Arc::new(OpRegistry::builtin());
         let compiler = CudaCompiler::new(registry, Arch { number }, nvrtc.clone());
         let size = PieceSize::Exact(rows);
-        let made = compiler.compile(piece, size, symbols.bounds(), &[], &KERNELS).unwrap();
+        let made = compiler
+            .compile(PieceAt { piece, size, bounds: symbols.bounds() }, &[], &KERNELS)
+            .unwrap();
         let own = made.alternatives.last().unwrap().parts.iter();
         let product = own.max_by_key(|part| part.ways.len()).unwrap();
         for way in &product.ways {
@@ -248,8 +261,8 @@ fn regions_of_many_long_rows_have_a_way_with_fewer_threads() {
     let layer = &stitch.unique[stitch.unique_pieces()[1]];
     let compiler = CudaCompiler::new(Arc::new(OpRegistry::builtin()), Arch { number: 90 }, nvrtc);
     let narrow = |rows| {
-        let size = PieceSize::Exact(rows);
-        let made = compiler.compile(layer, size, symbols.bounds(), &[], &KERNELS).unwrap();
+        let at = PieceAt { piece: layer, size: PieceSize::Exact(rows), bounds: symbols.bounds() };
+        let made = compiler.compile(at, &[], &KERNELS).unwrap();
         let parts = made.alternatives.last().unwrap().parts.iter();
         let regions = parts.filter(|part| part.ways[0].name == "general");
         let ways = regions.map(|part| part.ways.iter().map(|way| way.name.clone()).collect());
@@ -288,7 +301,9 @@ fn every_product_of_a_tower_s_rows_multiplies_in_tiles() {
             continue;
         }
         let size = PieceSize::Exact(256);
-        let made = compiler.compile(piece, size, symbols.bounds(), &[], &KERNELS).unwrap();
+        let made = compiler
+            .compile(PieceAt { piece, size, bounds: symbols.bounds() }, &[], &KERNELS)
+            .unwrap();
         for launch in made.first_launches() {
             let CudaImage::Kernel(kernel) =
                 CudaImage::from_bytes(made.image(launch.image).unwrap()).unwrap()
@@ -317,7 +332,9 @@ fn a_decoder_layer_of_one_row_is_six_launches() {
     let layer = &stitch.unique[stitch.unique_pieces()[1]];
     for rows in [1, 8, 9] {
         let size = PieceSize::Exact(rows);
-        let made = compiler.compile(layer, size, symbols.bounds(), &[], &KERNELS).unwrap();
+        let made = compiler
+            .compile(PieceAt { piece: layer, size, bounds: symbols.bounds() }, &[], &KERNELS)
+            .unwrap();
         let mut listed = String::new();
         for (i, alternative) in made.alternatives.iter().enumerate() {
             listed.push_str(&format!("alternative {i}\n"));
@@ -377,7 +394,8 @@ fn blocks_of_a_step_of_one_row_take_half_of_a_multiprocessor() {
             let Some(over) = piece.over else { return Vec::new() };
             limits[over.index()] = rows;
             let size = PieceSize::Exact(rows);
-            let made = compiler.compile(piece, size, &limits, &[], &KERNELS).unwrap();
+            let made =
+                compiler.compile(PieceAt { piece, size, bounds: &limits }, &[], &KERNELS).unwrap();
             let kernel = |(_, bytes): &(_, Vec<u8>)| match CudaImage::from_bytes(bytes).unwrap() {
                 CudaImage::Kernel(kernel) => Some(kernel.recipe),
                 _ => None,
@@ -403,7 +421,13 @@ fn every_way_of_few_rows_keeps_to_the_plan() {
         let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
         let stitch = module.stitch().unwrap();
         let compile = |piece| {
-            compiler.compile(piece, PieceSize::Exact(1), symbols.bounds(), &[], &KERNELS).unwrap()
+            compiler
+                .compile(
+                    PieceAt { piece, size: PieceSize::Exact(1), bounds: symbols.bounds() },
+                    &[],
+                    &KERNELS,
+                )
+                .unwrap()
         };
         let made: Vec<Artifact> = stitch.unique.iter().map(|(_, piece)| compile(piece)).collect();
         let most = made.iter().map(|artifact| artifact.alternatives.len()).max().unwrap();

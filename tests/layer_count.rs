@@ -4,13 +4,13 @@
 use crate::support::models::{MODELS, small_model};
 use piecewise::models::{Checkpoint, DecoderConfig, DecoderLimits, decoder};
 use piecewise_backend::artifact::{Artifact, PieceSize};
-use piecewise_backend::compiler::{CompileError, Compiler, NoStore, Store};
+use piecewise_backend::compiler::{CompileError, Compiler, NoStore, PieceAt, Store};
 use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
 use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::{NormalWeights, WeightLayout};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
-use piecewise_ir::module::{Module, Step, Stitch, UniquePiece};
+use piecewise_ir::module::{Module, Step, Stitch};
 use piecewise_ir::op::Op;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::artifact_store::compile_module;
@@ -88,16 +88,14 @@ impl Compiler for CompilesOnce {
 
     fn compile(
         &self,
-        piece: &UniquePiece,
-        size: PieceSize,
-        bounds: &[u64],
+        at: PieceAt<'_>,
         layouts: &[WeightLayout],
         store: &dyn Store,
     ) -> Result<Artifact, CompileError> {
-        let artifact = self.compiler.compile(piece, size, bounds, layouts, store)?;
+        let artifact = self.compiler.compile(at, layouts, store)?;
         let bytes = serde_json::to_vec(&artifact).unwrap().len();
-        let known = self.artifacts.lock().unwrap().insert((piece.hash, size), bytes);
-        assert_eq!(known, None, "an equal piece was compiled for {size:?} before");
+        let known = self.artifacts.lock().unwrap().insert((at.piece.hash, at.size), bytes);
+        assert_eq!(known, None, "an equal piece was compiled for {:?} before", at.size);
         Ok(artifact)
     }
 }
@@ -222,8 +220,9 @@ fn counts(folder: &str, activations: DType) -> String {
         for at in lowering_sizes(stitch, unique, &symbols, &dispatcher) {
             let of_bound = PieceSize::General(0);
             let key = if matches!(at.size, PieceSize::General(_)) { of_bound } else { at.size };
-            let artifact =
-                compiler.compile(piece, at.size, &at.limits, &layouts, &NoStore).unwrap();
+            let artifact = compiler
+                .compile(PieceAt { piece, size: at.size, bounds: &at.limits }, &layouts, &NoStore)
+                .unwrap();
             *launches.entry(key).or_default() += artifact.first_launches().count();
             sizes_of_all.insert(key);
         }

@@ -2,11 +2,10 @@
 
 use piecewise_ir::module::UniquePiece;
 use piecewise_kernels::step::CaptureSupport;
+use serde::{Deserialize, Serialize};
 
 /// blake3 of what it names.
-#[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
@@ -29,9 +28,7 @@ impl std::fmt::Debug for Digest {
 }
 
 /// For which row counts a piece is lowered.
-#[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PieceSize {
     /// Exactly this many rows, padding included.
@@ -79,7 +76,7 @@ impl std::fmt::Display for PieceSize {
 }
 
 /// What a launch works on.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum ArgRef {
     /// The operand at this position of the unique piece (see
     /// [`piecewise_ir::module::UniquePiece::operands`]).
@@ -94,7 +91,7 @@ pub enum ArgRef {
 }
 
 /// How a launch uses an argument.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Access {
     /// Read only.
@@ -108,7 +105,7 @@ pub enum Access {
 }
 
 /// An argument of a launch. The true counts are an implicit argument of every launch.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Arg {
     /// The memory that is passed: an operand by position, or scratch.
     pub at: ArgRef,
@@ -117,7 +114,7 @@ pub struct Arg {
 }
 
 /// One launch of a kernel.
-#[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Launch {
     /// A readable name: what it computes.
     pub name: String,
@@ -136,7 +133,7 @@ pub struct Launch {
 }
 
 /// One way to compute a part of a piece.
-#[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Way {
     /// What tells it from the part's others, for people: `stream`, `library`.
     pub name: String,
@@ -150,14 +147,14 @@ pub struct Way {
 }
 
 /// Nodes of a piece that are computed one way or another, whatever is chosen for the others.
-#[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Part {
     /// At least one; the first is taken unmeasured.
     pub ways: Vec<Way>,
 }
 
 /// One division of a piece into parts, in the order of their launches.
-#[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Alternative {
     /// Together they compute every node that the piece's results need.
     pub parts: Vec<Part>,
@@ -165,18 +162,7 @@ pub struct Alternative {
 
 /// How a piece is run: an alternative, and the way of each of its parts. The default is what is taken
 /// unmeasured.
-#[derive(
-    Clone,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Debug,
-    Default,
-    serde::Serialize,
-    serde::Deserialize,
-)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct Choice {
     /// Its position among the alternatives.
     pub alternative: usize,
@@ -213,7 +199,7 @@ impl Choice {
 /// A unique piece lowered for a size: alternatives in a fixed order, and the images that they
 /// refer to. It names operands by position, never a slot, never an offset, and contains no
 /// weight bytes.
-#[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Artifact {
     /// The hash of the unique piece.
     pub piece: [u8; 32],

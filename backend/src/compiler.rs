@@ -1,8 +1,9 @@
 //! The compiler interface: from a unique piece and a size to an artifact, without a device.
 
 use crate::artifact::{Artifact, PieceSize};
-pub use crate::store::{Claim, NoStore, Store, StoreError, claim_or_wait};
+pub use crate::store::{Claim, Entry, NoStore, Store, StoreError, claim_or_wait};
 use crate::weights::WeightLayout;
+use piecewise_ir::entity::Entity;
 use piecewise_ir::module::{Stitch, UniquePiece};
 
 /// Why a piece could not be compiled.
@@ -74,6 +75,34 @@ pub struct Footprint {
     pub loads_images: bool,
 }
 
+/// A piece, and what it is compiled for.
+#[derive(Clone, Copy, Debug)]
+pub struct PieceAt<'a> {
+    /// The piece, whatever its uses.
+    pub piece: &'a UniquePiece,
+    /// Its rows.
+    pub size: PieceSize,
+    /// The largest sizes by symbol index.
+    pub bounds: &'a [u64],
+}
+
+impl PieceAt<'_> {
+    /// The most that each symbol of the piece can be at this size.
+    pub(crate) fn limits(self) -> Vec<u64> {
+        let Self { piece, size, bounds } = self;
+        let declared = piece.graph.symbols().iter();
+        let mut limits: Vec<u64> = declared
+            .map(|(symbol, decl)| bounds.get(symbol.index()).copied().unwrap_or(decl.max))
+            .collect();
+        if let Some(over) = piece.over
+            && let Some(limit) = limits.get_mut(over.index())
+        {
+            *limit = size.rows();
+        }
+        limits
+    }
+}
+
 /// Compiles pieces for a target. It needs no device and is used by several threads at once.
 pub trait Compiler: Send + Sync {
     /// What it compiles for: `cpu`, `cuda:sm_90a`.
@@ -88,34 +117,24 @@ pub trait Compiler: Send + Sync {
     fn weight_layouts(&self, stitch: &Stitch, sizes: &[PieceSize]) -> Vec<Vec<WeightLayout>>;
 
     /// What the implementations of the piece's custom ops add to what its artifact at this size is
-    /// a function of; empty without custom ops. `bounds` are the largest sizes by symbol index. A
-    /// factor of the artifact's key: the rest of a piece is in its own text.
+    /// a function of; empty without custom ops. A factor of the artifact's key: the rest of a piece
+    /// is in its own text.
     ///
     /// # Errors
     /// When an op has no implementation on the target, or none for this call.
-    fn custom_ops(
-        &self,
-        piece: &UniquePiece,
-        size: PieceSize,
-        bounds: &[u64],
-    ) -> Result<String, CompileError> {
-        let _ = (piece, size, bounds);
+    fn custom_ops(&self, at: PieceAt<'_>) -> Result<String, CompileError> {
+        let _ = at;
         Ok(String::new())
     }
 
-    /// Gives an artifact of `piece` what depends on this machine and not on the target. It also
+    /// Gives an artifact of the piece what depends on this machine and not on the target. It also
     /// refuses one that this compiler could not have made or whose images can't be used here, so
     /// that it is compiled again.
     ///
     /// # Errors
     /// A sentence, when the artifact does not fit; it may then be half changed.
-    fn admit(
-        &self,
-        piece: &UniquePiece,
-        bounds: &[u64],
-        artifact: &mut Artifact,
-    ) -> Result<(), String> {
-        let _ = (piece, bounds, artifact);
+    fn admit(&self, at: PieceAt<'_>, artifact: &mut Artifact) -> Result<(), String> {
+        let _ = (at, artifact);
         Ok(())
     }
 
@@ -128,7 +147,7 @@ pub trait Compiler: Send + Sync {
         Ok(())
     }
 
-    /// Lowers and compiles `piece` for `size`, with `layouts` of its weights by position. The
+    /// Lowers and compiles a piece for a size, with `layouts` of its weights by position. The
     /// artifact is the same on every machine, but for code that `store` remembers from another
     /// version of the target's own compiler; [`Self::admit`] fits it to this one.
     ///
@@ -136,9 +155,7 @@ pub trait Compiler: Send + Sync {
     /// When a node has no kernel on the target or a kernel does not compile.
     fn compile(
         &self,
-        piece: &UniquePiece,
-        size: PieceSize,
-        bounds: &[u64],
+        at: PieceAt<'_>,
         layouts: &[WeightLayout],
         store: &dyn Store,
     ) -> Result<Artifact, CompileError>;

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "devices work on raw addresses; every block states why it is sound")]
 
 pub mod artifact;
+mod binding;
 pub mod compiler;
 pub mod cpu;
 pub mod cuda;

@@ -1,6 +1,6 @@
 //! What every compiler asks of a piece: operand positions, sizes, names.
 
-use crate::artifact::{Access, Arg, ArgRef, PieceSize};
+use crate::artifact::{Access, Arg, ArgRef};
 use crate::weights::WeightLayout;
 use piecewise_ir::entity::{Entity, Node, Value};
 use piecewise_ir::graph::Graph;
@@ -11,20 +11,6 @@ use piecewise_ir::text::Names;
 pub(crate) fn generator() -> String {
     let (ir, kernels) = (piecewise_ir::SOURCE_DIGEST, piecewise_kernels::SOURCE_DIGEST);
     format!("ir-{ir} kernels-{kernels} backend-{}", crate::SOURCE_DIGEST)
-}
-
-/// The sizes that an artifact is made for, by symbol index.
-pub(crate) fn limits(piece: &UniquePiece, size: PieceSize, bounds: &[u64]) -> Vec<u64> {
-    let declared = piece.graph.symbols().iter();
-    let mut limits: Vec<u64> = declared
-        .map(|(symbol, decl)| bounds.get(symbol.index()).copied().unwrap_or(decl.max))
-        .collect();
-    if let Some(over) = piece.over
-        && let Some(limit) = limits.get_mut(over.index())
-    {
-        *limit = size.rows();
-    }
-    limits
 }
 
 /// Operand positions of a piece's values, and what its text calls them.

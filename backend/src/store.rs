@@ -19,6 +19,20 @@ pub struct StoreError {
     pub reason: String,
 }
 
+/// What a store is to keep.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<'a> {
+    /// Its kind: entries of two kinds may have one key.
+    pub kind: &'static str,
+    /// A digest of all that its bytes are a function of.
+    pub key: Digest,
+    /// Names with values: what the key was made of and where the entry came from, for people and to
+    /// explain a miss.
+    pub factors: &'a [(&'a str, &'a str)],
+    /// The payload.
+    pub bytes: &'a [u8],
+}
+
 /// Images, lowered pieces and tuning records by digest. Used by several threads at once.
 pub trait Store: Send + Sync {
     /// The bytes of an entry, if the store has it.
@@ -27,18 +41,11 @@ pub trait Store: Send + Sync {
     /// When the store can't tell.
     fn get(&self, kind: &'static str, key: Digest) -> Result<Option<Vec<u8>>, StoreError>;
 
-    /// Keeps an entry. `factors` are names with values: what its key was made of and where it came
-    /// from, for people and to explain a miss.
+    /// Keeps an entry.
     ///
     /// # Errors
     /// When the entry could not be kept.
-    fn put(
-        &self,
-        kind: &'static str,
-        key: Digest,
-        factors: &[(&str, &str)],
-        bytes: &[u8],
-    ) -> Result<(), StoreError>;
+    fn put(&self, entry: Entry<'_>) -> Result<(), StoreError>;
 
     /// Asks for the right to make an entry that the store did not give, so that of all who share the
     /// store one makes it.
@@ -87,13 +94,7 @@ impl Store for NoStore {
     fn get(&self, _: &'static str, _: Digest) -> Result<Option<Vec<u8>>, StoreError> {
         Ok(None)
     }
-    fn put(
-        &self,
-        _: &'static str,
-        _: Digest,
-        _: &[(&str, &str)],
-        _: &[u8],
-    ) -> Result<(), StoreError> {
+    fn put(&self, _: Entry<'_>) -> Result<(), StoreError> {
         Ok(())
     }
 }
@@ -131,13 +132,7 @@ impl Store for MemoryStore {
         Ok(entries.get(&(kind, key)).map(|entry| entry.bytes.clone()))
     }
 
-    fn put(
-        &self,
-        kind: &'static str,
-        key: Digest,
-        factors: &[(&str, &str)],
-        bytes: &[u8],
-    ) -> Result<(), StoreError> {
+    fn put(&self, Entry { kind, key, factors, bytes }: Entry<'_>) -> Result<(), StoreError> {
         let factors = factors.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect();
         let entry = MemoryEntry { factors, bytes: bytes.to_vec() };
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).insert((kind, key), entry);

@@ -1,19 +1,11 @@
 //! What is chosen by measurement on a device, and what is done about it.
 
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// What is done about choices that only a measurement can make.
 #[derive(
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    Hash,
-    Debug,
-    Default,
-    serde::Serialize,
-    serde::Deserialize,
-    schemars::JsonSchema,
+    Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, schemars::JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum TuneMode {
@@ -27,7 +19,7 @@ pub enum TuneMode {
 }
 
 /// What choosing by measurement did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct TuningReport {
     /// Pieces at a size with a choice, whose record was taken.
     pub loaded: usize,
@@ -56,7 +48,7 @@ impl std::fmt::Display for TuningReport {
 }
 
 /// An algorithm as a library hands it out: opaque, and good for the same version and device.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct LibraryAlgorithm(pub [u64; 8]);
 
 /// A product that a library computes, with what it offers for it.

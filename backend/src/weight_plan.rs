@@ -1,6 +1,6 @@
 //! Recipes of weights as steps: what is read, made, cast and copied where. Every device runs them.
 
-use crate::weights::{TensorSource, WeightError, WeightSource};
+use crate::weights::{TensorSource, TensorSpec, WeightError, WeightSource};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::literal::Scalar;
@@ -256,11 +256,9 @@ impl StridedCopy {
 /// A tensor of the source, whose bytes are as many as its type says.
 pub(crate) fn tensor<'a>(
     source: &'a dyn WeightSource,
-    name: &str,
-    dtype: DType,
-    shape: &[u64],
+    spec: TensorSpec<'_>,
 ) -> Result<TensorSource<'a>, WeightError> {
-    let tensor = source.tensor(name, dtype, shape)?;
+    let (tensor, TensorSpec { name, dtype, shape }) = (source.tensor(spec)?, spec);
     let expected = shape.iter().product::<u64>() * dtype.size() as u64;
     match &tensor {
         TensorSource::Bytes(bytes) if bytes.len() as u64 != expected => {
@@ -350,12 +348,8 @@ mod tests {
     struct Bytes;
 
     impl WeightSource for Bytes {
-        fn tensor(
-            &self,
-            name: &str,
-            _: DType,
-            shape: &[u64],
-        ) -> Result<TensorSource<'_>, WeightError> {
+        fn tensor(&self, spec: TensorSpec<'_>) -> Result<TensorSource<'_>, WeightError> {
+            let TensorSpec { name, shape, .. } = spec;
             let bytes = (0..shape.iter().product()).map(|i| byte(name, i)).collect::<Vec<_>>();
             Ok(TensorSource::Bytes(bytes.into()))
         }

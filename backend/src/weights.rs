@@ -1,12 +1,11 @@
 //! Weights: where their bytes come from and how they lie in device memory.
 
 use piecewise_ir::dtype::DType;
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
 /// How a weight lies in device memory.
-#[derive(
-    Clone, Copy, PartialEq, Eq, Hash, Debug, Default, serde::Serialize, serde::Deserialize,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WeightLayout {
     /// Dense, the last axis innermost.
@@ -62,18 +61,24 @@ pub enum WeightError {
     Recipe { reason: String },
 }
 
+/// A checkpoint tensor as the graph declares it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TensorSpec<'a> {
+    /// Its name in the checkpoint.
+    pub name: &'a str,
+    /// Its element type.
+    pub dtype: DType,
+    /// Its extents.
+    pub shape: &'a [u64],
+}
+
 /// Checkpoint tensors by name.
 pub trait WeightSource: Send + Sync {
-    /// The tensor `name`, which the graph declares as `dtype` and `shape`.
+    /// The tensor that the graph declares so.
     ///
     /// # Errors
     /// When there is none of that name, dtype and shape.
-    fn tensor(
-        &self,
-        name: &str,
-        dtype: DType,
-        shape: &[u64],
-    ) -> Result<TensorSource<'_>, WeightError>;
+    fn tensor(&self, spec: TensorSpec<'_>) -> Result<TensorSource<'_>, WeightError>;
 }
 
 /// Random weights of any name and shape: for benchmarks.
@@ -86,7 +91,7 @@ pub struct NormalWeights {
 }
 
 impl WeightSource for NormalWeights {
-    fn tensor(&self, _: &str, _: DType, _: &[u64]) -> Result<TensorSource<'_>, WeightError> {
+    fn tensor(&self, _: TensorSpec<'_>) -> Result<TensorSource<'_>, WeightError> {
         Ok(TensorSource::Normal { std: self.std, seed: self.seed })
     }
 }

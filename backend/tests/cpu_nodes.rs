@@ -4,7 +4,7 @@ use crate::harness::nodes::{self, MOST, Sample, sample};
 use crate::harness::target::Cpu;
 use crate::harness::{registry, unique};
 use piecewise_backend::artifact::PieceSize;
-use piecewise_backend::compiler::{CompileError, Compiler, NoStore};
+use piecewise_backend::compiler::{CompileError, Compiler, NoStore, PieceAt};
 use piecewise_backend::cpu::CpuCompiler;
 use piecewise_ir::custom::CustomCall;
 use piecewise_ir::dtype::DType::F32;
@@ -26,7 +26,13 @@ fn rows_gathered_from_a_table_of_another_symbol_are_clamped_to_its_true_rows() {
 fn refused(s: Sample, over: Symbol) -> CompileError {
     let piece = unique(s.graph, Some(over));
     let compiler = CpuCompiler::new(registry(), 1);
-    compiler.compile(&piece, PieceSize::Exact(4), &[MOST; 2], &[], &NoStore).unwrap_err()
+    compiler
+        .compile(
+            PieceAt { piece: &piece, size: PieceSize::Exact(4), bounds: &[MOST; 2] },
+            &[],
+            &NoStore,
+        )
+        .unwrap_err()
 }
 
 #[test]

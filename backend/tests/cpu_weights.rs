@@ -5,7 +5,7 @@ use crate::harness::{decode, encode, pattern, registry};
 use piecewise_backend::cpu::CpuDevice;
 use piecewise_backend::device::{Device, DeviceError};
 use piecewise_backend::weights::{
-    NormalWeights, TensorSource, WeightError, WeightLayout, WeightSource,
+    NormalWeights, TensorSource, TensorSpec, WeightError, WeightLayout, WeightSource,
 };
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
@@ -20,12 +20,8 @@ use std::borrow::Cow;
 struct Patterns;
 
 impl WeightSource for Patterns {
-    fn tensor(
-        &self,
-        name: &str,
-        dtype: DType,
-        shape: &[u64],
-    ) -> Result<TensorSource<'_>, WeightError> {
+    fn tensor(&self, spec: TensorSpec<'_>) -> Result<TensorSource<'_>, WeightError> {
+        let TensorSpec { name, dtype, shape } = spec;
         let Ok(seed) = name.parse() else {
             return Err(WeightError::Missing { name: name.to_owned() });
         };
@@ -184,7 +180,7 @@ fn what_the_checkpoint_does_not_have_is_named() {
     ));
     struct Short;
     impl WeightSource for Short {
-        fn tensor(&self, _: &str, _: DType, _: &[u64]) -> Result<TensorSource<'_>, WeightError> {
+        fn tensor(&self, _: TensorSpec<'_>) -> Result<TensorSource<'_>, WeightError> {
             Ok(TensorSource::Bytes(Cow::Borrowed(&[0; 3])))
         }
     }

@@ -11,7 +11,9 @@ use piecewise_backend::cuda::{
 };
 use piecewise_backend::device::{Address, Binding, Device, DeviceError, Reservation};
 use piecewise_backend::measure::{LaunchCounts, MeasuredDevice};
-use piecewise_backend::weights::{TensorSource, WeightError, WeightLayout, WeightSource};
+use piecewise_backend::weights::{
+    TensorSource, TensorSpec, WeightError, WeightLayout, WeightSource,
+};
 use piecewise_ir::builder::Builder;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
@@ -277,7 +279,8 @@ fn library_matmuls_are_exact_on_small_integers_by_every_algorithm_captured_and_r
 struct Tensors;
 
 impl WeightSource for Tensors {
-    fn tensor(&self, name: &str, _: DType, shape: &[u64]) -> Result<TensorSource<'_>, WeightError> {
+    fn tensor(&self, spec: TensorSpec<'_>) -> Result<TensorSource<'_>, WeightError> {
+        let TensorSpec { name, shape, .. } = spec;
         let n: u64 = shape.iter().product();
         if name == "normal" {
             return Ok(TensorSource::Normal { std: 0.5, seed: 3 });

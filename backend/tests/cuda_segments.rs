@@ -5,7 +5,7 @@
 use crate::harness::target::{Cuda, Target};
 use crate::harness::{BenchOn, CANARY, decode, encode, norm_error, pattern, unique};
 use piecewise_backend::artifact::PieceSize;
-use piecewise_backend::compiler::Compiler;
+use piecewise_backend::compiler::{Compiler, PieceAt};
 use piecewise_backend::cuda::Arch;
 use piecewise_backend::device::Device;
 use piecewise_backend::store::MemoryStore;
@@ -186,7 +186,9 @@ impl Case {
         let (sizes, counts) = (self.sizes(), self.counts());
         let compiler = bench.device.compiler(registry);
         let exact = PieceSize::Exact(sizes[0]);
-        let artifact = compiler.compile(&bench.piece, exact, &sizes, &[], &KERNELS).unwrap();
+        let artifact = compiler
+            .compile(PieceAt { piece: &bench.piece, size: exact, bounds: &sizes }, &[], &KERNELS)
+            .unwrap();
         let inputs = bench.piece.graph.inputs().iter().map(|input| input.value);
         for (value, array) in Vec::from_iter(inputs).into_iter().zip(self.operands()) {
             let (address, size) = (bench.address(value), bench.piece.graph.ty(value).bytes(&sizes));

@@ -2,7 +2,9 @@
 
 use piecewise::assembly::Assembly;
 use piecewise::models::Preset;
-use piecewise_backend::weights::{NormalWeights, TensorSource, WeightError, WeightSource};
+use piecewise_backend::weights::{
+    NormalWeights, TensorSource, TensorSpec, WeightError, WeightSource,
+};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::literal::Scalar;
 use std::borrow::Cow;
@@ -25,17 +27,12 @@ impl Default for PresetWeights {
 }
 
 impl WeightSource for PresetWeights {
-    fn tensor(
-        &self,
-        name: &str,
-        dtype: DType,
-        shape: &[u64],
-    ) -> Result<TensorSource<'_>, WeightError> {
-        if !name.ends_with("norm.weight") {
-            return self.0.tensor(name, dtype, shape);
+    fn tensor(&self, spec: TensorSpec<'_>) -> Result<TensorSource<'_>, WeightError> {
+        if !spec.name.ends_with("norm.weight") {
+            return self.0.tensor(spec);
         }
-        let one = Scalar::new(dtype, 1.0).to_bytes();
-        let count: u64 = shape.iter().product();
+        let one = Scalar::new(spec.dtype, 1.0).to_bytes();
+        let count: u64 = spec.shape.iter().product();
         Ok(TensorSource::Bytes(Cow::Owned(one.repeat(count as usize))))
     }
 }
@@ -47,10 +44,11 @@ mod tests {
     #[test]
     fn norms_are_ones_and_the_rest_is_random() {
         let weights = PresetWeights::default();
-        let norm = weights.tensor("model.layers.0.input_layernorm.weight", DType::BF16, &[3]);
+        let tensor = |name, shape| weights.tensor(TensorSpec { name, dtype: DType::BF16, shape });
+        let norm = tensor("model.layers.0.input_layernorm.weight", &[3]);
         let ones = [0x80, 0x3f, 0x80, 0x3f, 0x80, 0x3f];
         assert!(matches!(norm, Ok(TensorSource::Bytes(bytes)) if *bytes == ones));
-        let head = weights.tensor("lm_head.weight", DType::BF16, &[3, 4]);
+        let head = tensor("lm_head.weight", &[3, 4]);
         assert!(matches!(head, Ok(TensorSource::Normal { std: 0.02, .. })));
     }
 }

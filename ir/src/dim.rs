@@ -1,10 +1,11 @@
 //! Symbolic dimensions: affine expressions over symbols that the graph declares with bounds.
 
 use crate::entity::{Arena, Entity, Symbol};
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 /// A symbol's declaration: `dim T in [1..8192] role "tokens"`.
-#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SymbolDecl {
     /// Its name in text, unique in the graph.
     pub name: String,
@@ -21,9 +22,7 @@ pub type Symbols = Arena<Symbol, SymbolDecl>;
 
 /// An affine expression `constant + sum(coefficient * symbol)` with coefficients that are not 0,
 /// sorted by symbol.
-#[derive(
-    Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, serde::Serialize, serde::Deserialize,
-)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Dim {
     constant: i64,
     terms: SmallVec<[(Symbol, i64); 1]>,

@@ -28,13 +28,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("read:                                {:>8.3} s", elapsed.as_secs_f64());
     for objective in [Objective::Time, Objective::Padding] {
         let request = PlanRequest { objective, max_graphs: Some(64), ..PlanRequest::default() };
-        let (found, elapsed) = timed(|| plan(&traffic, &costs, &request));
+        let (found, elapsed) = timed(|| plan(request.on(&traffic, &costs)));
         println!(
             "plan, {objective:?}, K to {:<3}:              {:>8.3} s",
             found?.curve.len(),
             elapsed.as_secs_f64()
         );
-        let (found, elapsed) = timed(|| compare(&traffic, &costs, &request));
+        let (found, elapsed) = timed(|| compare(request.on(&traffic, &costs)));
         let most = found?.iter().map(|comparison| comparison.theirs.graphs).max();
         println!(
             "compare, {objective:?}, K to {:<4}:          {:>8.3} s",
@@ -74,7 +74,7 @@ fn row(
     let request = PlanRequest { max_graphs: Some(graphs as usize), ..PlanRequest::default() };
     let mut best = Duration::MAX;
     for _ in 0..5 {
-        let (found, elapsed) = timed(|| plan(&traffic, costs, &request));
+        let (found, elapsed) = timed(|| plan(request.on(&traffic, costs)));
         found?;
         best = best.min(elapsed);
     }

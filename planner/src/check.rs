@@ -6,12 +6,11 @@ use serde::Serialize;
 use toml::{Table, Value};
 
 use crate::capture_sizes::{CaptureSizes, ListKind};
-use crate::costs::StepCosts;
 use crate::error::PlannerError;
 use crate::evaluate::{Outcome, SizeUse, evaluate};
 use crate::planner::{MAX_GRAPHS, plan};
-use crate::request::PlanRequest;
-use crate::traffic::{MAX_STEP_TOKENS, Traffic};
+use crate::request::{PlanRequest, Question};
+use crate::traffic::MAX_STEP_TOKENS;
 
 /// The lists and limits of a configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -172,32 +171,33 @@ fn size(key: &'static str, value: &Value) -> Result<u32, PlannerError> {
 /// [`MAX_GRAPHS`] sizes.
 pub fn check(
     configured: &ConfiguredSizes,
-    traffic: &Traffic,
-    costs: &StepCosts,
-    request: &PlanRequest,
+    question: Question<'_>,
 ) -> Result<CheckReport, PlannerError> {
-    let request = PlanRequest {
-        max_num_tokens: request.max_num_tokens.or(configured.max_num_tokens),
-        max_num_seqs: request.max_num_seqs.or(configured.max_num_seqs),
-        ..request.clone()
+    let asked = question.request;
+    let request = &PlanRequest {
+        max_num_tokens: asked.max_num_tokens.or(configured.max_num_tokens),
+        max_num_seqs: asked.max_num_seqs.or(configured.max_num_seqs),
+        ..asked.clone()
     };
-    request.validate(traffic)?;
+    let question = Question { request, ..question };
+    request.validate(question.traffic)?;
     let mut findings = Vec::new();
     let sizes =
         CaptureSizes::of(|list| ascending(list, configured.sizes.list(list), &mut findings));
-    let outcome = evaluate(traffic, &sizes, costs, &request)?;
+    let outcome = evaluate(question, &sizes)?;
     for list in ListKind::ALL {
-        check_list(list, &sizes, &outcome, traffic, &request, &mut findings);
+        check_list(list, &sizes, &outcome, question, &mut findings);
     }
-    let mut gaps = gaps(&sizes, &outcome, traffic, &request);
+    let mut gaps = gaps(&sizes, &outcome, question);
     gaps.truncate(REPORTED_GAPS);
     findings.extend(gaps);
     let (graphs, most) = (outcome.graphs.max(1) as u64, MAX_GRAPHS as u64);
     PlannerError::check_limits([("the number of configured graphs", graphs, most)])?;
-    let equal = PlanRequest { max_graphs: Some(outcome.graphs.max(1)), ..request };
-    let better = match plan(traffic, costs, &equal) {
+    let equal = PlanRequest { max_graphs: Some(outcome.graphs.max(1)), ..request.clone() };
+    let better = match plan(Question { request: &equal, ..question }) {
         Err(PlannerError::TooFewGraphs { least, .. }) => {
-            plan(traffic, costs, &PlanRequest { max_graphs: Some(least), ..equal })
+            let request = &PlanRequest { max_graphs: Some(least), ..equal };
+            plan(Question { request, ..question })
         }
         found => found,
     }?;
@@ -222,10 +222,10 @@ fn check_list(
     list: ListKind,
     sizes: &CaptureSizes,
     outcome: &Outcome,
-    traffic: &Traffic,
-    request: &PlanRequest,
+    question: Question<'_>,
     findings: &mut Vec<Finding>,
 ) {
+    let Question { traffic, request, .. } = question;
     let own = sizes.list(list);
     let (limit, in_mode) = match list {
         ListKind::Tokens => (request.max_num_tokens, request.graph_mode.has_token_graphs()),
@@ -277,19 +277,14 @@ fn check_list(
     }
 }
 
-fn gaps(
-    sizes: &CaptureSizes,
-    outcome: &Outcome,
-    traffic: &Traffic,
-    request: &PlanRequest,
-) -> Vec<Finding> {
+fn gaps(sizes: &CaptureSizes, outcome: &Outcome, question: Question<'_>) -> Vec<Finding> {
     let mut gaps: Vec<(u64, Finding)> = Vec::new();
     for size_use in outcome.uses.iter().filter(|size| size.padding_tokens > 0) {
         let SizeUse { list, size, padding_tokens, .. } = *size_use;
         let own = sizes.list(list);
         let index = own.partition_point(|other| *other < size);
         let below = index.checked_sub(1).map_or(0, |index| own[index]);
-        let (add, saves) = best_addition(list, below, size, traffic, request);
+        let (add, saves) = best_addition(list, below, size, question);
         if saves == 0 {
             continue;
         }
@@ -309,13 +304,8 @@ fn gaps(
 }
 
 /// The size between two neighbours that saves the most padding tokens.
-fn best_addition(
-    list: ListKind,
-    below: u32,
-    size: u32,
-    traffic: &Traffic,
-    request: &PlanRequest,
-) -> (u32, u64) {
+fn best_addition(list: ListKind, below: u32, size: u32, question: Question<'_>) -> (u32, u64) {
+    let Question { traffic, request, .. } = question;
     let mut inside: BTreeMap<u32, u64> = BTreeMap::new();
     for (query, by_count) in traffic.of_list(list, request.graph_mode) {
         for (count, steps) in by_count.range(below + 1..size) {
@@ -341,7 +331,7 @@ mod tests {
     use crate::costs::ModelledCosts;
     use crate::mode::GraphMode;
     use crate::request::Objective;
-    use crate::traffic::StepKind;
+    use crate::traffic::{StepKind, Traffic};
 
     fn traffic() -> Traffic {
         let mut traffic = Traffic::default();
@@ -356,7 +346,7 @@ mod tests {
 
     fn report(config: &str, request: &PlanRequest) -> CheckReport {
         let costs = ModelledCosts::default().costs().unwrap();
-        check(&read_configured_sizes(config).unwrap(), &traffic(), &costs, request).unwrap()
+        check(&read_configured_sizes(config).unwrap(), request.on(&traffic(), &costs)).unwrap()
     }
 
     #[test]

@@ -3,13 +3,11 @@
 use serde::Serialize;
 
 use crate::capture_sizes::CaptureSizes;
-use crate::costs::StepCosts;
 use crate::default_lists::Stack;
 use crate::error::PlannerError;
 use crate::evaluate::{Outcome, evaluate};
 use crate::planner::plans_of_counts;
-use crate::request::{Objective, PlanRequest};
-use crate::traffic::Traffic;
+use crate::request::{Objective, PlanRequest, Question};
 
 /// One stack's default lists and ours.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -37,11 +35,8 @@ pub struct Comparison {
 ///
 /// # Errors
 /// Those of [`plan`](crate::plan) and [`evaluate`].
-pub fn compare(
-    traffic: &Traffic,
-    costs: &StepCosts,
-    request: &PlanRequest,
-) -> Result<Vec<Comparison>, PlannerError> {
+pub fn compare(question: Question<'_>) -> Result<Vec<Comparison>, PlannerError> {
+    let Question { traffic, request, .. } = question;
     let query_length = traffic.decode().keys().next_back().copied().unwrap_or(1);
     let (tokens, decode) = (request.token_maximum(traffic), request.decode_maximum(traffic));
     let unlimited = PlanRequest {
@@ -56,17 +51,17 @@ pub fn compare(
     let mut defaults = Vec::with_capacity(Stack::ALL.len());
     for stack in Stack::ALL {
         let sizes = stack.lists(tokens, decode, query_length);
-        let theirs = evaluate(traffic, &sizes, costs, request)?;
+        let theirs = evaluate(question, &sizes)?;
         if theirs.graphs > 0 {
             defaults.push((stack, sizes, theirs));
         }
     }
     let counts: Vec<usize> = defaults.iter().map(|(_, _, theirs)| theirs.graphs).collect();
-    let (plans, curve) = plans_of_counts(traffic, costs, &unlimited, &counts)?;
+    let (plans, curve) = plans_of_counts(Question { request: &unlimited, ..question }, &counts)?;
     let mut comparisons = Vec::with_capacity(defaults.len());
     for ((stack, sizes, theirs), our_sizes) in defaults.into_iter().zip(plans) {
         let Some(our_sizes) = our_sizes else { continue };
-        let ours = evaluate(traffic, &our_sizes, costs, request)?;
+        let ours = evaluate(question, &our_sizes)?;
         let target = match request.objective {
             Objective::Time => theirs.expected_ns.map(|ns| ns as f64 / 1e3),
             Objective::Padding => Some(theirs.padding_tokens as f64),
@@ -74,7 +69,7 @@ pub fn compare(
         let matching = curve.iter().find(|point| target.is_some_and(|cost| point.cost <= cost));
         let graphs_to_match = matching.map(|point| point.graphs);
         let shipped = stack.shipped_lists(tokens, decode, query_length);
-        let shipped = evaluate(traffic, &shipped, costs, request)?;
+        let shipped = evaluate(question, &shipped)?;
         comparisons.push(Comparison {
             stack,
             sizes,

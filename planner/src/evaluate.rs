@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::capture_sizes::{CaptureSizes, ListKind};
-use crate::costs::StepCosts;
 use crate::error::PlannerError;
-use crate::request::PlanRequest;
-use crate::traffic::{StepKind, Traffic};
+use crate::request::{PlanRequest, Question};
+use crate::traffic::StepKind;
 
 /// How many steps and tokens replay.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -123,12 +122,8 @@ impl Outcome {
 ///
 /// # Errors
 /// [`PlannerError::CostsMissing`] for a path that is replayed but was not measured.
-pub fn evaluate(
-    traffic: &Traffic,
-    sizes: &CaptureSizes,
-    costs: &StepCosts,
-    request: &PlanRequest,
-) -> Result<Outcome, PlannerError> {
+pub fn evaluate(question: Question<'_>, sizes: &CaptureSizes) -> Result<Outcome, PlannerError> {
+    let Question { traffic, request, .. } = question;
     let mut outcome = Outcome {
         real_tokens: 0,
         padding_tokens: 0,
@@ -144,7 +139,7 @@ pub fn evaluate(
         sizes.iter().map(|key| (key, size_use(key))).collect();
     for (kind, count, steps) in traffic.iter() {
         let tokens = kind.tokens(count);
-        let service = serve(kind, count, sizes, costs, request)?;
+        let service = serve(question, kind, count, sizes)?;
         let all_tokens = u64::from(tokens) * steps;
         outcome.real_tokens += all_tokens;
         let share = match kind {
@@ -166,7 +161,7 @@ pub fn evaluate(
             .map(|(sum, ns)| sum + u128::from(ns) * u128::from(steps));
     }
     outcome.uses = uses.into_values().collect();
-    [outcome.memory_bytes, outcome.capture_ns] = resources(traffic, sizes, costs, request);
+    [outcome.memory_bytes, outcome.capture_ns] = resources(question, sizes);
     Ok(outcome)
 }
 
@@ -195,12 +190,12 @@ pub struct Replay {
 /// # Errors
 /// [`PlannerError::CostsMissing`] for a path that is replayed but was not measured.
 pub fn serve(
+    question: Question<'_>,
     kind: StepKind,
     count: u32,
     sizes: &CaptureSizes,
-    costs: &StepCosts,
-    request: &PlanRequest,
 ) -> Result<Service, PlannerError> {
+    let Question { costs, request, .. } = question;
     let tokens = kind.tokens(count);
     let launched_ns = costs.launched.as_ref().map(|path| path.step_ns.at(tokens));
     let launched = Service { replay: None, ns: launched_ns };
@@ -236,12 +231,8 @@ fn dispatch(
 }
 
 /// Bytes and nanoseconds of all graphs, where they are known for each.
-fn resources(
-    traffic: &Traffic,
-    sizes: &CaptureSizes,
-    costs: &StepCosts,
-    request: &PlanRequest,
-) -> [Option<u64>; 2] {
+fn resources(question: Question<'_>, sizes: &CaptureSizes) -> [Option<u64>; 2] {
+    let Question { traffic, costs, request } = question;
     let queries: Vec<u32> = match traffic.decode() {
         empty if empty.is_empty() => vec![1],
         decode => decode.keys().copied().collect(),

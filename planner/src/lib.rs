@@ -17,7 +17,7 @@
 //!     max_graphs: Some(2),
 //!     ..PlanRequest::default()
 //! };
-//! let plan = plan(&traffic, &ModelledCosts::default().costs()?, &request)?;
+//! let plan = plan(request.on(&traffic, &ModelledCosts::default().costs()?))?;
 //! assert_eq!(plan.sizes.capture_num_tokens, [16, 64]);
 //! assert_eq!(plan.outcome.padding_tokens, 9 * 4);
 //! # Ok::<(), piecewise_planner::PlannerError>(())
@@ -64,7 +64,7 @@ pub use mode::{GraphMode, StepMode};
 pub use planner::{DEFAULT_CURVE_GRAPHS, MAX_GRAPHS, Plan, PlanWarning, plan};
 pub use reader::{MalformedLine, ReadLog, ReadOptions, read_log, read_log_file};
 pub use record::{IterationLogWriter, IterationRecord};
-pub use request::{Objective, PlanRequest};
+pub use request::{Objective, PlanRequest, Question};
 pub use simulator::{Simulation, TrafficShape};
 pub use tradeoff::CurvePoint;
 pub use traffic::{MAX_STEP_TOKENS, MAX_STEPS, ObservedModes, StepKind, Steps, Traffic};

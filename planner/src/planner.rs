@@ -5,15 +5,13 @@ use serde::Serialize;
 use crate::axis::{Axis, unit};
 use crate::budget::{Budgeted, BudgetedPlan, UNLIMITED};
 use crate::capture_sizes::CaptureSizes;
-use crate::costs::StepCosts;
 use crate::dynamic_program::{INFEASIBLE, Keep, Potentials, chain, walk};
 use crate::error::PlannerError;
 use crate::evaluate::{Outcome, evaluate};
 use crate::mode::GraphMode;
 use crate::problem::Problem;
-use crate::request::{Objective, PlanRequest};
+use crate::request::{Objective, PlanRequest, Question};
 use crate::tradeoff::{CurvePoint, knee};
-use crate::traffic::Traffic;
 
 /// Graphs up to which the trade-off curve is computed when no maximum is given.
 pub const DEFAULT_CURVE_GRAPHS: usize = 64;
@@ -76,15 +74,12 @@ pub struct Plan {
 /// # Errors
 /// Those of [`PlanRequest::validate`], of missing or gappy costs, and
 /// [`PlannerError::BudgetTooSmall`].
-pub fn plan(
-    traffic: &Traffic,
-    costs: &StepCosts,
-    request: &PlanRequest,
-) -> Result<Plan, PlannerError> {
+pub fn plan(question: Question<'_>) -> Result<Plan, PlannerError> {
+    let Question { traffic, request, .. } = question;
     request.validate(traffic)?;
-    let problem = Problem::new(traffic, costs, request)?;
+    let problem = Problem::new(question)?;
     if let Some(given) = request.max_graphs.filter(|given| *given < problem.least_graphs()) {
-        return plan_shared(traffic, costs, request, given, problem.least_graphs());
+        return plan_shared(question, given, problem.least_graphs());
     }
     let (curve, curve_costs, tables) = curve(&problem, request)?;
     let knee_index = knee(&curve_costs);
@@ -112,21 +107,20 @@ pub fn plan(
         walk(&tables, fewest_for(&curve_costs, &curve, graphs))
     };
     let sizes = problem.sizes(&nodes);
-    let outcome = evaluate(traffic, &sizes, costs, request)?;
-    warnings.extend(list_warnings(traffic, &sizes, request));
+    let outcome = evaluate(question, &sizes)?;
+    warnings.extend(list_warnings(question, &sizes));
     Ok(Plan { sizes, outcome, curve, knee_graphs, warnings })
 }
 
 /// The best lists for each of several numbers of graphs, without budgets, from one table, and the
 /// curve up to the largest of them; `None` where a number is too large to plan for.
 pub(crate) fn plans_of_counts(
-    traffic: &Traffic,
-    costs: &StepCosts,
-    request: &PlanRequest,
+    question: Question<'_>,
     counts: &[usize],
 ) -> Result<(Vec<Option<CaptureSizes>>, Vec<CurvePoint>), PlannerError> {
-    request.validate(traffic)?;
-    let problem = Problem::new(traffic, costs, request)?;
+    let request = question.request;
+    request.validate(question.traffic)?;
+    let problem = Problem::new(question)?;
     let widest = problem.axes.iter().map(Axis::len).max().unwrap_or(0);
     let can_plan = |count: usize| {
         let graphs = count.max(DEFAULT_CURVE_GRAPHS).min(problem.most_graphs());
@@ -145,22 +139,17 @@ pub(crate) fn plans_of_counts(
 
 /// With too few graphs for both lists, every step uses the token sizes, as dispatch does for a
 /// decode that no decode size holds.
-fn plan_shared(
-    traffic: &Traffic,
-    costs: &StepCosts,
-    request: &PlanRequest,
-    given: usize,
-    least: usize,
-) -> Result<Plan, PlannerError> {
+fn plan_shared(question: Question<'_>, given: usize, least: usize) -> Result<Plan, PlannerError> {
+    let request = question.request;
     if request.graph_mode != GraphMode::FullAndPiecewise {
         return Err(PlannerError::TooFewGraphs { given, least });
     }
     let shared = PlanRequest { graph_mode: GraphMode::Piecewise, ..request.clone() };
-    let mut plan = plan(traffic, costs, &shared)?;
+    let mut plan = plan(Question { request: &shared, ..question })?;
     plan.warnings.retain(|warning| !matches!(warning, PlanWarning::NoMixedSteps));
     plan.warnings.push(PlanWarning::DecodesShareTokenSizes);
     plan.curve.clear();
-    plan.outcome = evaluate(traffic, &plan.sizes, costs, request)?;
+    plan.outcome = evaluate(question, &plan.sizes)?;
     Ok(plan)
 }
 
@@ -231,11 +220,8 @@ fn within_budgets(
     Ok(search.solve(least))
 }
 
-fn list_warnings(
-    traffic: &Traffic,
-    sizes: &CaptureSizes,
-    request: &PlanRequest,
-) -> Vec<PlanWarning> {
+fn list_warnings(question: Question<'_>, sizes: &CaptureSizes) -> Vec<PlanWarning> {
+    let Question { traffic, request, .. } = question;
     let mut warnings = Vec::new();
     let mode = request.graph_mode;
     if mode.has_token_graphs() && request.token_maximum(traffic) == 0 {

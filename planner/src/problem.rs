@@ -5,8 +5,8 @@ use crate::budget::LARGEST_CHARGE;
 use crate::capture_sizes::{CaptureSizes, ListKind};
 use crate::costs::{CostPath, MonotoneCurve, StepCosts};
 use crate::error::PlannerError;
-use crate::request::{Objective, PlanRequest};
-use crate::traffic::{Steps, Traffic};
+use crate::request::{Objective, PlanRequest, Question};
+use crate::traffic::Steps;
 
 /// Tokens first, then decodes; a list that serves no step has no axis.
 #[derive(Default)]
@@ -17,11 +17,8 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
-    pub(crate) fn new(
-        traffic: &Traffic,
-        costs: &StepCosts,
-        request: &PlanRequest,
-    ) -> Result<Self, PlannerError> {
+    pub(crate) fn new(question: Question<'_>) -> Result<Self, PlannerError> {
+        let Question { traffic, costs, request } = question;
         let mut problem = Self::default();
         for list in ListKind::ALL {
             let maximum = request.maximum(list, traffic);

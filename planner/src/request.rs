@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::capture_sizes::ListKind;
-use crate::costs::CostPath;
+use crate::costs::{CostPath, StepCosts};
 use crate::error::PlannerError;
 use crate::mode::GraphMode;
 use crate::planner::MAX_GRAPHS;
@@ -48,6 +48,17 @@ pub struct PlanRequest {
     pub capture_price: f64,
 }
 
+/// A request with what it is about.
+#[derive(Debug, Clone, Copy)]
+pub struct Question<'a> {
+    /// The steps to plan for.
+    pub traffic: &'a Traffic,
+    /// What a step costs.
+    pub costs: &'a StepCosts,
+    /// What is asked for.
+    pub request: &'a PlanRequest,
+}
+
 impl Default for PlanRequest {
     fn default() -> Self {
         Self {
@@ -68,6 +79,11 @@ impl Default for PlanRequest {
 }
 
 impl PlanRequest {
+    /// The request on these steps, at these costs.
+    pub fn on<'a>(&'a self, traffic: &'a Traffic, costs: &'a StepCosts) -> Question<'a> {
+        Question { traffic, costs, request: self }
+    }
+
     /// Checks the settings against each other and against the log.
     ///
     /// # Errors

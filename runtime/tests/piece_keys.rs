@@ -1,7 +1,7 @@
 //! Any change of a piece that changes what it computes changes its key, and no other change does.
 
 use piecewise_backend::artifact::{Artifact, Digest, PieceSize};
-use piecewise_backend::compiler::{CompileError, Compiler, Store};
+use piecewise_backend::compiler::{CompileError, Compiler, PieceAt, Store};
 use piecewise_backend::weights::WeightLayout;
 use piecewise_ir::entity::Entity;
 use piecewise_ir::module::{Stitch, UniquePiece};
@@ -32,14 +32,12 @@ impl Compiler for Named {
     fn weight_layouts(&self, _: &Stitch, _: &[PieceSize]) -> Vec<Vec<WeightLayout>> {
         Vec::new()
     }
-    fn custom_ops(&self, _: &UniquePiece, _: PieceSize, _: &[u64]) -> Result<String, CompileError> {
+    fn custom_ops(&self, _: PieceAt<'_>) -> Result<String, CompileError> {
         Ok(self.custom_ops.to_owned())
     }
     fn compile(
         &self,
-        _: &UniquePiece,
-        _: PieceSize,
-        _: &[u64],
+        _: PieceAt<'_>,
         _: &[WeightLayout],
         _: &dyn Store,
     ) -> Result<Artifact, CompileError> {
@@ -51,7 +49,7 @@ const BOUNDS: [u64; 2] = [RandomGraph::MAX_T, RandomGraph::MAX_R];
 
 fn key_of(compiler: &Named, piece: &UniquePiece, size: PieceSize, layouts: usize) -> Digest {
     let layouts = vec![WeightLayout::RowMajor; layouts];
-    PieceKey::new(compiler, piece, size, &BOUNDS, &layouts).unwrap().digest()
+    PieceKey::new(compiler, PieceAt { piece, size, bounds: &BOUNDS }, &layouts).unwrap().digest()
 }
 
 fn key(piece: &UniquePiece) -> Digest {
@@ -231,7 +229,9 @@ fn bounds_of_other_symbols_are_factors() {
     for piece in (0..8).flat_map(|seed| pieces(seed, Level::Piecewise)) {
         let with = |bounds: [u64; 2]| {
             let size = PieceSize::Exact(4);
-            PieceKey::new(&PLAIN, &piece, size, &bounds, &[]).unwrap().digest()
+            PieceKey::new(&PLAIN, PieceAt { piece: &piece, size, bounds: &bounds }, &[])
+                .unwrap()
+                .digest()
         };
         let over = piece.over.map(Entity::index);
         for symbol in 0..2 {

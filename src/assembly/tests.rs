@@ -1,7 +1,7 @@
 use super::*;
 use crate::prelude::*;
 use piecewise_backend::artifact::Digest;
-use piecewise_backend::compiler::StoreError;
+use piecewise_backend::compiler::{Entry, StoreError};
 use piecewise_backend::store::MemoryStore;
 use piecewise_ir::op::Op;
 use piecewise_kernels::attention::PAGE_ROWS;
@@ -61,14 +61,8 @@ impl Store for Asked {
         self.kept.as_ref().map_or(Ok(None), |kept| kept.get(kind, key))
     }
 
-    fn put(
-        &self,
-        kind: &'static str,
-        key: Digest,
-        factors: &[(&str, &str)],
-        bytes: &[u8],
-    ) -> Result<(), StoreError> {
-        self.kept.as_ref().map_or(Ok(()), |kept| kept.put(kind, key, factors, bytes))
+    fn put(&self, entry: Entry<'_>) -> Result<(), StoreError> {
+        self.kept.as_ref().map_or(Ok(()), |kept| kept.put(entry))
     }
 }
 

@@ -206,7 +206,7 @@ pub fn planned_budgets(
                 problem: reason.to_owned(),
             })?;
         }
-        let plan = piecewise_planner::plan(&traffic, &costs, &request)?;
+        let plan = piecewise_planner::plan(request.on(&traffic, &costs))?;
         let sizes = plan.sizes.capture_num_tokens.iter().map(|&size| u64::from(size)).collect();
         let budgets = Budgets { sizes, bounds };
         let (cost, now) = cost_of(calls, &budgets);

@@ -1,19 +1,15 @@
 //! A checkpoint as the source of a graph's weights.
 
 use super::checkpoint::{Checkpoint, CheckpointError};
-use piecewise_backend::weights::{TensorSource, WeightError, WeightSource};
+use piecewise_backend::weights::{TensorSource, TensorSpec, WeightError, WeightSource};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 impl WeightSource for Checkpoint {
-    fn tensor(
-        &self,
-        name: &str,
-        dtype: DType,
-        shape: &[u64],
-    ) -> Result<TensorSource<'_>, WeightError> {
+    fn tensor(&self, spec: TensorSpec<'_>) -> Result<TensorSource<'_>, WeightError> {
+        let TensorSpec { name, dtype, shape } = spec;
         let shape: Vec<usize> = shape.iter().map(|&extent| extent as usize).collect();
         let view = self.weight(name, &shape).map_err(|error| WeightError::Source(error.into()))?;
         if view.dtype != dtype {

@@ -1,7 +1,7 @@
 //! Weights that a program holds itself.
 
 use super::Element;
-use piecewise_backend::weights::{TensorSource, WeightError, WeightSource};
+use piecewise_backend::weights::{TensorSource, TensorSpec, WeightError, WeightSource};
 use piecewise_ir::dtype::DType;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -48,12 +48,8 @@ impl InMemoryWeights {
 }
 
 impl WeightSource for InMemoryWeights {
-    fn tensor(
-        &self,
-        name: &str,
-        dtype: DType,
-        shape: &[u64],
-    ) -> Result<TensorSource<'_>, WeightError> {
+    fn tensor(&self, spec: TensorSpec<'_>) -> Result<TensorSource<'_>, WeightError> {
+        let TensorSpec { name, dtype, shape } = spec;
         let missing = || WeightError::Missing { name: name.to_owned() };
         let held = self.tensors.get(name).ok_or_else(missing)?;
         let elements = shape.iter().try_fold(1u64, |product, &n| product.checked_mul(n));

@@ -7,7 +7,7 @@ use crate::like_first::rows_of_first;
 use crate::target::{SimulatedCuda, Target};
 use crate::user_op::Place;
 use piecewise_backend::artifact::{Alternative, Launch, PieceSize};
-use piecewise_backend::compiler::{Compiler, Store};
+use piecewise_backend::compiler::{Compiler, PieceAt, Store};
 use piecewise_ir::builder::Builder;
 use piecewise_ir::custom::{Attrs, CustomOpDef, OpDefs};
 use piecewise_ir::dim::Dim;
@@ -198,7 +198,9 @@ fn alternatives(
     store: &dyn Store,
 ) -> Vec<Vec<String>> {
     let symbols = SymbolTable::new(piece.graph.symbols()).unwrap();
-    let made = compiler.compile(piece, PieceSize::Exact(3), symbols.bounds(), &[], store).unwrap();
+    let made = compiler
+        .compile(PieceAt { piece, size: PieceSize::Exact(3), bounds: symbols.bounds() }, &[], store)
+        .unwrap();
     let launches = |one: &Alternative| {
         let show = |launch: &Launch| {
             format!("{} {:?}, {} arguments", launch.name, launch.nodes, launch.args.len())
@@ -281,6 +283,10 @@ fn a_source_that_does_not_load_what_it_is_said_to_is_named() {
     let piece = module.stitch().unwrap().unique.values().next().unwrap();
     let symbols = SymbolTable::new(piece.graph.symbols()).unwrap();
     let size = PieceSize::Exact(3);
-    let made = compiler.compile(piece, size, symbols.bounds(), &[], SimulatedCuda::store());
+    let made = compiler.compile(
+        PieceAt { piece, size, bounds: symbols.bounds() },
+        &[],
+        SimulatedCuda::store(),
+    );
     insta::assert_snapshot!(made.map(|_| ()).unwrap_err());
 }

@@ -6,11 +6,11 @@ use crate::sequences::{Left, Sequences, Turn, set_states, step};
 use crate::small_decoder::Setup;
 use crate::target::Target;
 use piecewise_backend::artifact::{Artifact, Choice, PieceSize};
-use piecewise_backend::compiler::{CompileError, Compiler, Store};
+use piecewise_backend::compiler::{CompileError, Compiler, PieceAt, Store};
 use piecewise_backend::weights::{NormalWeights, WeightLayout};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Entity;
-use piecewise_ir::module::{Stitch, UniquePiece};
+use piecewise_ir::module::Stitch;
 use piecewise_ir::testing::{Rng, norm_error};
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::artifact_store::compile_module;
@@ -48,22 +48,12 @@ impl Compiler for One {
         self.all.weight_layouts(stitch, sizes)
     }
 
-    fn custom_ops(
-        &self,
-        piece: &UniquePiece,
-        size: PieceSize,
-        bounds: &[u64],
-    ) -> Result<String, CompileError> {
-        self.all.custom_ops(piece, size, bounds)
+    fn custom_ops(&self, at: PieceAt<'_>) -> Result<String, CompileError> {
+        self.all.custom_ops(at)
     }
 
-    fn admit(
-        &self,
-        piece: &UniquePiece,
-        bounds: &[u64],
-        artifact: &mut Artifact,
-    ) -> Result<(), String> {
-        self.all.admit(piece, bounds, artifact)
+    fn admit(&self, at: PieceAt<'_>, artifact: &mut Artifact) -> Result<(), String> {
+        self.all.admit(at, artifact)
     }
 
     fn prepare_device(&self, store: &dyn Store) -> Result<(), CompileError> {
@@ -72,13 +62,11 @@ impl Compiler for One {
 
     fn compile(
         &self,
-        piece: &UniquePiece,
-        size: PieceSize,
-        bounds: &[u64],
+        at: PieceAt<'_>,
         layouts: &[WeightLayout],
         store: &dyn Store,
     ) -> Result<Artifact, CompileError> {
-        let artifact = self.all.compile(piece, size, bounds, layouts, store)?;
+        let artifact = self.all.compile(at, layouts, store)?;
         let kept = artifact.narrowed(&self.choice(&artifact));
         Ok(kept.unwrap_or_else(|reason| panic!("{reason}")))
     }
@@ -105,7 +93,11 @@ fn count<T: Target>(setup: &Setup) -> [usize; 2] {
         let bound = piece.over.map_or(1, |over| symbols.bounds()[over.index()]);
         for size in sizes.into_iter().filter(|size| size.rows() <= bound) {
             let layouts = &layouts[id.index()];
-            let made = compiler.compile(piece, size, symbols.bounds(), layouts, T::store());
+            let made = compiler.compile(
+                PieceAt { piece, size, bounds: symbols.bounds() },
+                layouts,
+                T::store(),
+            );
             let made = made.unwrap();
             let parts = made.alternatives.iter().flat_map(|one| &one.parts);
             let ways = parts.map(|part| part.ways.len()).max().unwrap_or(0);

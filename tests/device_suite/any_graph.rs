@@ -3,7 +3,7 @@
 use crate::target::Target;
 use piecewise_backend::device::Device;
 use piecewise_backend::tuning::TuneMode;
-use piecewise_backend::weights::{TensorSource, WeightError, WeightSource};
+use piecewise_backend::weights::{TensorSource, TensorSpec, WeightError, WeightSource};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::eval::Array;
 use piecewise_ir::literal::Scalar;
@@ -33,12 +33,8 @@ pub(crate) const MODES: [(GraphMode, StepMode); 3] = [
 pub(crate) struct RandomWeights(pub u64);
 
 impl WeightSource for RandomWeights {
-    fn tensor(
-        &self,
-        name: &str,
-        dtype: DType,
-        shape: &[u64],
-    ) -> Result<TensorSource<'_>, WeightError> {
+    fn tensor(&self, spec: TensorSpec<'_>) -> Result<TensorSource<'_>, WeightError> {
+        let TensorSpec { name, dtype, shape } = spec;
         let ty = TensorType::new(dtype, shape);
         Ok(TensorSource::Bytes(Cow::Owned(bytes_of(&random_weight(name, &ty, self.0)))))
     }

@@ -10,7 +10,7 @@ use crate::small_decoder::Setup;
 use crate::user_op::{Place, registry, user_module};
 use nvrtc::nvrtc;
 use piecewise_backend::artifact::PieceSize;
-use piecewise_backend::compiler::{Compiler, NoStore};
+use piecewise_backend::compiler::{Compiler, NoStore, PieceAt};
 use piecewise_backend::cuda::{Arch, CudaCompiler};
 use piecewise_ir::dtype::DType::{BF16, F32};
 use piecewise_ir::entity::Entity;
@@ -27,7 +27,8 @@ fn compile(compiler: &CudaCompiler, module: &Module, sizes: &[u64]) {
         let bound = piece.over.map_or(1, |s| symbols.bounds()[s.index()]);
         let exact = sizes.iter().filter(|&&n| n <= bound).map(|&n| PieceSize::Exact(n));
         for size in exact.chain([PieceSize::General(bound)]) {
-            let made = compiler.compile(piece, size, symbols.bounds(), &[], &NoStore);
+            let made =
+                compiler.compile(PieceAt { piece, size, bounds: symbols.bounds() }, &[], &NoStore);
             let made = made.unwrap_or_else(|e| panic!("{}: {e}", compiler.identity()));
             assert!(made.ways().all(|way| !way.launches.is_empty()));
         }

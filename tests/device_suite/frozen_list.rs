@@ -4,6 +4,7 @@ use crate::sequences::{Left, Sequences, Turn, set_states, states, step, try_step
 use crate::small_decoder::Setup;
 use crate::target::Target;
 use piecewise_backend::artifact::{Choice, PieceSize};
+use piecewise_backend::compiler::PieceAt;
 use piecewise_backend::device::{Address, Binding, Device};
 use piecewise_backend::weights::{NormalWeights, WeightLayout};
 use piecewise_ir::dtype::DType;
@@ -40,8 +41,13 @@ pub(crate) fn everything_else_is_dropped_first<T: Target>() {
     let mut sizes = bounds.clone();
     sizes[piece.over.unwrap().index()] = ROWS;
     let layouts = vec![WeightLayout::default(); piece.graph.weights().len()];
-    let artifact =
-        compiler.compile(&piece, PieceSize::Exact(ROWS), &bounds, &layouts, T::store()).unwrap();
+    let artifact = compiler
+        .compile(
+            PieceAt { piece: &piece, size: PieceSize::Exact(ROWS), bounds: &bounds },
+            &layouts,
+            T::store(),
+        )
+        .unwrap();
     let graph = &piece.graph;
     let (mut operands, mut written, mut inputs) = (Vec::new(), Vec::new(), Vec::new());
     for value in piece.operands() {

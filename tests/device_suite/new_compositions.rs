@@ -3,6 +3,7 @@
 use crate::any_graph::{MODES, RandomWeights, build, elements, step};
 use crate::target::{AbsorbingCpu, Target};
 use piecewise_backend::artifact::PieceSize;
+use piecewise_backend::compiler::PieceAt;
 use piecewise_backend::weights::WeightLayout;
 use piecewise_ir::builder::{Builder, Tensor};
 use piecewise_ir::custom::OpDefs;
@@ -69,8 +70,13 @@ pub(crate) fn norm_and_gate<T: Target + 'static>(dtype: DType, tolerance: f64) {
     let [unique] = stitch.unique_pieces()[..] else { panic!("one piece") };
     let layouts = vec![WeightLayout::default(); stitch.unique[unique].graph.weights().len()];
     let size = PieceSize::Exact(8);
-    let artifact =
-        compiler.compile(&stitch.unique[unique], size, &[16], &layouts, T::store()).unwrap();
+    let artifact = compiler
+        .compile(
+            PieceAt { piece: &stitch.unique[unique], size, bounds: &[16] },
+            &layouts,
+            T::store(),
+        )
+        .unwrap();
     // Absorbing leaves the products, each with the regions beside it.
     let launches = if TypeId::of::<T>() == TypeId::of::<AbsorbingCpu>() { 3 } else { 5 };
     assert_eq!(artifact.first_launches().count(), launches);

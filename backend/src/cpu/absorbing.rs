@@ -8,8 +8,8 @@
 use super::compiler::{Assembly, CpuCompiler, NodeLaunch};
 use super::image::{Absorbed, AbsorbedPart, Kernel};
 use crate::artifact::{Access, Arg, ArgRef, Artifact, PieceSize};
-use crate::compiler::{CompileError, Compiler, Store};
-use crate::lowering::{Positions, limits, row_major};
+use crate::compiler::{CompileError, Compiler, PieceAt, Store};
+use crate::lowering::{Positions, row_major};
 use crate::weights::WeightLayout;
 use piecewise_ir::entity::{Node, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
@@ -192,22 +192,12 @@ impl Compiler for AbsorbingCompiler {
         self.plain.target()
     }
 
-    fn admit(
-        &self,
-        piece: &UniquePiece,
-        bounds: &[u64],
-        artifact: &mut Artifact,
-    ) -> Result<(), String> {
-        self.plain.admit(piece, bounds, artifact)
+    fn admit(&self, at: PieceAt<'_>, artifact: &mut Artifact) -> Result<(), String> {
+        self.plain.admit(at, artifact)
     }
 
-    fn custom_ops(
-        &self,
-        piece: &UniquePiece,
-        size: PieceSize,
-        bounds: &[u64],
-    ) -> Result<String, CompileError> {
-        self.plain.custom_ops(piece, size, bounds)
+    fn custom_ops(&self, at: PieceAt<'_>) -> Result<String, CompileError> {
+        self.plain.custom_ops(at)
     }
 
     fn identity(&self) -> String {
@@ -220,14 +210,12 @@ impl Compiler for AbsorbingCompiler {
 
     fn compile(
         &self,
-        piece: &UniquePiece,
-        size: PieceSize,
-        bounds: &[u64],
+        at: PieceAt<'_>,
         _: &[WeightLayout],
         _: &dyn Store,
     ) -> Result<Artifact, CompileError> {
+        let (PieceAt { piece, size, .. }, limits) = (at, at.limits());
         let graph = &piece.graph;
-        let limits = limits(piece, size, bounds);
         let positions = Positions::new(piece);
         let operands = piece.operands();
         let groups = Groups::of(graph);

@@ -2,6 +2,7 @@
 
 use super::device::CpuDevice;
 use super::program::{BoundCall, CpuProgram};
+use crate::binding;
 use crate::device::{BoundAddress, CaptureRule, DeviceError};
 use piecewise_kernels::step::CaptureSupport;
 use std::ops::{Deref, DerefMut};
@@ -52,7 +53,7 @@ impl<'a> CaptureScope<'a> {
             if let Some(operand) = call.operands.iter().find(|operand| !operand.is_usable()) {
                 let at = format!(
                     "{label}, {} at {} of launch `{}` of {}",
-                    operand.name, operand.address, call.name, call.label
+                    operand.at.name, operand.at.address, call.name, call.label
                 );
                 return Err(broken(at, CaptureRule::NoUnretained));
             }
@@ -87,15 +88,10 @@ impl Drop for CaptureScope<'_> {
 
 impl CpuCaptured {
     pub(super) fn addresses(&self) -> Vec<BoundAddress<'_>> {
-        let mut found = Vec::new();
-        for (i, call) in self.calls.iter().enumerate() {
-            let program = self.ends.partition_point(|&end| end <= i);
-            let launch = call.name.as_str();
-            found.extend(call.operands.iter().map(|operand| {
-                let (what, name, address) = (operand.what, operand.name.as_str(), operand.address);
-                BoundAddress { program, launch, what, name, address }
-            }));
-        }
-        found
+        let launches = self
+            .calls
+            .iter()
+            .map(|call| (call.name.as_str(), call.operands.iter().map(|operand| &operand.at)));
+        binding::addresses(launches, &self.ends)
     }
 }

@@ -3,8 +3,8 @@
 use super::image::{CustomKernel, IMAGE_VERSION, Kernel, MatMul};
 use super::program::check_arguments;
 use crate::artifact::{Alternative, Arg, Artifact, Digest, Launch, PieceSize, Way};
-use crate::compiler::{CompileError, Compiler, ImageListing, Store};
-use crate::lowering::{Positions, launch_name, limits, location, node_args, row_major};
+use crate::compiler::{CompileError, Compiler, ImageListing, PieceAt, Store};
+use crate::lowering::{Positions, launch_name, location, node_args, row_major};
 use crate::weights::WeightLayout;
 use piecewise_ir::entity::Node;
 use piecewise_ir::graph::ValueDef;
@@ -68,9 +68,7 @@ impl CpuCompiler {
                 Kernel::Custom(custom) => {
                     let op = self.registry.cpu(&custom.name);
                     let op = op.ok_or_else(|| failed("its op has no implementation".to_owned()))?;
-                    let CustomKernel { operands, results, attrs, .. } = custom;
-                    let own = op.scratch_bytes(operands, results, attrs, limits, self.workers);
-                    own.max(custom.scratch)
+                    op.scratch_bytes(&custom.call(limits, self.workers)).max(custom.scratch)
                 }
                 #[cfg(any(test, feature = "testing"))]
                 Kernel::Absorbed(_) => way.scratch,
@@ -132,19 +130,19 @@ impl CpuCompiler {
                     });
                 };
                 capture = op.capture_support();
-                let (operands, results) = (operand_types, result_types);
-                let scratch = op.scratch_bytes(&operands, &results, &call.attrs, limits, 1);
-                let kernel = CustomKernel {
+                let mut kernel = CustomKernel {
                     name: call.name.clone(),
                     attrs: call.attrs.clone(),
-                    operands,
-                    results,
+                    operands: operand_types,
+                    results: result_types,
                     mutates: call.mutates.clone(),
-                    scratch,
+                    scratch: 0,
                 };
+                kernel.scratch = op.scratch_bytes(&kernel.call(limits, 1));
                 if kernel.operands.len() + kernel.results.len() > 64 {
                     return Err(unsupported("more than 64 operands and results".to_owned()));
                 }
+                let scratch = kernel.scratch;
                 (Kernel::Custom(kernel), scratch, 1)
             }
             op => {
@@ -234,13 +232,8 @@ impl Compiler for CpuCompiler {
         format!("image-{IMAGE_VERSION} {}", crate::lowering::generator())
     }
 
-    fn custom_ops(
-        &self,
-        piece: &UniquePiece,
-        size: PieceSize,
-        bounds: &[u64],
-    ) -> Result<String, CompileError> {
-        let limits = limits(piece, size, bounds);
+    fn custom_ops(&self, at: PieceAt<'_>) -> Result<String, CompileError> {
+        let (PieceAt { piece, .. }, limits) = (at, at.limits());
         let positions = Positions::new(piece);
         let mut ops = Vec::new();
         for (i, node) in piece.graph.nodes().enumerate() {
@@ -255,14 +248,9 @@ impl Compiler for CpuCompiler {
         Ok(ops.join(", "))
     }
 
-    fn admit(
-        &self,
-        piece: &UniquePiece,
-        bounds: &[u64],
-        artifact: &mut Artifact,
-    ) -> Result<(), String> {
-        let limits = limits(piece, artifact.size, bounds);
-        let scratch = artifact.ways().map(|way| self.scratch(piece, artifact, way, &limits));
+    fn admit(&self, at: PieceAt<'_>, artifact: &mut Artifact) -> Result<(), String> {
+        let limits = at.limits();
+        let scratch = artifact.ways().map(|way| self.scratch(at.piece, artifact, way, &limits));
         let scratch = scratch.collect::<Result<Vec<_>, _>>()?;
         for (way, scratch) in artifact.ways_mut().zip(scratch) {
             way.scratch = scratch;
@@ -276,13 +264,11 @@ impl Compiler for CpuCompiler {
 
     fn compile(
         &self,
-        piece: &UniquePiece,
-        size: PieceSize,
-        bounds: &[u64],
+        at: PieceAt<'_>,
         _: &[WeightLayout],
         _: &dyn Store,
     ) -> Result<Artifact, CompileError> {
-        let limits = limits(piece, size, bounds);
+        let (PieceAt { piece, size, .. }, limits) = (at, at.limits());
         let positions = Positions::new(piece);
         let mut assembly = Assembly::new();
         for (i, node) in piece.graph.nodes().enumerate() {

@@ -1,12 +1,14 @@
 //! The CPU device.
 
 use super::capture::{CaptureScope, CpuCaptured};
+use super::image::Kernel;
 use super::launch::{Workspace, run_calls};
 use super::materialize::materialize;
 use super::memory::{Memory, free_bytes};
 use super::profile::{LaunchTime, Profile};
-use super::program::{Binder, CpuProgram, Kernels};
+use super::program::{Binder, CpuProgram};
 use crate::artifact::Artifact;
+use crate::binding::Images;
 use crate::device::{
     Address, Binding, BoundAddress, CaptureRule, Device, DeviceError, HostBlock, Reservation,
 };
@@ -28,7 +30,7 @@ pub struct CpuDevice {
     team: Team,
     memory: Memory,
     host: Vec<Box<[u8]>>,
-    kernels: Kernels,
+    kernels: Images<Kernel>,
     workspace: Workspace,
     profile: Option<Profile>,
     pub(super) counts: LaunchCounts,
@@ -77,7 +79,7 @@ impl CpuDevice {
             pool,
             memory: Memory::default(),
             host: Vec::new(),
-            kernels: Kernels::default(),
+            kernels: Images::default(),
             workspace: Workspace::default(),
             profile: None,
             counts: LaunchCounts::default(),

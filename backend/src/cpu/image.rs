@@ -10,6 +10,7 @@ use piecewise_ir::types::TensorType;
 use piecewise_kernels::cpu::FloatType;
 use piecewise_kernels::cpu::matmul::{MatmulProblem, Operand};
 use piecewise_kernels::lower::RowProgram;
+use piecewise_kernels::op::CpuOpCall;
 use serde::{Deserialize, Serialize};
 
 /// Changes when the meaning of image bytes changes.
@@ -154,6 +155,12 @@ impl Kernel {
 }
 
 impl CustomKernel {
+    /// The call at these sizes, on so many threads.
+    pub(super) fn call<'a>(&'a self, sizes: &'a [u64], threads: usize) -> CpuOpCall<'a> {
+        let Self { operands, results, attrs, .. } = self;
+        CpuOpCall { operands, results, attrs, sizes, threads }
+    }
+
     fn check(&self) -> Result<(), String> {
         let positions = self.operands.len() + self.results.len();
         if positions > 64 {

@@ -61,9 +61,9 @@ impl BoundCall {
         match self.operands.iter().find(|operand| !operand.is_usable()) {
             None => Ok(()),
             Some(operand) => Err(DeviceError::BadAddress {
-                what: format!("{} of `{}` in {}", operand.name, self.name, self.label),
-                address: operand.address,
-                bytes: operand.bytes,
+                what: format!("{} of `{}` in {}", operand.at.name, self.name, self.label),
+                address: operand.at.address,
+                bytes: operand.at.bytes,
             }),
         }
     }

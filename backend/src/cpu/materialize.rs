@@ -2,7 +2,7 @@
 
 use super::random::{BLOCK, Normal};
 use crate::weight_plan::{Place, StridedCopy, WeightPlan, WeightStep, evaluate, tensor};
-use crate::weights::{TensorSource, WeightError, WeightSource};
+use crate::weights::{TensorSource, TensorSpec, WeightError, WeightSource};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::literal::Scalar;
 use piecewise_ir::weight::Recipe;
@@ -25,7 +25,8 @@ pub(crate) fn materialize(
     for step in &plan.steps {
         match step {
             WeightStep::Tensor { name, dtype, shape, to, offset } => {
-                match (tensor(source, name, *dtype, shape)?, to) {
+                let spec = TensorSpec { name, dtype: *dtype, shape };
+                match (tensor(source, spec)?, to) {
                     // A whole tensor is read where it is.
                     (TensorSource::Bytes(stored), Place::Temporary(i))
                         if stored.len() as u64 == plan.temporaries[*i] =>

@@ -12,8 +12,8 @@ use super::nvrtc::Arch;
 use super::product_ways::ProductWays;
 use super::stamps::stamped;
 use crate::artifact::{ArgRef, Artifact, Digest, Launch, PieceSize};
-use crate::compiler::{CompileError, Compiler, Footprint, ImageListing, Store};
-use crate::lowering::{Positions, launch_name, limits, location, node_args, row_major};
+use crate::compiler::{CompileError, Compiler, Footprint, ImageListing, PieceAt, Store};
+use crate::lowering::{Positions, launch_name, location, node_args, row_major};
 use crate::weights::WeightLayout;
 use piecewise_ir::entity::{Entity, Node};
 use piecewise_ir::module::{Stitch, UniquePiece};
@@ -330,13 +330,8 @@ impl Compiler for CudaCompiler {
         format!("image-{IMAGE_VERSION}{stamps}{invariant}{held} {}", crate::lowering::generator())
     }
 
-    fn custom_ops(
-        &self,
-        piece: &UniquePiece,
-        size: PieceSize,
-        bounds: &[u64],
-    ) -> Result<String, CompileError> {
-        let limits = limits(piece, size, bounds);
+    fn custom_ops(&self, at: PieceAt<'_>) -> Result<String, CompileError> {
+        let (PieceAt { piece, size, .. }, limits) = (at, at.limits());
         let names = Names::of(&piece.graph);
         let mut ops = Vec::new();
         for (position, node) in piece.graph.nodes().enumerate() {
@@ -361,13 +356,8 @@ impl Compiler for CudaCompiler {
         Ok(ops.join(", "))
     }
 
-    fn admit(
-        &self,
-        piece: &UniquePiece,
-        bounds: &[u64],
-        artifact: &mut Artifact,
-    ) -> Result<(), String> {
-        let limits = limits(piece, artifact.size, bounds);
+    fn admit(&self, at: PieceAt<'_>, artifact: &mut Artifact) -> Result<(), String> {
+        let limits = at.limits();
         let driver = self.kernels.nvrtc().driver_major();
         let mut images = Vec::with_capacity(artifact.images.len());
         for (digest, bytes) in &artifact.images {
@@ -401,13 +391,11 @@ impl Compiler for CudaCompiler {
 
     fn compile(
         &self,
-        piece: &UniquePiece,
-        size: PieceSize,
-        bounds: &[u64],
+        at: PieceAt<'_>,
         _: &[WeightLayout],
         store: &dyn Store,
     ) -> Result<Artifact, CompileError> {
-        let limits = limits(piece, size, bounds);
+        let (PieceAt { piece, size, .. }, limits) = (at, at.limits());
         let positions = Positions::new(piece);
         let lower = |(position, node): (usize, Node)| {
             let name = launch_name(&piece.graph, &positions.names, node);

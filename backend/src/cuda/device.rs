@@ -14,6 +14,7 @@ use super::driver::Driver;
 use super::error::{CallError, device_error};
 use super::event::CudaEvent;
 use super::host::PinnedBlock;
+use super::image::CudaImage;
 use super::kernel_cache::KernelCache;
 use super::lt::CublasLt;
 use super::materialize::Loader;
@@ -21,9 +22,10 @@ use super::memory::Memory;
 use super::module::{Kernel, Modules};
 use super::nvrtc::Arch;
 use super::probe::DeviceReport;
-use super::program::{Binder, BoundLaunch, CudaProgram, Images, check_backing};
+use super::program::{Binder, BoundLaunch, CudaProgram, check_backing};
 use super::stream::Stream;
 use crate::artifact::Artifact;
+use crate::binding::{self, Images};
 use crate::device::{
     Address, Binding, BoundAddress, ByteRows, Device, DeviceError, HostBlock, Reservation,
 };
@@ -43,7 +45,7 @@ pub struct CudaDevice {
     // Fields are dropped in this order: what runs and what is pointed to before the context.
     last: Option<Arc<BoundLaunch>>,
     pub(super) counts: Cell<LaunchCounts>,
-    images: Images,
+    images: Images<CudaImage>,
     modules: Modules,
     lt: Option<SharedLt>,
     blocks: Vec<PinnedBlock>,
@@ -485,18 +487,8 @@ impl Device for CudaDevice {
     }
 
     fn addresses<'a>(&'a self, graph: &'a CudaCaptured) -> Vec<BoundAddress<'a>> {
-        let mut found = Vec::new();
-        for (i, bound) in graph.launches.iter().enumerate() {
-            let program = graph.ends.partition_point(|&end| end <= i);
-            let launch = bound.name.as_str();
-            found.extend(bound.addresses.iter().map(|(what, name, address)| BoundAddress {
-                program,
-                launch,
-                what: *what,
-                name,
-                address: *address,
-            }));
-        }
-        found
+        let launches = graph.launches.iter();
+        let launches = launches.map(|bound| (bound.name.as_str(), bound.arguments.iter()));
+        binding::addresses(launches, &graph.ends)
     }
 }

@@ -6,7 +6,7 @@ use super::lazy_nvrtc::LazyNvrtc;
 use super::nvrtc::{Arch, Source};
 use super::stamps::TIMELINE;
 use crate::artifact::Digest;
-use crate::compiler::{Claim, Store, claim_or_wait};
+use crate::compiler::{Claim, Entry, Store, claim_or_wait};
 use piecewise_kernels::cuda::{LaunchRecipe, PRELUDE, Param};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -169,7 +169,9 @@ impl KernelCache {
             ("options", &options),
             ("made by", &made_by),
         ];
-        if let Err(error) = store.put(KIND, key, &factors, &code.to_bytes()?) {
+        let bytes = code.to_bytes()?;
+        let entry = Entry { kind: KIND, key, factors: &factors, bytes: &bytes };
+        if let Err(error) = store.put(entry) {
             tracing::warn!(%error, "a compiled kernel is not kept");
         }
         drop(claim);
@@ -241,14 +243,8 @@ mod tests {
             self.kept.get(kind, key)
         }
 
-        fn put(
-            &self,
-            kind: &'static str,
-            key: Digest,
-            factors: &[(&str, &str)],
-            bytes: &[u8],
-        ) -> Result<(), crate::store::StoreError> {
-            self.kept.put(kind, key, factors, bytes)
+        fn put(&self, entry: Entry<'_>) -> Result<(), crate::store::StoreError> {
+            self.kept.put(entry)
         }
 
         fn claim(&self, kind: &'static str, key: Digest) -> Claim {
@@ -258,7 +254,8 @@ mod tests {
                 return Claim::Taken;
             }
             let code = Code { nvrtc: (13, 0), cubin: b"\x7fELF".to_vec() };
-            self.kept.put(kind, key, &[], &code.to_bytes().unwrap()).unwrap();
+            let bytes = code.to_bytes().unwrap();
+            self.kept.put(Entry { kind, key, factors: &[], bytes: &bytes }).unwrap();
             Claim::Made
         }
     }

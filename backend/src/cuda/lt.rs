@@ -236,22 +236,19 @@ impl Descriptors {
         made.d = Self::layout(&api, problem, &view.d)?;
         call!(api, problem, cublasLtMatmulPreferenceCreate(&mut made.preference))?;
         use lt::cublasLtMatmulPreferenceAttributes_t as Preference;
-        let (value, size) = bytes_of(&workspace);
-        let attribute = Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
-        call!(
-            api,
-            problem,
-            cublasLtMatmulPreferenceSetAttribute(made.preference, attribute, value, size)
-        )?;
         // Sums of a split k are added up in f32, never in the type of the result.
         let reductions: u32 = 2;
-        let (value, size) = bytes_of(&reductions);
-        let attribute = Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK;
-        call!(
-            api,
-            problem,
-            cublasLtMatmulPreferenceSetAttribute(made.preference, attribute, value, size)
-        )?;
+        for (attribute, (value, size)) in [
+            (Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, bytes_of(&workspace)),
+            (Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, bytes_of(&reductions)),
+        ] {
+            let preference = made.preference;
+            call!(
+                api,
+                problem,
+                cublasLtMatmulPreferenceSetAttribute(preference, attribute, value, size)
+            )?;
+        }
         Ok(made)
     }
 
@@ -270,21 +267,19 @@ impl Descriptors {
         if problem.batch > 1 {
             use lt::cublasLtMatrixLayoutAttribute_t as Attribute;
             let (count, stride) = (problem.batch as i32, batch_stride as i64);
-            let (value, size) = bytes_of(&count);
-            let attribute = Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT;
-            let counted = call!(
-                api,
-                problem,
-                cublasLtMatrixLayoutSetAttribute(layout, attribute, value, size)
-            );
-            let (value, size) = bytes_of(&stride);
-            let attribute = Attribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET;
-            let strided = call!(
-                api,
-                problem,
-                cublasLtMatrixLayoutSetAttribute(layout, attribute, value, size)
-            );
-            if let Err(error) = counted.and(strided) {
+            let set = [
+                (Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, bytes_of(&count)),
+                (Attribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, bytes_of(&stride)),
+            ]
+            .into_iter()
+            .try_for_each(|(attribute, (value, size))| {
+                call!(
+                    api,
+                    problem,
+                    cublasLtMatrixLayoutSetAttribute(layout, attribute, value, size)
+                )
+            });
+            if let Err(error) = set {
                 // SAFETY: the layout was created above and is used no more.
                 unsafe { (api.cublasLtMatrixLayoutDestroy)(layout) };
                 return Err(error);

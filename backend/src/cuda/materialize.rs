@@ -12,7 +12,7 @@ use super::stream::Stream;
 use crate::compiler::{NoStore, Store};
 use crate::device::{Address, DeviceError};
 use crate::weight_plan::{Place, StridedCopy, WeightPlan, WeightStep, evaluate, tensor};
-use crate::weights::{TensorSource, WeightError, WeightSource, normal_key};
+use crate::weights::{TensorSource, TensorSpec, WeightError, WeightSource, normal_key};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::weight::Recipe;
 use std::sync::Arc;
@@ -111,7 +111,7 @@ impl Loader {
         let made = plan.steps.iter().try_for_each(|step| match step {
             WeightStep::Tensor { name, dtype, shape, to, offset } => {
                 let to = places.address(*to) + offset;
-                self.tensor(modules, name, *dtype, shape, source, to)
+                self.tensor(modules, TensorSpec { name, dtype: *dtype, shape }, source, to)
             }
             WeightStep::Graph { graph, dtype, bytes, to, offset } => {
                 let made = evaluate(graph, *dtype, *bytes)?;
@@ -156,18 +156,17 @@ impl Loader {
     fn tensor(
         &mut self,
         modules: &mut Modules,
-        name: &str,
-        dtype: DType,
-        shape: &[u64],
+        spec: TensorSpec<'_>,
         source: &dyn WeightSource,
         to: u64,
     ) -> Result<(), DeviceError> {
-        let n: u64 = shape.iter().product();
-        match tensor(source, name, dtype, shape)? {
+        let n: u64 = spec.shape.iter().product();
+        match tensor(source, spec)? {
             TensorSource::Bytes(bytes) => self.upload(&bytes, to),
             TensorSource::Normal { std, seed } => {
-                let [k0, k1] = normal_key(name, seed).map(u64::from);
-                let parameters = [to, n, dtype_code(dtype), k0, k1, u64::from(std.to_bits())];
+                let [k0, k1] = normal_key(spec.name, seed).map(u64::from);
+                let std = u64::from(std.to_bits());
+                let parameters = [to, n, dtype_code(spec.dtype), k0, k1, std];
                 self.run(modules, "normal", n.div_ceil(4), &parameters)
             }
         }

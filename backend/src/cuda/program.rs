@@ -7,16 +7,14 @@ use super::lt::LtCall;
 use super::matmul::Matmul;
 use super::memory::{AddressRange, Memory};
 use super::module::{Kernel, Modules};
-use crate::artifact::{ArgRef, Artifact, Digest, Launch};
-use crate::device::{Address, Binding, BoundTo, DeviceError};
+use crate::artifact::{ArgRef, Artifact, Launch};
+use crate::binding::{Argument, Fit, Images};
+use crate::device::{Address, Binding, DeviceError};
 use piecewise_ir::dim::Dim;
-use piecewise_ir::entity::Entity;
 use piecewise_ir::graph::ValueDef;
-use piecewise_ir::types::TensorType;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::op::cuda::{CudaOp, LaunchRecipe, Param, Scalar};
 use piecewise_kernels::step::CaptureSupport;
-use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// The alignment of operands that the library assumes when it offers algorithms, in bytes.
@@ -38,8 +36,8 @@ pub(super) struct BoundLaunch {
     pub(super) label: Arc<str>,
     pub(super) support: CaptureSupport,
     pub(super) work: Work,
-    /// What it is bound to, by what name, and where that lies.
-    pub(super) addresses: Vec<(BoundTo, String, Address)>,
+    /// What it is bound to: the counts, then its arguments.
+    pub(super) arguments: Vec<Argument>,
     ranges: Vec<UsedRange>,
     /// The largest size of each symbol that its memory holds.
     pub(super) limits: Arc<[u64]>,
@@ -177,22 +175,13 @@ pub(super) fn check_backing<'a>(
     }
 }
 
-/// Decoded images by digest, so that layers and sizes share them.
-pub(super) type Images = FxHashMap<Digest, Arc<CudaImage>>;
-
 /// What binding needs of the device.
 pub(super) struct Binder<'a> {
     pub(super) context: &'a Context,
     pub(super) memory: &'a Memory,
     pub(super) registry: &'a OpRegistry,
     pub(super) modules: &'a mut Modules,
-    pub(super) images: &'a mut Images,
-}
-
-struct Operand {
-    name: String,
-    ty: TensorType,
-    is_state: bool,
+    pub(super) images: &'a mut Images<CudaImage>,
 }
 
 /// The arguments of a launch, resolved.
@@ -200,7 +189,8 @@ struct Arguments {
     addresses: Vec<u64>,
     /// Address and bytes of the last scratch argument.
     scratch: Option<(u64, u64)>,
-    audit: Vec<(BoundTo, String, Address)>,
+    /// The counts, then the arguments.
+    all: Vec<Argument>,
     ranges: Vec<UsedRange>,
 }
 
@@ -210,136 +200,53 @@ impl Binder<'_> {
         artifact: &Artifact,
         binding: &Binding<'_>,
     ) -> Result<CudaProgram, DeviceError> {
-        let fail = |reason: String| DeviceError::Bind { label: binding.label.to_owned(), reason };
-        if artifact.piece != binding.piece.hash {
-            return Err(fail("the artifact was made for another piece".to_owned()));
-        }
-        let ways = artifact.chosen(binding.choice).map_err(fail)?;
-        let needs = ways.iter().map(|way| way.scratch).max().unwrap_or(0);
-        if needs > binding.scratch_bytes {
-            let has = binding.scratch_bytes;
-            return Err(fail(format!("needs {needs} bytes of scratch, has {has}")));
-        }
-        let operands = operands_of(binding);
-        if binding.operands.len() != operands.len() {
-            let (has, needs) = (binding.operands.len(), operands.len());
-            return Err(fail(format!("{has} addresses for {needs} operands")));
-        }
-        let symbols = binding.piece.graph.symbols().len();
-        if binding.bounds.len() < symbols {
-            return Err(fail(format!("{} bounds for {symbols} symbols", binding.bounds.len())));
-        }
-        let mut limits = binding.bounds.to_vec();
-        if let Some(over) = binding.piece.over {
-            let limit = &mut limits[over.index()];
-            *limit = artifact.size.rows().min(*limit);
-        }
-        let limits: Arc<[u64]> = limits.into();
-        let label: Arc<str> = binding.label.into();
-        let launches = ways
-            .iter()
-            .flat_map(|way| &way.launches)
-            .map(|launch| {
-                let failed = |reason| fail(format!("launch `{}`: {reason}", launch.name));
-                let image = self.image(artifact, launch).map_err(failed)?;
-                let arguments = self.arguments(launch, binding, &operands, &limits);
-                let arguments = arguments.map_err(failed)?;
-                let work = self.work(&image, binding, &arguments, &limits).map_err(failed)?;
-                Ok(Arc::new(BoundLaunch {
-                    name: launch.name.clone(),
-                    nodes: launch.nodes.clone(),
-                    label: label.clone(),
-                    support: launch.capture,
-                    work,
-                    addresses: arguments.audit,
-                    ranges: arguments.ranges,
-                    limits: limits.clone(),
-                }))
+        let graph = &binding.piece.graph;
+        let fit = Fit::new(artifact, binding, |value| match graph.def(value) {
+            ValueDef::Input(i) => format!("input {i}"),
+            ValueDef::Weight(i) => format!("w{i}"),
+            ValueDef::State(i) => format!("s{i}"),
+            ValueDef::Result { .. } => value.to_string(),
+        })?;
+        let (launches, support) = fit.each(|launch| {
+            let image = fit.image(launch, self.images, CudaImage::from_bytes)?;
+            let arguments = self.arguments(launch, &fit)?;
+            let work = self.work(&image, binding, &arguments, &fit.limits)?;
+            Ok(BoundLaunch {
+                name: launch.name.clone(),
+                nodes: launch.nodes.clone(),
+                label: fit.label.clone(),
+                support: launch.capture,
+                work,
+                arguments: arguments.all,
+                ranges: arguments.ranges,
+                limits: fit.limits.clone(),
             })
-            .collect::<Result<Vec<_>, DeviceError>>()?;
-        let support = launches.iter().map(|launch| launch.support).min();
-        let support = support.unwrap_or(CaptureSupport::Always);
+        })?;
         Ok(CudaProgram { launches, support })
     }
 
-    fn image(&mut self, artifact: &Artifact, launch: &Launch) -> Result<Arc<CudaImage>, String> {
-        if let Some(image) = self.images.get(&launch.image) {
-            return Ok(image.clone());
+    fn arguments(&self, launch: &Launch, fit: &Fit<'_>) -> Result<Arguments, String> {
+        let mut all = vec![fit.counts()];
+        for (i, arg) in launch.args.iter().enumerate() {
+            all.push(fit.argument(i, arg)?);
         }
-        let bytes = artifact
-            .image(launch.image)
-            .ok_or_else(|| format!("the artifact lacks image {}", launch.image))?;
-        let image = Arc::new(CudaImage::from_bytes(bytes)?);
-        self.images.insert(launch.image, image.clone());
-        Ok(image)
-    }
-
-    fn arguments(
-        &self,
-        launch: &Launch,
-        binding: &Binding<'_>,
-        operands: &[Operand],
-        limits: &[u64],
-    ) -> Result<Arguments, String> {
-        let mut found = Arguments {
-            addresses: Vec::with_capacity(launch.args.len()),
-            scratch: None,
-            audit: vec![(BoundTo::Counts, "counts".to_owned(), binding.counts)],
-            ranges: Vec::new(),
-        };
-        let counts = 4 * binding.bounds.len() as u64;
-        self.keep(&mut found, "counts", binding.counts, counts, false)?;
-        for arg in &launch.args {
-            let (name, address, bytes, is_state) = match arg.at {
-                ArgRef::Operand(position) => {
-                    let operand = operands
-                        .get(position as usize)
-                        .ok_or_else(|| format!("there is no operand {position}"))?;
-                    let address = binding.operands[position as usize]
-                        .ok_or_else(|| format!("operand {} got no slot", operand.name))?;
-                    // A state's rows are bound at load, and its range holds them.
-                    let bytes = if operand.is_state { 1 } else { operand.ty.bytes(limits) };
-                    (operand.name.as_str(), address, bytes, operand.is_state)
-                }
-                ArgRef::Scratch { offset, bytes } => {
-                    let end = offset.checked_add(bytes);
-                    if end.is_none_or(|end| end > binding.scratch_bytes) {
-                        let has = binding.scratch_bytes;
-                        return Err(format!("scratch {offset}..+{bytes} of {has} bytes"));
-                    }
-                    let address = binding.scratch.offset(offset);
-                    found.scratch = Some((address.0, bytes));
-                    ("scratch", address, bytes, false)
-                }
-            };
-            self.keep(&mut found, name, address, bytes, is_state)?;
-            found.addresses.push(address.0);
-            let what = match arg.at {
-                ArgRef::Operand(position) => BoundTo::Operand(position),
-                ArgRef::Scratch { .. } => BoundTo::Scratch,
-            };
-            found.audit.push((what, name.to_owned(), address));
+        let own = launch.args.iter().zip(&all[1..]);
+        let scratch = own.rev().find(|(arg, _)| matches!(arg.at, ArgRef::Scratch { .. }));
+        let scratch = scratch.map(|(_, argument)| (argument.address.0, argument.bytes));
+        let addresses = all[1..].iter().map(|argument| argument.address.0).collect();
+        let mut ranges: Vec<UsedRange> = Vec::new();
+        for &Argument { ref name, address, bytes, is_state, .. } in &all {
+            // A state's rows are bound at load, and its range holds them.
+            let bytes = if is_state { 1 } else { bytes };
+            let range = self.memory.find(address, bytes).ok_or_else(|| {
+                format!("{name} at {address} (+{bytes} bytes) is outside reserved memory")
+            })?;
+            match ranges.iter_mut().find(|used| Arc::ptr_eq(&used.range, range)) {
+                Some(used) => used.is_state &= is_state,
+                None => ranges.push(UsedRange { range: range.clone(), is_state }),
+            }
         }
-        Ok(found)
-    }
-
-    fn keep(
-        &self,
-        arguments: &mut Arguments,
-        name: &str,
-        address: Address,
-        bytes: u64,
-        is_state: bool,
-    ) -> Result<(), String> {
-        let range = self.memory.find(address, bytes).ok_or_else(|| {
-            format!("{name} at {address} (+{bytes} bytes) is outside reserved memory")
-        })?;
-        let known = |used: &UsedRange| Arc::ptr_eq(&used.range, range);
-        match arguments.ranges.iter_mut().find(|used| known(used)) {
-            Some(used) => used.is_state &= is_state,
-            None => arguments.ranges.push(UsedRange { range: range.clone(), is_state }),
-        }
-        Ok(())
+        Ok(Arguments { addresses, scratch, all, ranges })
     }
 
     fn work(
@@ -447,19 +354,4 @@ impl Binder<'_> {
             }
         }
     }
-}
-
-fn operands_of(binding: &Binding<'_>) -> Vec<Operand> {
-    let graph = &binding.piece.graph;
-    let operand = |value| Operand {
-        name: match graph.def(value) {
-            ValueDef::Input(i) => format!("input {i}"),
-            ValueDef::Weight(i) => format!("w{i}"),
-            ValueDef::State(i) => format!("s{i}"),
-            ValueDef::Result { .. } => value.to_string(),
-        },
-        ty: graph.ty(value).clone(),
-        is_state: matches!(graph.def(value), ValueDef::State(_)),
-    };
-    binding.piece.operands().into_iter().map(operand).collect()
 }

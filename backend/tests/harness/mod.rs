@@ -17,7 +17,7 @@ pub mod regions;
 pub mod target;
 
 use piecewise_backend::artifact::{Artifact, Choice, Digest, PieceSize};
-use piecewise_backend::compiler::{Compiler, NoStore};
+use piecewise_backend::compiler::{Compiler, NoStore, PieceAt};
 use piecewise_backend::device::{Address, Binding, Device, DeviceError};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Symbol, Value};
@@ -210,7 +210,7 @@ pub fn compile_with(
     bounds: &[u64],
 ) -> Artifact {
     let layouts = vec![Default::default(); piece.graph.weights().len()];
-    compiler.compile(piece, size, bounds, &layouts, &NoStore).unwrap()
+    compiler.compile(PieceAt { piece, size, bounds }, &layouts, &NoStore).unwrap()
 }
 
 /// Numbers in [-2, 2) for floats, small integers for the others; a function of seed and index.

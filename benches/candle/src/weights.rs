@@ -2,7 +2,7 @@
 
 use candle_core::{DType as CandleType, Device, Tensor};
 use half::bf16;
-use piecewise_backend::weights::{TensorSource, WeightError, WeightSource};
+use piecewise_backend::weights::{TensorSource, TensorSpec, WeightError, WeightSource};
 use piecewise_ir::dtype::DType;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -34,7 +34,8 @@ impl Weights {
 }
 
 impl WeightSource for Weights {
-    fn tensor(&self, name: &str, dtype: DType, _: &[u64]) -> Result<TensorSource<'_>, WeightError> {
+    fn tensor(&self, spec: TensorSpec<'_>) -> Result<TensorSource<'_>, WeightError> {
+        let TensorSpec { name, dtype, .. } = spec;
         if dtype != DType::BF16 {
             return Err(WeightError::Mismatch {
                 name: name.to_owned(),

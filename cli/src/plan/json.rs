@@ -79,14 +79,10 @@ fn outcome(outcome: &Outcome) -> Value {
 
 fn coverage(coverage: &Coverage) -> Value {
     let share = |share: Share| {
-        json!({
-            "steps": share.steps,
-            "replayed_steps": share.replayed_steps,
-            "tokens": share.tokens,
-            "replayed_tokens": share.replayed_tokens,
-            "share_of_steps": share.of_steps(),
-            "share_of_tokens": share.of_tokens(),
-        })
+        let mut described = json!(share);
+        described["share_of_steps"] = share.of_steps().into();
+        described["share_of_tokens"] = share.of_tokens().into();
+        described
     };
     json!({
         "all": share(coverage.all()),

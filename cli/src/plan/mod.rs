@@ -44,21 +44,20 @@ fn below(required: f64, coverage: &Coverage) -> bool {
 
 fn plan_for_traffic(args: &PlanArgs) -> Result<(String, Option<Coverage>)> {
     let input = input::read(args)?;
-    let (traffic, costs) = (&input.traffic, &input.costs);
-    let request = &input.request;
+    let question = input.request.on(&input.traffic, &input.costs);
     if let Some(config) = &args.check {
         let text = std::fs::read_to_string(config)
             .with_context(|| format!("cannot read the configuration {}", config.display()))?;
         let configured = read_configured_sizes(&text)?;
-        let checked = check(&configured, traffic, costs, request)?;
+        let checked = check(&configured, question)?;
         let text = match args.json {
             true => json::check(&input, &checked)?,
             false => report::check(&input, &checked),
         };
         return Ok((text, Some(checked.outcome.coverage)));
     }
-    let found = plan(traffic, costs, request)?;
-    let comparisons = compare(traffic, costs, request)?;
+    let found = plan(question)?;
+    let comparisons = compare(question)?;
     if let Some(directory) = &args.pictures {
         pictures::write(directory, args.theme, &input, &found)?;
     }

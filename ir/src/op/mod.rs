@@ -1,11 +1,13 @@
 //! Operations: what a node computes.
 
+mod class;
 mod infer;
 #[cfg(test)]
 mod row_tests;
 mod rows;
 mod table;
 
+pub use class::OpClass;
 pub use infer::{TypeError, check_types, infer_type};
 pub use rows::{RowTreatment, row_treatment};
 pub use table::{BinaryOp, CompareOp, Format, OpInfo, ReduceOp, UnaryOp, op_info, op_table};
@@ -133,14 +135,7 @@ impl Op {
 
     /// Whether it only says where elements lie: strides, never a computation.
     pub const fn is_remap(&self) -> bool {
-        matches!(
-            self,
-            Self::Broadcast
-                | Self::Reshape
-                | Self::Permute { .. }
-                | Self::Slice { .. }
-                | Self::Concat { .. }
-        )
+        matches!(self.class(), OpClass::Remap)
     }
 
     /// Whether it computes something: it is neither a literal nor an index remap.
@@ -150,27 +145,12 @@ impl Op {
 
     /// The operand positions that it mutates; they are states.
     pub fn mutated_operands(&self) -> Vec<usize> {
-        match self {
-            Self::Scatter => vec![0],
-            Self::Region(region) => region.mutated_params(),
-            Self::Custom(call) => call.mutates.clone(),
-            Self::Unary(_)
-            | Self::Binary(_)
-            | Self::Compare(_)
-            | Self::Select
-            | Self::Cast
-            | Self::Reduce { .. }
-            | Self::ArgMax { .. }
-            | Self::TopK { .. }
-            | Self::Broadcast
-            | Self::Reshape
-            | Self::Permute { .. }
-            | Self::Slice { .. }
-            | Self::Concat { .. }
-            | Self::Gather
-            | Self::MatMul { .. }
-            | Self::Iota { .. }
-            | Self::Literal(_) => Vec::new(),
+        match self.class() {
+            OpClass::Scatter => vec![0],
+            OpClass::Region(region) => region.mutated_params(),
+            OpClass::Custom(call) => call.mutates.clone(),
+            OpClass::Elementwise | OpClass::Remap | OpClass::Reduction | OpClass::Search => vec![],
+            OpClass::Gather | OpClass::Product { .. } | OpClass::Constant => vec![],
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Padding rows may hold anything. Whether they can reach a real row depends on this alone.
 
-use super::Op;
+use super::{Op, OpClass};
 use crate::entity::Symbol;
 use crate::types::TensorType;
 use serde::{Deserialize, Serialize};
@@ -95,13 +95,13 @@ pub fn row_treatment(
             || (ty.outer_symbol() == Some(symbol)
                 && ty.shape.iter().skip(1).all(|d| !d.mentions(symbol)))
     };
-    match op {
-        Op::Custom(call) => call.rows,
-        Op::Scatter => {
+    match op.class() {
+        OpClass::Custom(call) => call.rows,
+        OpClass::Scatter => {
             let whole = operands[1..].iter().all(|ty| ty.outer_symbol() == Some(symbol));
             if whole && aligned(&operands[1]) && aligned(&operands[2]) { SlotMapped } else { Mixed }
         }
-        Op::Region(region) => {
+        OpClass::Region(region) => {
             if region.over != symbol || region.params.len() != operands.len() {
                 return Mixed;
             }
@@ -115,22 +115,13 @@ pub fn row_treatment(
                 true => Independent,
             }
         }
-        Op::Gather => {
+        OpClass::Gather => {
             // Indices choose rows; a table indexed by the symbol lets any row reach any other.
             let table_is_free = !operands[0].mentions(symbol);
             if table_is_free && aligned(&operands[1]) { Independent } else { Mixed }
         }
         _ if !operands.iter().chain(results).all(aligned) => Mixed,
-        Op::Reduce { axes, .. } if axes.contains(&0) => Mixed,
-        Op::ArgMax { axis: 0 } | Op::TopK { axis: 0 } | Op::Concat { axis: 0 } => Mixed,
-        Op::Slice { axis: 0, .. } => Mixed,
-        Op::Permute { perm } if perm.first() != Some(&0) => Mixed,
-        Op::Reshape => {
-            let both = operands[0].outer_symbol() == Some(symbol)
-                && results[0].outer_symbol() == Some(symbol);
-            if both { Independent } else { Mixed }
-        }
-        Op::MatMul { transpose_lhs, .. } => {
+        OpClass::Product { transpose_lhs } => {
             let (lhs, rhs) = (&operands[0], &operands[1]);
             let batched = lhs.rank() > 2;
             let lhs_rows = lhs.outer_symbol() == Some(symbol) && (batched || !transpose_lhs);
@@ -141,19 +132,13 @@ pub fn row_treatment(
                 Mixed
             }
         }
-        Op::Unary(_)
-        | Op::Binary(_)
-        | Op::Compare(_)
-        | Op::Select
-        | Op::Cast
-        | Op::Reduce { .. }
-        | Op::ArgMax { .. }
-        | Op::TopK { .. }
-        | Op::Broadcast
-        | Op::Permute { .. }
-        | Op::Slice { .. }
-        | Op::Concat { .. }
-        | Op::Iota { .. }
-        | Op::Literal(_) => Independent,
+        OpClass::Remap | OpClass::Reduction | OpClass::Search if op.on_row().is_none() => Mixed,
+        OpClass::Remap if matches!(op, Op::Reshape) => {
+            let both = operands[0].outer_symbol() == Some(symbol)
+                && results[0].outer_symbol() == Some(symbol);
+            if both { Independent } else { Mixed }
+        }
+        OpClass::Elementwise | OpClass::Remap | OpClass::Reduction => Independent,
+        OpClass::Search | OpClass::Constant => Independent,
     }
 }

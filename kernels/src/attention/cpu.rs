@@ -4,9 +4,8 @@ use super::PagedAttention;
 use super::packed::{self, Packed};
 use crate::cpu::Isa;
 use crate::cpu::attention;
-use crate::op::{CpuOp, CpuOpArgs, OpError};
-use piecewise_ir::custom::{Attr, Attrs};
-use piecewise_ir::types::TensorType;
+use crate::op::{CpuOp, CpuOpArgs, CpuOpCall, OpError};
+use piecewise_ir::custom::Attr;
 
 /// [`PagedAttention`] on the CPU; can be captured in every batch.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,15 +22,8 @@ impl CpuOp for CpuPagedAttention {
         PagedAttention::NAME
     }
 
-    fn scratch_bytes(
-        &self,
-        operands: &[TensorType],
-        _results: &[TensorType],
-        _attrs: &Attrs,
-        sizes: &[u64],
-        threads: usize,
-    ) -> u64 {
-        packed::scratch_bytes(operands, QUERY_STARTS, sizes, threads)
+    fn scratch_bytes(&self, call: &CpuOpCall<'_>) -> u64 {
+        packed::scratch_bytes(call, QUERY_STARTS)
     }
 
     fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError> {

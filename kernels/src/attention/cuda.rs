@@ -15,9 +15,7 @@ impl CudaOp for CudaPagedAttention {
     }
 
     fn implementation(&self, call: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
-        attention_kernels(call)
-            .map(CudaImplementation::Source)
-            .map_err(|e| OpError { op: self.name().to_owned(), message: e.to_string() })
+        CudaImplementation::own(self.name(), attention_kernels(call))
     }
 
     fn other_implementations(

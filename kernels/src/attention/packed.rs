@@ -3,8 +3,7 @@
 
 use crate::cpu::attention::{AttentionShape, attention_scratch_bytes};
 use crate::cpu::{FloatSlice, SCRATCH_ALIGN};
-use crate::op::{CpuOpArgs, OpError};
-use piecewise_ir::types::TensorType;
+use crate::op::{CpuOpArgs, CpuOpCall, OpError};
 
 const Q: usize = 0;
 const KEYS: usize = 1;
@@ -27,16 +26,10 @@ fn starts_bytes(sequences: usize) -> usize {
 }
 
 /// Scratch of a call whose operand `starts` has the first row of each sequence.
-pub(crate) fn scratch_bytes(
-    operands: &[TensorType],
-    starts: usize,
-    sizes: &[u64],
-    threads: usize,
-) -> u64 {
-    let extent = |position: usize, axis: usize| {
-        operands[position].shape.get(axis).map_or(0, |dim| dim.eval(sizes) as usize)
-    };
-    (starts_bytes(extent(starts, 0)) + attention_scratch_bytes(shape(extent), threads)) as u64
+pub(crate) fn scratch_bytes(call: &CpuOpCall<'_>, starts: usize) -> u64 {
+    let shape = shape(|operand, axis| call.extent(operand, axis));
+    let starts = starts_bytes(call.extent(starts, 0));
+    (starts + attention_scratch_bytes(shape, call.threads)) as u64
 }
 
 /// The packed operands of a launch.

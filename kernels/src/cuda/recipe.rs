@@ -151,6 +151,11 @@ impl GridAxis {
         Self::Blocks(vec![Blocks { units: units.into(), per_block }])
     }
 
+    /// A grid of this axis alone.
+    pub(super) fn alone(self) -> [Self; 3] {
+        [self, Self::one(), Self::one()]
+    }
+
     fn extent(&self, sizes: &[u64], multiprocessors: u32) -> Result<u64, GridError> {
         match self {
             Self::Persistent { per_multiprocessor } => {
@@ -198,6 +203,20 @@ impl LaunchRecipe {
             grid[axis] = blocks as u32;
         }
         Ok(grid)
+    }
+}
+
+impl LaunchRecipe {
+    /// A launch of a source of this crate, which waits for the kernels ahead of it.
+    pub(super) fn own(
+        source: impl Into<String>,
+        entry: &str,
+        grid: [GridAxis; 3],
+        threads: u64,
+        params: Vec<Param>,
+    ) -> Self {
+        let launch = Self::new(source, entry, GridAxis::one(), threads as u32, params);
+        Self { grid, options: options(), programmatic: true, ..launch }
     }
 }
 

@@ -25,6 +25,13 @@ pub(super) fn lane(dtype: DType) -> &'static str {
     }
 }
 
+/// Definitions of macros, a line each.
+pub(super) fn defines<'a, T: std::fmt::Display>(
+    values: impl IntoIterator<Item = (&'a str, T)>,
+) -> String {
+    values.into_iter().map(|(name, value)| format!("#define {name} {value}\n")).collect()
+}
+
 /// An `f32` constant, to the bit.
 pub(super) fn float(x: f32) -> String {
     if !x.is_finite() || (x == 0.0 && x.is_sign_negative()) {

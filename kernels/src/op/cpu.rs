@@ -19,6 +19,29 @@ pub struct OpError {
     pub message: String,
 }
 
+/// A call of a custom op, without addresses.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuOpCall<'a> {
+    /// The types of its operands.
+    pub operands: &'a [TensorType],
+    /// The types of its results.
+    pub results: &'a [TensorType],
+    /// Its attributes.
+    pub attrs: &'a Attrs,
+    /// The sizes by symbol index.
+    pub sizes: &'a [u64],
+    /// Threads that may compute it.
+    pub threads: usize,
+}
+
+impl CpuOpCall<'_> {
+    /// The extent of an axis of an operand; 0 where it has no such axis.
+    pub fn extent(&self, operand: usize, axis: usize) -> usize {
+        let dim = self.operands[operand].shape.get(axis);
+        dim.map_or(0, |dim| dim.eval(self.sizes) as usize)
+    }
+}
+
 /// An implementation of a custom op on the CPU.
 pub trait CpuOp: Send + Sync + std::fmt::Debug {
     /// The name of its definition.
@@ -30,17 +53,9 @@ pub trait CpuOp: Send + Sync + std::fmt::Debug {
         CaptureSupport::Always
     }
 
-    /// Bytes of scratch that a launch needs at these sizes (by symbol index) to use `threads`
-    /// threads. A launch gets at least what one thread needs, and may get more than it asked for.
-    fn scratch_bytes(
-        &self,
-        operands: &[TensorType],
-        results: &[TensorType],
-        attrs: &Attrs,
-        sizes: &[u64],
-        threads: usize,
-    ) -> u64 {
-        let _ = (operands, results, attrs, sizes, threads);
+    /// Bytes of scratch that a launch needs at these sizes to use so many threads. A launch gets at least what one thread needs, and may get more than it asked for.
+    fn scratch_bytes(&self, call: &CpuOpCall<'_>) -> u64 {
+        let _ = call;
         0
     }
 

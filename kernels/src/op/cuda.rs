@@ -2,6 +2,7 @@
 
 use super::OpError;
 pub use crate::cuda::{GridAxis, LaunchRecipe, OpKernels, OperandRole, Param, Scalar, TensorBoxes};
+use crate::lower::LowerError;
 use crate::step::{CaptureSupport, LaunchContext};
 use piecewise_ir::custom::Attrs;
 use piecewise_ir::dtype::DType;
@@ -103,6 +104,14 @@ pub enum CudaImplementation {
     Source(OpKernels),
     /// [`CudaOp::enqueue`] puts the work on the stream.
     Host,
+}
+
+impl CudaImplementation {
+    /// The kernels of an op of this crate.
+    pub(crate) fn own(op: &str, kernels: Result<OpKernels, LowerError>) -> Result<Self, OpError> {
+        let failed = |e: LowerError| OpError { op: op.to_owned(), message: e.to_string() };
+        kernels.map(Self::Source).map_err(failed)
+    }
 }
 
 /// A call of a custom op: everything known when it is compiled.

@@ -3,7 +3,7 @@
 mod cpu;
 pub mod cuda;
 
-pub use cpu::{CpuOp, CpuOpArgs, CpuOpBinding, OpError};
+pub use cpu::{CpuOp, CpuOpArgs, CpuOpBinding, CpuOpCall, OpError};
 
 use crate::inputs::{BatchView, StepInput};
 use cuda::CudaOp;

@@ -4,9 +4,7 @@ use super::controlled::TOKENS;
 use super::{ControlledSample, DETAIL_WORDS, Sample};
 use crate::cpu::Isa;
 use crate::cpu::sampling::{ControlArgs, SampleArgs, sample, sample_scratch_bytes};
-use crate::op::{CpuOp, CpuOpArgs, OpError};
-use piecewise_ir::custom::Attrs;
-use piecewise_ir::types::TensorType;
+use crate::op::{CpuOp, CpuOpArgs, CpuOpCall, OpError};
 
 /// [`Sample`] on the CPU; can be captured in every batch.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,15 +21,8 @@ impl CpuOp for CpuSample {
         Sample::NAME
     }
 
-    fn scratch_bytes(
-        &self,
-        operands: &[TensorType],
-        _results: &[TensorType],
-        _attrs: &Attrs,
-        sizes: &[u64],
-        threads: usize,
-    ) -> u64 {
-        scratch_bytes(operands, sizes, false, threads)
+    fn scratch_bytes(&self, call: &CpuOpCall<'_>) -> u64 {
+        sample_scratch_bytes(call.extent(LOGITS, 1), false, call.threads) as u64
     }
 
     fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError> {
@@ -44,15 +35,8 @@ impl CpuOp for CpuControlledSample {
         ControlledSample::NAME
     }
 
-    fn scratch_bytes(
-        &self,
-        operands: &[TensorType],
-        _results: &[TensorType],
-        _attrs: &Attrs,
-        sizes: &[u64],
-        threads: usize,
-    ) -> u64 {
-        scratch_bytes(operands, sizes, true, threads)
+    fn scratch_bytes(&self, call: &CpuOpCall<'_>) -> u64 {
+        sample_scratch_bytes(call.extent(LOGITS, 1), true, call.threads) as u64
     }
 
     fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError> {
@@ -67,11 +51,6 @@ impl CpuOp for CpuControlledSample {
         };
         run(args, OUT, Some(controls))
     }
-}
-
-fn scratch_bytes(operands: &[TensorType], sizes: &[u64], controlled: bool, threads: usize) -> u64 {
-    let vocabulary = operands[LOGITS].shape[1].eval(sizes) as usize;
-    sample_scratch_bytes(vocabulary, controlled, threads) as u64
 }
 
 fn run(args: &CpuOpArgs<'_>, out: usize, controls: Option<ControlArgs<'_>>) -> Result<(), OpError> {

@@ -1,8 +1,7 @@
 //! Sampling on CUDA.
 
 use super::{ControlledSample, Sample};
-use crate::cuda::{OpKernels, controlled_sample_kernels, sample_kernels};
-use crate::lower::LowerError;
+use crate::cuda::{controlled_sample_kernels, sample_kernels};
 use crate::op::OpError;
 use crate::op::cuda::{CudaImplementation, CudaOp, CudaOpCall};
 
@@ -14,19 +13,13 @@ pub struct CudaSample;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CudaControlledSample;
 
-fn source(op: &str, kernels: Result<OpKernels, LowerError>) -> Result<CudaImplementation, OpError> {
-    kernels
-        .map(CudaImplementation::Source)
-        .map_err(|e| OpError { op: op.to_owned(), message: e.to_string() })
-}
-
 impl CudaOp for CudaSample {
     fn name(&self) -> &str {
         Sample::NAME
     }
 
     fn implementation(&self, call: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
-        source(Sample::NAME, sample_kernels(call.operands))
+        CudaImplementation::own(self.name(), sample_kernels(call.operands))
     }
 }
 
@@ -36,6 +29,6 @@ impl CudaOp for CudaControlledSample {
     }
 
     fn implementation(&self, call: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
-        source(ControlledSample::NAME, controlled_sample_kernels(call.operands))
+        CudaImplementation::own(self.name(), controlled_sample_kernels(call.operands))
     }
 }

@@ -5,10 +5,8 @@ use super::{SegmentAttention, SegmentMean};
 use crate::attention::packed::{self, Packed};
 use crate::cpu::attention;
 use crate::cpu::{FloatSlice, FloatSliceMut, Isa};
-use crate::op::{CpuOp, CpuOpArgs, OpError};
+use crate::op::{CpuOp, CpuOpArgs, CpuOpCall, OpError};
 use half::{bf16, f16};
-use piecewise_ir::custom::Attrs;
-use piecewise_ir::types::TensorType;
 
 /// [`SegmentAttention`] on the CPU; can be captured in every batch.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,15 +23,8 @@ impl CpuOp for CpuSegmentAttention {
         SegmentAttention::NAME
     }
 
-    fn scratch_bytes(
-        &self,
-        operands: &[TensorType],
-        _results: &[TensorType],
-        _attrs: &Attrs,
-        sizes: &[u64],
-        threads: usize,
-    ) -> u64 {
-        packed::scratch_bytes(operands, QUERY_STARTS, sizes, threads)
+    fn scratch_bytes(&self, call: &CpuOpCall<'_>) -> u64 {
+        packed::scratch_bytes(call, QUERY_STARTS)
     }
 
     fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError> {
@@ -67,15 +58,8 @@ impl CpuOp for CpuSegmentMean {
         SegmentMean::NAME
     }
 
-    fn scratch_bytes(
-        &self,
-        operands: &[TensorType],
-        _results: &[TensorType],
-        _attrs: &Attrs,
-        sizes: &[u64],
-        _threads: usize,
-    ) -> u64 {
-        operands[0].shape.get(1).map_or(0, |width| width.eval(sizes)) * size_of::<f32>() as u64
+    fn scratch_bytes(&self, call: &CpuOpCall<'_>) -> u64 {
+        (call.extent(0, 1) * size_of::<f32>()) as u64
     }
 
     fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError> {

@@ -15,9 +15,7 @@ impl CudaOp for CudaSegmentAttention {
     }
 
     fn implementation(&self, call: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
-        segment_attention_kernels(call)
-            .map(CudaImplementation::Source)
-            .map_err(|e| OpError { op: self.name().to_owned(), message: e.to_string() })
+        CudaImplementation::own(self.name(), segment_attention_kernels(call))
     }
 }
 
@@ -31,8 +29,6 @@ impl CudaOp for CudaSegmentMean {
     }
 
     fn implementation(&self, call: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
-        segment_mean_kernels(call.operands)
-            .map(CudaImplementation::Source)
-            .map_err(|e| OpError { op: self.name().to_owned(), message: e.to_string() })
+        CudaImplementation::own(self.name(), segment_mean_kernels(call.operands))
     }
 }

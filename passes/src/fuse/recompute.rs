@@ -13,7 +13,7 @@ use super::rows::{operand_mode, row_elements, row_symbol};
 use crate::analysis::Users;
 use piecewise_ir::entity::{Entity, Node, Symbol, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
-use piecewise_ir::op::Op;
+use piecewise_ir::op::{Op, OpClass};
 use piecewise_ir::region::ParamMode;
 
 /// The largest static value that a row program makes for itself, in elements: a row's worth, not
@@ -119,22 +119,11 @@ fn static_values(graph: &Graph) -> Vec<Option<u32>> {
         |value: Value| graph.ty(value).static_elements().is_some_and(|n| n <= MAX_STATIC_ELEMENTS);
     for node in graph.nodes() {
         let data = graph.node(node);
-        let allowed = match &data.op {
-            Op::Gather | Op::Scatter | Op::ArgMax { .. } | Op::TopK { .. } => false,
-            Op::MatMul { .. } | Op::Region(_) | Op::Custom(_) => false,
-            Op::Unary(_)
-            | Op::Binary(_)
-            | Op::Compare(_)
-            | Op::Select
-            | Op::Cast
-            | Op::Reduce { .. }
-            | Op::Broadcast
-            | Op::Reshape
-            | Op::Permute { .. }
-            | Op::Slice { .. }
-            | Op::Concat { .. }
-            | Op::Iota { .. }
-            | Op::Literal(_) => small(data.results[0]),
+        let allowed = match data.op.class() {
+            OpClass::Gather | OpClass::Scatter | OpClass::Search | OpClass::Product { .. } => false,
+            OpClass::Region(_) | OpClass::Custom(_) => false,
+            OpClass::Elementwise | OpClass::Reduction => small(data.results[0]),
+            OpClass::Remap | OpClass::Constant => small(data.results[0]),
         };
         if !allowed {
             continue;
@@ -159,11 +148,7 @@ fn cones(graph: &Graph, symbols: &[Option<Symbol>], statics: &[Option<u32>]) -> 
     for node in graph.nodes() {
         let Some(over) = symbols[node.index()] else { continue };
         let data = graph.node(node);
-        let allowed = !matches!(
-            data.op,
-            Op::Scatter | Op::Reduce { .. } | Op::ArgMax { .. } | Op::TopK { .. }
-        );
-        if !allowed {
+        if matches!(data.op.class(), OpClass::Scatter | OpClass::Reduction | OpClass::Search) {
             continue;
         }
         let operand = |(position, &value): (usize, &Value)| {

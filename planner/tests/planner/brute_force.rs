@@ -184,7 +184,7 @@ fn all_plans(traffic: &Traffic, costs: &StepCosts, request: &PlanRequest) -> Vec
             {
                 continue;
             }
-            let outcome = evaluate(traffic, &sizes, costs, request).unwrap();
+            let outcome = evaluate(request.on(traffic, costs), &sizes).unwrap();
             plans.push(Priced {
                 cost: objective(&outcome, request) + charges,
                 padding: outcome.padding_tokens,
@@ -202,7 +202,7 @@ fn compare_with_brute_force(
 ) -> Result<(), TestCaseError> {
     let plans = all_plans(traffic, costs, request);
     let best = plans.iter().map(|plan| plan.cost).min();
-    let found = match plan(traffic, costs, request) {
+    let found = match plan(request.on(traffic, costs)) {
         Ok(found) => found,
         Err(PlannerError::BudgetTooSmall { .. } | PlannerError::TooFewGraphs { .. }) => {
             prop_assert_eq!(best, None, "a plan exists");
@@ -304,7 +304,7 @@ proptest! {
             max_graphs: Some(graphs),
             ..PlanRequest::default()
         };
-        let unlimited = plan(&traffic, &costs, &free).unwrap().outcome;
+        let unlimited = plan(free.on(&traffic, &costs)).unwrap().outcome;
         let part = |whole: Option<u64>, percent| Some(whole.unwrap() * (percent + 20) / 100);
         let request = PlanRequest {
             memory_budget: part(unlimited.memory_bytes, memory),

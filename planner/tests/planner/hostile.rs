@@ -67,16 +67,16 @@ proptest! {
             max_num_seqs: Some(1 << 24),
             ..PlanRequest::default()
         };
-        if let Ok(found) = plan(&traffic, &costs, &request) {
+        if let Ok(found) = plan(request.on(&traffic, &costs)) {
             prop_assert!(found.outcome.graphs <= graphs);
             prop_assert_eq!(found.outcome.coverage.all().of_steps(), 1.0);
             prop_assert!(found.outcome.padding_share() <= 1.0);
         }
         let small = PlanRequest { max_num_tokens: None, max_num_seqs: None, ..request };
         if traffic.largest_tokens() < 100_000 {
-            let _ = compare(&traffic, &costs, &small);
+            let _ = compare(small.on(&traffic, &costs));
         }
         let configured = read_configured_sizes("capture_num_tokens = [1, 16777216]").unwrap();
-        let _ = check(&configured, &traffic, &costs, &small);
+        let _ = check(&configured, small.on(&traffic, &costs));
     }
 }

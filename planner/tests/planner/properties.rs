@@ -86,7 +86,7 @@ proptest! {
             (true, false) => replay(size),
             _ => u128::from(size - count),
         });
-        let found = plan(&traffic, &costs, &request).unwrap();
+        let found = plan(request.on(&traffic, &costs)).unwrap();
         let cost = match request.objective {
             Objective::Time => found.outcome.expected_ns.unwrap(),
             Objective::Padding => u128::from(found.outcome.padding_tokens),
@@ -128,7 +128,7 @@ proptest! {
             max_num_seqs: to_the_limit.then_some(320),
             ..PlanRequest::default()
         };
-        let comparisons = compare(&traffic, &costs, &request).unwrap();
+        let comparisons = compare(request.on(&traffic, &costs)).unwrap();
         prop_assert_eq!(comparisons.len(), 4);
         for comparison in comparisons {
             let (ours, theirs) = (&comparison.ours, &comparison.theirs);
@@ -171,7 +171,7 @@ fn time_and_padding_choose_differently() {
     }
     let sizes = |objective| {
         let request = PlanRequest { objective, max_graphs: Some(4), ..PlanRequest::default() };
-        plan(&traffic, &costs, &request).unwrap()
+        plan(request.on(&traffic, &costs)).unwrap()
     };
     let (time, padding) = (sizes(Objective::Time), sizes(Objective::Padding));
     assert_eq!(time.sizes.capture_num_tokens, [130, 600, 760, 1024]);
@@ -185,11 +185,11 @@ fn a_memory_budget_on_simulated_traffic_is_kept_and_proven() {
     let costs = ModelledCosts::default().costs().unwrap();
     let traffic = simulated(TrafficShape::Retrieval, &costs);
     let free = PlanRequest { max_graphs: Some(32), ..PlanRequest::default() };
-    let unlimited = plan(&traffic, &costs, &free).unwrap();
+    let unlimited = plan(free.on(&traffic, &costs)).unwrap();
     let most = unlimited.outcome.memory_bytes.unwrap();
     for share in [2, 3, 5] {
         let request = PlanRequest { memory_budget: Some(most / share), ..free.clone() };
-        let found = plan(&traffic, &costs, &request).unwrap();
+        let found = plan(request.on(&traffic, &costs)).unwrap();
         assert!(found.outcome.memory_bytes.unwrap() <= most / share);
         assert!(found.outcome.expected_ns >= unlimited.outcome.expected_ns);
         let proof =
@@ -207,9 +207,9 @@ fn more_graphs_never_cost_more_and_enough_graphs_leave_no_padding() {
         max_graphs: Some(4096),
         ..PlanRequest::default()
     };
-    let found = plan(&traffic, &costs, &request).unwrap();
+    let found = plan(request.on(&traffic, &costs)).unwrap();
     assert_eq!(found.outcome.padding_tokens, 0);
     assert!(found.curve.windows(2).all(|pair| pair[0].cost >= pair[1].cost));
-    let again = evaluate(&traffic, &found.sizes, &costs, &request).unwrap();
+    let again = evaluate(request.on(&traffic, &costs), &found.sizes).unwrap();
     assert_eq!(again, found.outcome);
 }

@@ -3,7 +3,7 @@
 use super::checksum_key::checksum_key;
 use crate::config::CacheConfig;
 use piecewise_backend::artifact::Digest;
-use piecewise_backend::compiler::{Claim, Store, StoreError};
+use piecewise_backend::compiler::{Claim, Entry, Store, StoreError};
 use piecewise_cache::{Access, Cache, CacheError, CacheOptions, RemoteOptions, Trust, default_dir};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -91,13 +91,7 @@ impl Store for CacheStore {
         Ok(found.inspect(|_| self.note(kind, key)))
     }
 
-    fn put(
-        &self,
-        kind: &'static str,
-        key: Digest,
-        factors: &[(&str, &str)],
-        bytes: &[u8],
-    ) -> Result<(), StoreError> {
+    fn put(&self, Entry { kind, key, factors, bytes }: Entry<'_>) -> Result<(), StoreError> {
         self.note(kind, key);
         self.cache.put(kind, &key.0, factors, bytes).map_err(|e| failed("write", kind, key, &e))
     }

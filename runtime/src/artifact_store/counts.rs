@@ -2,7 +2,7 @@
 
 use super::{IMAGE_KIND, PIECE_KIND};
 use piecewise_backend::artifact::Digest;
-use piecewise_backend::compiler::{Claim, Store, StoreError};
+use piecewise_backend::compiler::{Claim, Entry, Store, StoreError};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -119,18 +119,12 @@ impl Store for CountingStore<'_> {
         Ok(found)
     }
 
-    fn put(
-        &self,
-        kind: &'static str,
-        key: Digest,
-        factors: &[(&str, &str)],
-        bytes: &[u8],
-    ) -> Result<(), StoreError> {
-        if is_of_compiler(kind) {
-            self.count_compiled(kind);
+    fn put(&self, entry: Entry<'_>) -> Result<(), StoreError> {
+        if is_of_compiler(entry.kind) {
+            self.count_compiled(entry.kind);
         }
-        self.inner.put(kind, key, factors, bytes)?;
-        self.change(|counts| counts.bytes_written += bytes.len() as u64);
+        self.inner.put(entry)?;
+        self.change(|counts| counts.bytes_written += entry.bytes.len() as u64);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use super::stored_piece::FORMAT_VERSION;
 use indexmap::IndexMap;
 use piecewise_backend::artifact::{Digest, PieceSize};
-use piecewise_backend::compiler::{CompileError, Compiler};
+use piecewise_backend::compiler::{CompileError, Compiler, PieceAt};
 use piecewise_backend::weights::WeightLayout;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::entity::{Entity, Symbol, Value};
@@ -35,11 +35,10 @@ impl PieceKey {
     /// When a custom op has no implementation on the target.
     pub fn new(
         compiler: &dyn Compiler,
-        piece: &UniquePiece,
-        size: PieceSize,
-        bounds: &[u64],
+        at: PieceAt<'_>,
         layouts: &[WeightLayout],
     ) -> Result<Self, CompileError> {
+        let PieceAt { piece, size, bounds } = at;
         let rows = match size {
             PieceSize::Exact(rows) => format!("{rows} rows"),
             PieceSize::General(rows) => format!("up to {rows} rows"),
@@ -56,7 +55,7 @@ impl PieceKey {
             ("size", rows),
             ("symbols", symbols(piece, bounds)),
             ("layouts", layouts.join(" ")),
-            ("custom ops", compiler.custom_ops(piece, size, bounds)?),
+            ("custom ops", compiler.custom_ops(at)?),
             ("compiler", compiler.identity()),
             ("pipeline", PIPELINE_VERSION.to_string()),
             ("format", FORMAT_VERSION.to_string()),

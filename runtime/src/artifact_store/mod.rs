@@ -24,7 +24,9 @@ use crate::model::{LoweringSize, ModelError, Progress, lowering_sizes};
 use crate::symbols::SymbolTable;
 use counts::CountingStore;
 use piecewise_backend::artifact::{Artifact, Digest};
-use piecewise_backend::compiler::{Claim, CompileError, Compiler, Footprint, Store, claim_or_wait};
+use piecewise_backend::compiler::{
+    Claim, CompileError, Compiler, Entry, Footprint, PieceAt, Store, claim_or_wait,
+};
 use piecewise_backend::weights::WeightLayout;
 use piecewise_ir::entity::{Entity, UniquePieceId};
 use piecewise_ir::module::{Module, Stitch, UniquePiece};
@@ -84,12 +86,16 @@ pub struct CompileJob<'a> {
 }
 
 impl CompileJob<'_> {
+    fn piece_at(&self) -> PieceAt<'_> {
+        PieceAt { piece: self.piece, size: self.at.size, bounds: &self.at.limits }
+    }
+
     /// The key of what it makes.
     ///
     /// # Errors
     /// When a custom op has no implementation on the target.
     pub fn key(&self, compiler: &dyn Compiler) -> Result<PieceKey, CompileError> {
-        PieceKey::new(compiler, self.piece, self.at.size, &self.at.limits, &self.layouts)
+        PieceKey::new(compiler, self.piece_at(), &self.layouts)
     }
 }
 
@@ -410,7 +416,6 @@ impl Session<'_> {
         job: &CompileJob<'_>,
         start: Result<Start, CompileError>,
     ) -> Result<Artifact, CompileError> {
-        let CompileJob { piece, at: LoweringSize { size, limits }, layouts, .. } = job;
         let (key, miss, claim) = match start? {
             Start::Loaded(artifact) => {
                 self.store.count_reused(PIECE_KIND);
@@ -440,11 +445,11 @@ impl Session<'_> {
                 self.store.count_miss("unfit");
             }
         }
-        let mut artifact = self.compiler.compile(piece, *size, limits, layouts, self.store)?;
+        let mut artifact = self.compiler.compile(job.piece_at(), &job.layouts, self.store)?;
         self.store.count_compiled(PIECE_KIND);
         self.keep(&key, &artifact, all_images);
         drop(claim);
-        let admitted = self.compiler.admit(piece, limits, &mut artifact);
+        let admitted = self.compiler.admit(job.piece_at(), &mut artifact);
         admitted
             .map_err(|reason| CompileError::Unusable { target: self.compiler.target(), reason })?;
         Ok(artifact)
@@ -474,7 +479,7 @@ impl Session<'_> {
         }
         let mut artifact = stored.into_artifact(images).map_err(Miss::Unfit)?;
         artifact.check(job.piece, job.at.size).map_err(Miss::Unfit)?;
-        self.compiler.admit(job.piece, &job.at.limits, &mut artifact).map_err(Miss::Unfit)?;
+        self.compiler.admit(job.piece_at(), &mut artifact).map_err(Miss::Unfit)?;
         Ok(artifact)
     }
 
@@ -488,11 +493,15 @@ impl Session<'_> {
             if kept.is_ok() && (is_new || all_images) {
                 let kernel = image_name(artifact, *digest);
                 let factors = [("target", target.as_str()), ("kernel", kernel)];
-                kept = self.store.put(IMAGE_KIND, *digest, &factors, bytes);
+                let (kind, factors) = (IMAGE_KIND, &factors);
+                kept = self.store.put(Entry { kind, key: *digest, factors, bytes });
             }
         }
         let kept = kept.and_then(|()| match StoredPiece::encode(artifact) {
-            Ok(bytes) => self.store.put(PIECE_KIND, key.digest(), &key.factors(), &bytes),
+            Ok(bytes) => {
+                let (kind, factors) = (PIECE_KIND, &key.factors());
+                self.store.put(Entry { kind, key: key.digest(), factors, bytes: &bytes })
+            }
             Err(reason) => {
                 tracing::warn!("a lowered piece can't be written: {reason}");
                 Ok(())

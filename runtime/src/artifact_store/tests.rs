@@ -5,7 +5,7 @@ use crate::pipeline::plan;
 use crate::sizes::SizeList;
 use crate::stats::Statistics;
 use piecewise_backend::artifact::{Arg, ArgRef};
-use piecewise_backend::compiler::StoreError;
+use piecewise_backend::compiler::{Entry, StoreError};
 use piecewise_backend::cpu::CpuCompiler;
 use piecewise_backend::store::{MemoryEntry, MemoryStore};
 use piecewise_cache::{Cache, CacheOptions};
@@ -70,7 +70,7 @@ fn filled() -> (MemoryStore, CompiledPieces) {
 fn store_of(entries: &Entries) -> MemoryStore {
     let store = MemoryStore::new();
     for ((kind, key), entry) in entries {
-        store.put(kind, *key, &[], &entry.bytes).unwrap();
+        store.put(unexplained(kind, *key, &entry.bytes)).unwrap();
     }
     store
 }
@@ -213,7 +213,7 @@ fn no_flipped_byte_of_a_lowered_piece_is_a_panic_or_an_error() {
     for at in 0..bytes.len() {
         let mut flipped = bytes.clone();
         flipped[at] ^= 1 << (at % 8);
-        store.put(PIECE_KIND, key, &[], &flipped).unwrap();
+        store.put(unexplained(PIECE_KIND, key, &flipped)).unwrap();
         let warm = compiled(&store);
         assert!(warm.counts.total_compiled() <= 1, "byte {at}");
     }
@@ -240,7 +240,7 @@ proptest! {
                 _ => bytes.swap(from, to),
             }
         }
-        store.put(PIECE_KIND, key, &[], &bytes).unwrap();
+        store.put(unexplained(PIECE_KIND, key, &bytes)).unwrap();
         let warm = compiled(&store);
         prop_assert!(warm.counts.total_compiled() <= 1);
         prop_assert_eq!(warm.artifacts.len(), cold.artifacts.len());
@@ -300,6 +300,10 @@ fn of_compiles_that_begin_at_once_over_one_folder_one_makes_each_piece() {
     }
 }
 
+fn unexplained<'a>(kind: &'static str, key: Digest, bytes: &'a [u8]) -> Entry<'a> {
+    Entry { kind, key, factors: &[], bytes }
+}
+
 /// A store in which another is making every piece: it is asked so often until that has come to an
 /// end, with the piece or without.
 struct Contended {
@@ -313,14 +317,8 @@ impl Store for Contended {
         self.pieces.get(kind, key)
     }
 
-    fn put(
-        &self,
-        kind: &'static str,
-        key: Digest,
-        factors: &[(&str, &str)],
-        bytes: &[u8],
-    ) -> Result<(), StoreError> {
-        self.pieces.put(kind, key, factors, bytes)
+    fn put(&self, entry: Entry<'_>) -> Result<(), StoreError> {
+        self.pieces.put(entry)
     }
 
     fn claim(&self, kind: &'static str, key: Digest) -> Claim {
@@ -332,7 +330,7 @@ impl Store for Contended {
             None => Claim::Mine(Box::new(())),
             Some(entries) => {
                 for ((kind, key), entry) in entries {
-                    self.pieces.put(kind, *key, &[], &entry.bytes).unwrap();
+                    self.pieces.put(unexplained(kind, *key, &entry.bytes)).unwrap();
                 }
                 assert_eq!(kind, PIECE_KIND);
                 Claim::Made
@@ -368,13 +366,7 @@ impl Store for Broken {
         let (action, reason) = ("read", "planned".to_owned());
         Err(StoreError { action, kind, key, reason })
     }
-    fn put(
-        &self,
-        kind: &'static str,
-        key: Digest,
-        _: &[(&str, &str)],
-        _: &[u8],
-    ) -> Result<(), StoreError> {
+    fn put(&self, Entry { kind, key, .. }: Entry<'_>) -> Result<(), StoreError> {
         let (action, reason) = ("write", "planned".to_owned());
         Err(StoreError { action, kind, key, reason })
     }

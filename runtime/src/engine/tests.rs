@@ -145,7 +145,7 @@ fn launches_are_measured_where_a_mode_is_changed_and_nobody_has_a_state() {
         for id in [first, second] {
             assert_answer(&engine, &events, id, &request.prompt, &request);
         }
-        assert_eq!(engine.statistics().misses["launches_faster"] > 0, is_idle);
+        assert_eq!(engine.model().statistics().misses["launches_faster"] > 0, is_idle);
     }
 }
 

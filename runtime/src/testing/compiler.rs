@@ -4,10 +4,10 @@ use super::Planted;
 use piecewise_backend::artifact::{
     Access, Alternative, Arg, ArgRef, Artifact, Digest, Launch, Part, PieceSize, Way,
 };
-use piecewise_backend::compiler::{CompileError, Compiler, Footprint, Store};
+use piecewise_backend::compiler::{CompileError, Compiler, Footprint, PieceAt, Store};
 use piecewise_backend::weights::{NormalWeights, WeightLayout};
 use piecewise_ir::graph::ValueDef;
-use piecewise_ir::module::{Stitch, UniquePiece};
+use piecewise_ir::module::Stitch;
 use piecewise_ir::op::Op;
 use piecewise_kernels::step::CaptureSupport;
 
@@ -48,9 +48,7 @@ impl Compiler for FakeCompiler {
 
     fn compile(
         &self,
-        piece: &UniquePiece,
-        size: PieceSize,
-        _: &[u64],
+        PieceAt { piece, size, .. }: PieceAt<'_>,
         _: &[WeightLayout],
         _: &dyn Store,
     ) -> Result<Artifact, CompileError> {

@@ -51,11 +51,8 @@ pub(super) fn read_header(
     };
     let length = u64::from_le_bytes(*prefix);
     if length > LONGEST_HEADER {
-        return Err(CheckpointError::HeaderTooLarge {
-            file: file.to_path_buf(),
-            length,
-            limit: LONGEST_HEADER,
-        });
+        let (file, limit) = (file.to_path_buf(), LONGEST_HEADER);
+        return Err(CheckpointError::HeaderTooLarge { file, length, limit });
     }
     let needed = PREFIX + length;
     let Some((header, data)) = rest.split_at_checked(length as usize) else {
@@ -90,39 +87,30 @@ fn check_coverage(
     for (name, entry) in in_order {
         if entry.bytes.start != end {
             let fault = if entry.bytes.start < end { "overlaps" } else { "leaves a gap after" };
-            return Err(CheckpointError::Tensor {
-                file: file.to_path_buf(),
-                tensor: shortened(name),
-                reason: format!(
-                    "data_offsets [{}, {}]: it {fault} the tensor before it, which ends at offset {}",
-                    entry.bytes.start - data.start,
-                    entry.bytes.end - data.start,
-                    end - data.start
-                ),
-            });
+            let [from, to, end] =
+                [entry.bytes.start, entry.bytes.end, end].map(|at| at - data.start);
+            let reason = format!(
+                "data_offsets [{from}, {to}]: it {fault} the tensor before it, which ends at offset \
+                 {end}"
+            );
+            return Err(refused(file, name, reason));
         }
         end = entry.bytes.end;
     }
     if end != data.end {
-        return Err(CheckpointError::Header {
-            file: file.to_path_buf(),
-            reason: format!(
-                "the file is not fully covered: the tensors end at offset {}, but {} bytes of data \
-                 follow the header",
-                end - data.start,
-                data.len()
-            ),
-        });
+        let reason = format!(
+            "the file is not fully covered: the tensors end at offset {}, but {} bytes of data \
+             follow the header",
+            end - data.start,
+            data.len()
+        );
+        return Err(CheckpointError::Header { file: file.to_path_buf(), reason });
     }
     Ok(())
 }
 
-fn unsupported(file: &Path, tensor: &str, dtype: &str) -> CheckpointError {
-    CheckpointError::UnsupportedDtype {
-        file: file.to_path_buf(),
-        tensor: shortened(tensor),
-        dtype: shortened(dtype),
-    }
+fn refused(file: &Path, tensor: &str, reason: String) -> CheckpointError {
+    CheckpointError::Tensor { file: file.to_path_buf(), tensor: shortened(tensor), reason }
 }
 
 /// Visits the root object of a header.
@@ -157,11 +145,8 @@ impl<'de> Visitor<'de> for &mut Scan<'_> {
             })?;
             let entry = described.entry(&name, &self.data, self.file).and_then(|entry| {
                 if entries.contains_key(name.as_ref()) {
-                    return Err(CheckpointError::Tensor {
-                        file: self.file.to_path_buf(),
-                        tensor: shortened(&name),
-                        reason: "described twice in the header".to_owned(),
-                    });
+                    let reason = "described twice in the header".to_owned();
+                    return Err(refused(self.file, &name, reason));
                 }
                 Ok(entry)
             });
@@ -223,15 +208,14 @@ impl Described<'_> {
         data: &Range<usize>,
         file: &Path,
     ) -> Result<TensorEntry, CheckpointError> {
-        let refuse = |reason: String| {
-            Err(CheckpointError::Tensor {
-                file: file.to_path_buf(),
-                tensor: shortened(name),
-                reason,
-            })
-        };
+        let refuse = |reason| Err(refused(file, name, reason));
         let Some(dtype) = dtype_names::from_safetensors(&self.dtype) else {
-            return Err(unsupported(file, name, &self.dtype));
+            let (file, tensor) = (file.to_path_buf(), shortened(name));
+            return Err(CheckpointError::UnsupportedDtype {
+                file,
+                tensor,
+                dtype: shortened(&self.dtype),
+            });
         };
         let shape = &self.shape.dimensions[..self.shape.rank.min(MOST_DIMENSIONS)];
         if self.shape.rank > MOST_DIMENSIONS {

@@ -1,7 +1,7 @@
 //! Typed access to the fields of a JSON object, with errors that name the field.
 
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
@@ -210,8 +210,13 @@ impl<'a> Fields<'a> {
         if self.parent.is_empty() { key.to_owned() } else { format!("{}.{key}", self.parent) }
     }
 
+    fn place(&self, key: &str) -> (PathBuf, String) {
+        (self.file.to_path_buf(), self.path(key))
+    }
+
     pub(in crate::models) fn missing(&self, key: &str) -> ConfigError {
-        ConfigError::Missing { file: self.file.to_path_buf(), field: self.path(key) }
+        let (file, field) = self.place(key);
+        ConfigError::Missing { file, field }
     }
 
     pub(in crate::models) fn wrong_type(
@@ -220,21 +225,13 @@ impl<'a> Fields<'a> {
         found: &Value,
         expected: &'static str,
     ) -> ConfigError {
-        ConfigError::Type {
-            file: self.file.to_path_buf(),
-            field: self.path(key),
-            found: shown(found),
-            expected,
-        }
+        let (file, field) = self.place(key);
+        ConfigError::Type { file, field, found: shown(found), expected }
     }
 
     pub(in crate::models) fn bad_value(&self, key: &str, reason: impl Into<String>) -> ConfigError {
-        ConfigError::Value {
-            file: self.file.to_path_buf(),
-            field: self.path(key),
-            value: self.shown(key),
-            reason: reason.into(),
-        }
+        let ((file, field), value) = (self.place(key), self.shown(key));
+        ConfigError::Value { file, field, value, reason: reason.into() }
     }
 
     pub(in crate::models) fn unsupported(
@@ -242,12 +239,8 @@ impl<'a> Fields<'a> {
         key: &str,
         supported: impl Into<String>,
     ) -> ConfigError {
-        ConfigError::Unsupported {
-            file: self.file.to_path_buf(),
-            field: self.path(key),
-            value: self.shown(key),
-            supported: supported.into(),
-        }
+        let ((file, field), value) = (self.place(key), self.shown(key));
+        ConfigError::Unsupported { file, field, value, supported: supported.into() }
     }
 
     /// `key` here and `other_key` of `other` contradict each other.
@@ -257,13 +250,9 @@ impl<'a> Fields<'a> {
         other: &Fields<'_>,
         other_key: &str,
     ) -> ConfigError {
-        ConfigError::Conflict {
-            file: self.file.to_path_buf(),
-            field: self.path(key),
-            value: self.shown(key),
-            other: other.path(other_key),
-            other_value: other.shown(other_key),
-        }
+        let ((file, field), value) = (self.place(key), self.shown(key));
+        let (other, other_value) = (other.path(other_key), other.shown(other_key));
+        ConfigError::Conflict { file, field, value, other, other_value }
     }
 
     fn shown(&self, key: &str) -> String {

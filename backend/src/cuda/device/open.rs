@@ -1,6 +1,7 @@
 //! How a CUDA device comes to be: opened, shared, simulated, and opened anew after it was lost.
 
 use super::{CudaDevice, SharedLt, lock};
+use crate::binding::Images;
 use crate::cuda::context::Context;
 use crate::cuda::driver::Driver;
 use crate::cuda::driver::faulty::Faults;
@@ -13,7 +14,6 @@ use crate::cuda::materialize::Loader;
 use crate::cuda::memory::Memory;
 use crate::cuda::module::Modules;
 use crate::cuda::probe::{missing, open_driver};
-use crate::cuda::program::Images;
 use crate::cuda::stream::Stream;
 use crate::device::DeviceError;
 use piecewise_kernels::op::OpRegistry;

@@ -75,7 +75,7 @@ fn panels(input: &Input, sizes: &CaptureSizes) -> Result<Vec<Panel>> {
         for (kind, own_count, number) in traffic.iter().filter(|step| own_list(step.0) == decode) {
             let tokens = kind.tokens(own_count);
             let count = if decode { own_count } else { tokens };
-            let replay = serve(kind, own_count, sizes, costs, request)?.replay;
+            let replay = serve(request.on(traffic, costs), kind, own_count, sizes)?.replay;
             let real = number.saturating_mul(u64::from(tokens));
             let padding =
                 number.saturating_mul(replay.map_or(0, |replay| u64::from(replay.padding)));

@@ -1,8 +1,7 @@
 //! Tiles of many query rows, by products of warpgroups: Hopper alone has them.
 
-use super::super::matmul::options;
 use super::super::recipe::{Blocks, GridAxis, LaunchRecipe, Param};
-use super::super::text::storage;
+use super::super::text::{defines, storage};
 use super::super::wgmma::{Lhs, multiply_add_tile};
 use super::shape::Shape;
 use crate::op::cuda::CudaTarget;
@@ -74,7 +73,7 @@ impl Tiles {
             2 => [40, 232],
             _ => [32, 160],
         };
-        for (name, value) in [
+        source.push_str(&defines([
             ("COMPUTING", computing),
             ("KEYS", KEYS),
             ("STAGES", STAGES),
@@ -82,30 +81,21 @@ impl Tiles {
             ("BLOCKS", by_registers(computing)),
             ("COPY_REGISTERS", registers[0]),
             ("COMPUTE_REGISTERS", registers[1]),
-        ] {
-            source.push_str(&format!("#define {name} {value}\n"));
-        }
-        source.push_str(&format!("#define ENTRY {entry}\n"));
+        ]));
+        source.push_str(&defines([("ENTRY", entry)]));
         let dtype = storage(self.dtype);
         source.push_str(include_str!("../hopper.cuh"));
         source.push_str(&multiply_add_tile(dtype, KEYS, Lhs::Shared));
         source.push_str(&multiply_add_tile(dtype, self.dims[1], Lhs::Registers));
         source.push_str(include_str!("hopper.cu"));
         let per_multiprocessor = beside_each_other(self.dims, computing) as u32;
-        let stay =
-            || [GridAxis::Persistent { per_multiprocessor }, GridAxis::one(), GridAxis::one()];
+        let stay = || GridAxis::Persistent { per_multiprocessor }.alone();
+        let (grid, threads) = (self.ranges.unwrap_or_else(stay), 128 + 128 * computing);
         LaunchRecipe {
-            source,
-            entry: entry.to_owned(),
-            options: options(),
-            grid: self.ranges.unwrap_or_else(stay),
-            block: [128 + 128 * computing as u32, 1, 1],
             cluster: [1, 1, splits as u32],
             static_shared: (8 * (4 * STAGES + 2)) as u32,
             dynamic_shared: shared_bytes(self.dims, computing) as u32,
-            params: self.params,
-            programmatic: true,
-            ahead: Vec::new(),
+            ..LaunchRecipe::own(source, entry, grid, threads, self.params)
         }
     }
 }

@@ -1,6 +1,5 @@
 //! Sequences with many tokens, on tensor cores.
 
-use super::super::matmul::options;
 use super::super::recipe::{Blocks, GridAxis, LaunchRecipe};
 use super::shape::{Shape, shorter};
 
@@ -30,17 +29,8 @@ pub(super) fn kernel(shape: &Shape, sizes: &[u64], few: u64) -> LaunchRecipe {
     let by_rows = Blocks { units: shape.rows.clone(), per_block: few + 1 };
     let by_sequences = Blocks { units: shape.sequences.clone(), per_block: 1 };
     let tiles = shorter(vec![full.clone(), by_sequences], vec![full, by_rows], sizes);
-    LaunchRecipe {
-        source,
-        entry: "attention_prefill".to_owned(),
-        options: options(),
-        grid: [tiles, GridAxis::of(shape.kv_heads, 1), GridAxis::one()],
-        block: [32 * warps as u32, 1, 1],
-        cluster: [1; 3],
-        static_shared: 0,
-        dynamic_shared: chunks as u32 * 16,
-        params: shape.params(&[], &[]),
-        programmatic: true,
-        ahead: Vec::new(),
-    }
+    let grid = [tiles, GridAxis::of(shape.kv_heads, 1), GridAxis::one()];
+    let params = shape.params(&[], &[]);
+    let launch = LaunchRecipe::own(source, "attention_prefill", grid, 32 * warps, params);
+    LaunchRecipe { dynamic_shared: chunks as u32 * 16, ..launch }
 }

@@ -1,6 +1,5 @@
 //! Keys cut into ranges: a kernel attends to each, and another makes one result of them.
 
-use super::super::matmul::options;
 use super::super::recipe::{GridAxis, LaunchRecipe, OpKernels, Param};
 use super::shape::{Shape, number, size};
 use piecewise_ir::dim::Dim;
@@ -45,52 +44,33 @@ pub(super) fn launches(shape: &Shape, kernel: RangeKernel, splits: u64) -> OpKer
     // One range writes the result at once and no partial sum: any valid address does.
     let partial = if splits > 1 && !cluster { Param::Scratch(0) } else { Param::Arg(7) };
     let params = shape.params(&[partial], &[number(splits)]);
+    let grid = [tiles, GridAxis::of(shape.kv_heads, 1), GridAxis::of(splits, 1)];
     let mut launches = vec![LaunchRecipe {
-        source: source.clone(),
-        entry: entry.to_owned(),
-        options: options(),
-        grid: [tiles, GridAxis::of(shape.kv_heads, 1), GridAxis::of(splits, 1)],
-        block: [threads as u32, 1, 1],
         cluster: [1, 1, if cluster { splits as u32 } else { 1 }],
         static_shared: static_shared as u32,
         dynamic_shared: dynamic_shared as u32,
-        params,
-        programmatic: true,
         ahead,
+        ..LaunchRecipe::own(source.as_str(), entry, grid, threads, params)
     }];
     if splits == 1 || cluster {
         return OpKernels { launches, scratch: Dim::constant(0) };
     }
     let columns = if shape.value_dim.is_multiple_of(4) { 4 } else { 1 };
     let parts = shape.value_dim.div_ceil(8 * columns);
-    launches.push(LaunchRecipe {
-        source,
-        entry: "attention_combine".to_owned(),
-        options: options(),
-        grid: [
-            GridAxis::of(places.times((shape.heads * parts) as i64), 4),
-            GridAxis::one(),
-            GridAxis::one(),
-        ],
-        block: [128, 1, 1],
-        cluster: [1; 3],
-        static_shared: 0,
-        dynamic_shared: 0,
-        params: vec![
-            Param::Scratch(0),
-            Param::Arg(5),
-            Param::Arg(6),
-            Param::Arg(7),
-            Param::Counts,
-            size(&shape.rows),
-            size(&shape.sequences),
-            number(shape.row_symbol.index() as u64),
-            number(shape.sequence_symbol.index() as u64),
-            number(splits),
-        ],
-        programmatic: true,
-        ahead: Vec::new(),
-    });
+    let grid = GridAxis::of(places.times((shape.heads * parts) as i64), 4).alone();
+    let params = vec![
+        Param::Scratch(0),
+        Param::Arg(5),
+        Param::Arg(6),
+        Param::Arg(7),
+        Param::Counts,
+        size(&shape.rows),
+        size(&shape.sequences),
+        number(shape.row_symbol.index() as u64),
+        number(shape.sequence_symbol.index() as u64),
+        number(splits),
+    ];
+    launches.push(LaunchRecipe::own(source, "attention_combine", grid, 128, params));
     let scratch = places.times((partial_bytes(shape) * splits) as i64);
     OpKernels { launches, scratch }
 }

@@ -1,7 +1,7 @@
 //! The shape of a call of attention, and grids that hold its work.
 
 use super::super::recipe::{Blocks, GridAxis, Param, Scalar};
-use super::super::text::storage;
+use super::super::text::{defines, storage};
 use crate::lower::LowerError;
 use crate::op::cuda::CudaOpCall;
 use piecewise_ir::custom::{Attr, CustomOpDef};
@@ -145,7 +145,7 @@ impl Shape {
     }
 
     /// What the source of either kernel starts with; `few` is 0 where there is one kernel alone.
-    pub(super) fn header(&self, few: u64, defines: &[(&str, u64)]) -> String {
+    pub(super) fn header(&self, few: u64, own: &[(&str, u64)]) -> String {
         let [q, k] = self.dtypes.map(storage);
         let mut source = format!("#include \"prelude.cuh\"\n\ntypedef {q} Q;\ntypedef {k} K;\n");
         let common = [
@@ -157,9 +157,7 @@ impl Shape {
             ("CAUSAL", u64::from(self.causal)),
             ("FEW", few),
         ];
-        for (name, value) in common.iter().chain(defines) {
-            source.push_str(&format!("#define {name} {value}\n"));
-        }
+        source += &defines(common.iter().chain(own).copied());
         source.push_str(include_str!("walk.cuh"));
         source
     }

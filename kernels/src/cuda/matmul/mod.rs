@@ -12,7 +12,6 @@ pub use ring::{RING_ROWS, RingForm};
 pub use stream::{AfterProduct, BeforeProduct};
 pub use tensor::TENSOR_ROWS;
 
-pub(super) use super::recipe::options;
 use super::recipe::{GridAxis, LaunchRecipe, Param, Scalar};
 use super::text::storage;
 use crate::lower::LowerError;
@@ -164,22 +163,13 @@ impl MatMulSpec {
         for n in self.real()? {
             params.push(Param::Scalar(Scalar::U32(Dim::constant(n))));
         }
-        Ok(LaunchRecipe {
-            source: format!("{}\n{}", self.header(), include_str!("general.cu")),
-            entry: "matmul".to_owned(),
-            options: options(),
-            grid: [
-                GridAxis::of(self.columns, 64),
-                GridAxis::of(self.rows.clone(), 64),
-                GridAxis::of(self.batch.clone(), 1),
-            ],
-            block: [256, 1, 1],
-            cluster: [1; 3],
-            static_shared: 2 * 16 * 68 * 4,
-            dynamic_shared: 0,
-            params,
-            programmatic: true,
-            ahead: Vec::new(),
-        })
+        let source = self.header() + "\n" + include_str!("general.cu");
+        let grid = [
+            GridAxis::of(self.columns, 64),
+            GridAxis::of(self.rows.clone(), 64),
+            GridAxis::of(self.batch.clone(), 1),
+        ];
+        let launch = LaunchRecipe::own(source, "matmul", grid, 256, params);
+        Ok(LaunchRecipe { static_shared: 2 * 16 * 68 * 4, ..launch })
     }
 }

@@ -2,11 +2,11 @@
 //! with the region after them.
 
 use super::finish::Finish;
-use super::{MatMulSpec, options, storage};
+use super::{MatMulSpec, storage};
 use crate::cuda::recipe::{GridAxis, LaunchRecipe};
+use crate::cuda::text::defines;
 use crate::cuda::wgmma::{Lhs, multiply_add_tile};
 use crate::lower::LowerError;
-use std::fmt::Write;
 
 /// Shared memory of a block that has a multiprocessor for itself, and of one of two.
 const SHARED_BYTES: [u64; 2] = [208 << 10, 112 << 10];
@@ -72,7 +72,7 @@ impl MatMulSpec {
     ) -> Result<LaunchRecipe, LowerError> {
         let shape = Shape::of(rows, self.columns, self.depth, finish.paired);
         let mut text = self.header();
-        let defines = [
+        text.push_str(&defines([
             ("M", shape.rows),
             ("PAIRED", u64::from(finish.paired)),
             ("GROUPS", shape.groups),
@@ -80,10 +80,7 @@ impl MatMulSpec {
             ("SLOTS", shape.slots),
             ("AT_ONCE", shape.at_once() as u64),
             ("RESULTS", finish.results as u64),
-        ];
-        for (name, value) in defines {
-            let _ = writeln!(text, "#define {name} {value}");
-        }
+        ]));
         text.push_str(include_str!("../hopper.cuh"));
         text.push_str(&multiply_add_tile(storage(self.types[0]), shape.rows, Lhs::Shared));
         text.push_str(&finish.text);
@@ -91,18 +88,13 @@ impl MatMulSpec {
         text.push_str(include_str!("panel.cu"));
         let maps = [self.boxes(0, shape.rows, 1), self.boxes(1, 64, 1)];
         let blocks = GridAxis::of(shape.tiles * shape.cluster, 1);
+        let (threads, params) = (shape.groups * 128 + 32, self.box_params(maps, 2, finish)?);
         Ok(LaunchRecipe {
-            source: text,
-            entry: "matmul".to_owned(),
-            options: options(),
-            grid: [blocks, GridAxis::one(), GridAxis::one()],
-            block: [(shape.groups * 128 + 32) as u32, 1, 1],
             cluster: [shape.cluster as u32, 1, 1],
             static_shared: (2 * 8 * shape.slots) as u32,
             dynamic_shared: shape.shared_bytes() as u32,
-            params: self.box_params(maps, 2, finish)?,
-            programmatic: true,
             ahead: vec![1],
+            ..LaunchRecipe::own(text, "matmul", blocks.alone(), threads, params)
         })
     }
 }

@@ -1,10 +1,10 @@
 //! Products of few rows on Hopper, alone and with the regions beside them.
 
-use super::{AfterProduct, BeforeProduct, MatMulSpec, options};
+use super::{AfterProduct, BeforeProduct, MatMulSpec};
 use crate::cuda::recipe::{GridAxis, LaunchRecipe, Param, TensorBoxes};
 use crate::cuda::region::{AbsorbedBefore, RowsOfBlock};
+use crate::cuda::text::defines;
 use crate::lower::LowerError;
-use std::fmt::Write;
 
 /// The most rows that the kernel takes.
 pub const RING_ROWS: u64 = 128;
@@ -222,7 +222,7 @@ impl MatMulSpec {
             )));
         }
         let mut text = self.header();
-        let defines = [
+        text.push_str(&defines([
             ("M", shape.rows),
             ("PAIRED", u64::from(finish.paired)),
             ("UNITS", if finish.paired { shape.eights / 2 } else { shape.eights }),
@@ -233,12 +233,9 @@ impl MatMulSpec {
             ("SUMS_BYTES", shape.sums_bytes()),
             ("MADE_BYTES", left.made[0]),
             ("BLOCKS", if matches!(form, RingForm::Half { .. }) { 2 } else { 1 }),
-        ];
-        for (name, value) in defines {
-            let _ = writeln!(text, "#define {name} {value}");
-        }
+        ]));
         text.push_str(include_str!("../hopper.cuh"));
-        let _ = writeln!(text, "#define RESULTS {}", finish.results);
+        text.push_str(&defines([("RESULTS", finish.results)]));
         text.push_str(&finish.text);
         text.push_str(include_str!("finish.cuh"));
         text.push_str(&left.text);
@@ -248,25 +245,15 @@ impl MatMulSpec {
             Param::TensorMap(TensorBoxes { arg: weight, ..self.boxes_of(1, rows, shape.slices) })
         });
         let read = left.params.into_iter().chain(of_w);
+        let made_bytes = left.made.iter().sum::<u64>();
+        let grid = GridAxis::Persistent { per_multiprocessor: 1 }.alone();
+        let threads = (shape.of_k * shape.of_tiles + 1) * 32;
+        let params = self.box_params(read, weight + 1, &finish)?;
         Ok(LaunchRecipe {
-            source: text,
-            entry: "matmul".to_owned(),
-            options: options(),
-            grid: [
-                GridAxis::Persistent { per_multiprocessor: 1 },
-                GridAxis::one(),
-                GridAxis::one(),
-            ],
-            block: [((shape.of_k * shape.of_tiles + 1) * 32) as u32, 1, 1],
-            cluster: [1; 3],
             static_shared: 256,
-            dynamic_shared: (ring_bytes
-                + ALIGNED
-                + shape.sums_bytes()
-                + left.made.iter().sum::<u64>()) as u32,
-            params: self.box_params(read, weight + 1, &finish)?,
-            programmatic: true,
+            dynamic_shared: (ring_bytes + ALIGNED + shape.sums_bytes() + made_bytes) as u32,
             ahead: left.ahead.into_iter().chain([weight]).collect(),
+            ..LaunchRecipe::own(text, "matmul", grid, threads, params)
         })
     }
 

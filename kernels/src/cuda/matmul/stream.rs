@@ -1,6 +1,6 @@
 //! Weight-streaming products of few rows, alone and with the regions beside them.
 
-use super::{MatMulSpec, STREAM_ROWS, options, storage};
+use super::{MatMulSpec, STREAM_ROWS, storage};
 use crate::cuda::recipe::{GridAxis, LaunchRecipe, Param, Scalar};
 use crate::cuda::region::{AbsorbedAfter, AbsorbedBefore, OperandRole, RowsOfBlock, Tile};
 use crate::lower::LowerError;
@@ -170,23 +170,11 @@ impl MatMulSpec {
         let number = |n: u64| Param::Scalar(Scalar::U32(Dim::constant(n)));
         let rows = Param::Scalar(Scalar::U32(self.rows.clone()));
         let rest = [Param::Counts, rows].into_iter().chain(self.real()?.map(number));
-        Ok(LaunchRecipe {
-            source: text,
-            entry: "matmul".to_owned(),
-            options: options(),
-            grid: [
-                GridAxis::Persistent { per_multiprocessor: shape.per_multiprocessor as u32 },
-                GridAxis::one(),
-                GridAxis::one(),
-            ],
-            block: [256, 1, 1],
-            cluster: [1; 3],
-            static_shared: 0,
-            dynamic_shared: shared as u32,
-            params: (0..arguments).map(Param::Arg).chain(rest).collect(),
-            programmatic: true,
-            ahead: vec![weight],
-        })
+        let per_multiprocessor = shape.per_multiprocessor as u32;
+        let grid = GridAxis::Persistent { per_multiprocessor }.alone();
+        let params = (0..arguments).map(Param::Arg).chain(rest).collect();
+        let launch = LaunchRecipe::own(text, "matmul", grid, 256, params);
+        Ok(LaunchRecipe { dynamic_shared: shared as u32, ahead: vec![weight], ..launch })
     }
 
     /// Equal ranges of the product's columns of each of which the results of a region have an

@@ -1,7 +1,8 @@
 //! The weight-streaming kernel on tensor cores: where x lies on the multiprocessor.
 
-use super::{MatMulSpec, options};
+use super::MatMulSpec;
 use crate::cuda::recipe::{GridAxis, LaunchRecipe};
+use crate::cuda::text::defines;
 use crate::lower::LowerError;
 use piecewise_ir::dtype::DType;
 
@@ -71,7 +72,7 @@ impl Placement {
     }
 
     fn defines(&self) -> String {
-        [
+        defines([
             ("M", self.rows),
             ("STEPS", self.steps),
             ("WHOLE", u64::from(self.whole)),
@@ -81,9 +82,7 @@ impl Placement {
             ("STAGED", self.staged),
             ("HELD", self.held),
             ("BUFFERS", self.buffers),
-        ]
-        .map(|(name, value)| format!("#define {name} {value}\n"))
-        .concat()
+        ])
     }
 }
 
@@ -128,27 +127,12 @@ impl MatMulSpec {
                 self.depth
             ))
         })?;
+        let source = self.header() + &placement.defines() + "\n" + include_str!("tensor.cu");
+        let grid = GridAxis::Persistent { per_multiprocessor: 1 }.alone();
         Ok(LaunchRecipe {
-            source: format!(
-                "{}{}\n{}",
-                self.header(),
-                placement.defines(),
-                include_str!("tensor.cu")
-            ),
-            entry: "matmul".to_owned(),
-            options: options(),
-            grid: [
-                GridAxis::Persistent { per_multiprocessor: 1 },
-                GridAxis::one(),
-                GridAxis::one(),
-            ],
-            block: [WARPS as u32 * 32, 1, 1],
-            cluster: [1; 3],
-            static_shared: 0,
             dynamic_shared: placement.shared_bytes() as u32,
-            params: self.row_params()?,
-            programmatic: true,
             ahead: vec![1],
+            ..LaunchRecipe::own(source, "matmul", grid, WARPS * 32, self.row_params()?)
         })
     }
 }

@@ -1,8 +1,9 @@
 //! Products of many rows on Hopper, alone and with the region after them.
 
 use super::finish::Finish;
-use super::{AfterProduct, MatMulSpec, options, storage};
+use super::{AfterProduct, MatMulSpec, storage};
 use crate::cuda::recipe::{GridAxis, LaunchRecipe, Param, TensorBoxes};
+use crate::cuda::text::defines;
 use crate::cuda::wgmma::{Lhs, multiply_add_tile};
 use crate::lower::LowerError;
 use piecewise_ir::dim::Dim;
@@ -91,15 +92,14 @@ impl MatMulSpec {
         }
         let finish = self.finish(after)?;
         let mut text = self.header();
-        let _ = writeln!(text, "#define CLUSTER {CLUSTER}");
         // Side by side the last block would be idle.
         let stacks = !self.columns.div_ceil(2 * LINES).is_multiple_of(u64::from(CLUSTER));
-        let _ = writeln!(text, "#define STACKS {}", u8::from(stacks));
-        let _ = writeln!(text, "#define PAIRED {}", u8::from(finish.paired));
+        let [stacks, paired] = [stacks, finish.paired].map(u32::from);
+        text.push_str(&defines([("CLUSTER", CLUSTER), ("STACKS", stacks), ("PAIRED", paired)]));
         // Boxes are of elements of 16 bits.
         let boxes = if finish.dtype.size() == 2 { finish.results as u32 } else { 0 };
         let each = |text: &dyn Fn(u32) -> String| (0..boxes).map(text).collect::<String>();
-        for (name, value) in [
+        text.push_str(&defines([
             ("RESULTS", finish.results.to_string()),
             ("STORES", u8::from(finish.stores).to_string()),
             ("BOXED", u8::from(boxes > 0).to_string()),
@@ -107,9 +107,7 @@ impl MatMulSpec {
             ("EACH_RESULT(DO)", each(&|i| format!("DO({i}) "))),
             ("RESULT_MAPS", each(&|i| format!("const TensorMap& y{i}, "))),
             ("RESULT_ARGS", each(&|i| format!("y{i}, "))),
-        ] {
-            let _ = writeln!(text, "#define {name} {value}");
-        }
+        ]));
         let heights = HEIGHTS.map(|height| format!("DO({height})"));
         let of_x = HEIGHTS.map(|height| format!("x{height}"));
         let names = of_x.into_iter().chain(["w".to_owned()]);
@@ -137,22 +135,14 @@ impl MatMulSpec {
             })
         });
         let maps = of_x.into_iter().chain([self.boxes(1, LINES, 1)]).chain(results);
+        let grid = GridAxis::Persistent { per_multiprocessor: 1 }.alone();
+        let params = self.box_params(maps, 2, &finish)?;
         Ok(LaunchRecipe {
-            source: text,
-            entry: "matmul".to_owned(),
-            options: options(),
-            grid: [
-                GridAxis::Persistent { per_multiprocessor: 1 },
-                GridAxis::one(),
-                GridAxis::one(),
-            ],
-            block: [THREADS, 1, 1],
             cluster: [CLUSTER, 1, 1],
             static_shared: 128,
             dynamic_shared: SHARED_BYTES,
-            params: self.box_params(maps, 2, &finish)?,
-            programmatic: true,
             ahead: vec![1],
+            ..LaunchRecipe::own(text, "matmul", grid, u64::from(THREADS), params)
         })
     }
 }

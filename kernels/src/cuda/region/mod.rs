@@ -21,7 +21,7 @@ pub(super) use absorbed::{AbsorbedAfter, AbsorbedBefore, AbsorbedElement, RowsOf
 pub use cut::{PartParam, RegionPart};
 
 use super::index::Variables;
-use super::recipe::{Blocks, GridAxis, LaunchRecipe, Param, Scalar, options};
+use super::recipe::{Blocks, GridAxis, LaunchRecipe, Param, Scalar};
 use crate::cuda::text::{lane, storage};
 use crate::lower::{ArgDecl, ArgKind, LowerError, RowBody};
 use component::{Component, Frame, Kept};
@@ -168,19 +168,9 @@ fn row_kernel(
             per_block: part.per_block,
         })
         .collect();
-    Ok(LaunchRecipe {
-        source: kernel_text(&source, name, listing, &parts, block, pool_bytes)?,
-        entry: name.to_owned(),
-        options: options(),
-        grid: [GridAxis::Blocks(blocks), GridAxis::one(), GridAxis::one()],
-        block: [block as u32, 1, 1],
-        cluster: [1; 3],
-        static_shared: pool_bytes as u32,
-        dynamic_shared: 0,
-        params,
-        programmatic: true,
-        ahead: Vec::new(),
-    })
+    let text = kernel_text(&source, name, listing, &parts, block, pool_bytes)?;
+    let launch = LaunchRecipe::own(text, name, GridAxis::Blocks(blocks).alone(), block, params);
+    Ok(LaunchRecipe { static_shared: pool_bytes as u32, ..launch })
 }
 
 /// What a component's threads run, in order.

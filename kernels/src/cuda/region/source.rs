@@ -8,7 +8,7 @@ use crate::lower::{ArgDecl, ArgKind, LowerError, RowBody};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_ir::literal::Literal;
-use piecewise_ir::op::{BinaryOp, Op, UnaryOp};
+use piecewise_ir::op::{BinaryOp, Op, OpClass, UnaryOp};
 use piecewise_ir::types::TensorType;
 
 /// The number of a value: the operands in order, then results of statements in order.
@@ -126,21 +126,13 @@ fn op_cost(op: &Op) -> u64 {
             | BinaryOp::And
             | BinaryOp::Or => 1,
         },
-        Op::Compare(_) | Op::Select | Op::Cast | Op::Iota { .. } | Op::Concat { .. } => 1,
-        // Remaps cost what they read, and what a loop of its own makes costs nothing to read.
-        Op::Reduce { .. }
-        | Op::ArgMax { .. }
-        | Op::TopK { .. }
-        | Op::Broadcast
-        | Op::Reshape
-        | Op::Permute { .. }
-        | Op::Slice { .. }
-        | Op::Gather
-        | Op::Scatter
-        | Op::MatMul { .. }
-        | Op::Literal(_)
-        | Op::Region(_)
-        | Op::Custom(_) => 0,
+        op => match op.class() {
+            OpClass::Elementwise | OpClass::Constant => 1,
+            // Remaps cost what they read, and what a loop of its own makes costs nothing to read.
+            OpClass::Remap | OpClass::Reduction | OpClass::Search | OpClass::Gather => 0,
+            OpClass::Scatter | OpClass::Product { .. } => 0,
+            OpClass::Region(_) | OpClass::Custom(_) => 0,
+        },
     }
 }
 
@@ -309,9 +301,8 @@ impl<'a> Source<'a> {
 
     /// Whether a value is made by a stage of its own whatever reads it.
     pub(super) fn is_staged(&self, value: Id) -> bool {
-        self.statement(value).is_some_and(|(_, s)| {
-            matches!(s.op, Op::Reduce { .. } | Op::TopK { .. } | Op::ArgMax { .. })
-        })
+        self.statement(value)
+            .is_some_and(|(_, s)| matches!(s.op.class(), OpClass::Reduction | OpClass::Search))
     }
 
     /// The element that a result stores at each index, and where it comes from.
@@ -493,13 +484,13 @@ impl<'a> Source<'a> {
             inputs.reads.push(self.resolve(operand, at, variables));
             return inputs;
         }
-        match statement.op {
-            Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select | Op::Cast => {
+        match (statement.op, statement.op.class()) {
+            (_, OpClass::Elementwise) => {
                 for &operand in &statement.operands {
                     inputs.reads.push(self.resolve(operand, index.clone(), variables));
                 }
             }
-            Op::Concat { axis } => {
+            (Op::Concat { axis }, _) => {
                 let shape = &self.value(value).shape;
                 let inner: u64 = shape[axis + 1..].iter().product();
                 let (outer, within) = variables.div_rem(index, shape[*axis] * inner);
@@ -515,7 +506,7 @@ impl<'a> Source<'a> {
                     start += len;
                 }
             }
-            Op::Gather => {
+            (Op::Gather, _) => {
                 let ((indices, at), inside) = self.gathered(i, index, variables);
                 inputs.reads.push((indices, at));
                 // Which row is known on the device only.
@@ -525,22 +516,13 @@ impl<'a> Source<'a> {
                 }
                 inputs.computed.push(inside);
             }
-            Op::Iota { axis } => {
+            (Op::Iota { axis }, _) => {
                 let mut at = variables.coordinates(index, &self.value(value).shape);
                 inputs.computed.push(at.swap_remove(*axis));
             }
-            Op::Reduce { .. }
-            | Op::ArgMax { .. }
-            | Op::TopK { .. }
-            | Op::Broadcast
-            | Op::Reshape
-            | Op::Permute { .. }
-            | Op::Slice { .. }
-            | Op::Scatter
-            | Op::MatMul { .. }
-            | Op::Literal(_)
-            | Op::Region(_)
-            | Op::Custom(_) => {}
+            (_, OpClass::Remap | OpClass::Reduction | OpClass::Search | OpClass::Gather) => {}
+            (_, OpClass::Scatter | OpClass::Product { .. } | OpClass::Constant) => {}
+            (_, OpClass::Region(_) | OpClass::Custom(_)) => {}
         }
         inputs
     }

@@ -1,7 +1,6 @@
 //! [`crate::sampling::Sample`] and [`crate::sampling::ControlledSample`] on CUDA: the twins of the
 //! CPU's sampler, bit for bit.
 
-use super::matmul::options;
 use super::recipe::{GridAxis, LaunchRecipe, OpKernels, Param, Scalar};
 use super::text::float;
 use crate::cpu::sampling::{LN2_HIGH, LN2_LOW, LOWEST, POLYNOMIAL};
@@ -94,22 +93,13 @@ impl Launches {
         shared: u32,
     ) -> OpKernels {
         let Self { source, rows, tail } = self;
-        let launch =
-            |(entry, args): (&str, Vec<Param>), grid, threads, static_shared| LaunchRecipe {
-                source: source.clone(),
-                entry: entry.to_owned(),
-                options: options(),
-                grid,
-                block: [threads, 1, 1],
-                cluster: [1; 3],
-                static_shared,
-                dynamic_shared: 0,
-                params: args.into_iter().chain(tail.clone()).collect(),
-                programmatic: true,
-                ahead: Vec::new(),
-            };
+        let launch = |(entry, args): (&str, Vec<Param>), grid, threads, static_shared| {
+            let params = args.into_iter().chain(tail.clone()).collect();
+            let launch = LaunchRecipe::own(source.as_str(), entry, grid, threads, params);
+            LaunchRecipe { static_shared, ..launch }
+        };
         let of_parts = [GridAxis::of(PARTS, 1), GridAxis::of(rows.clone(), 1), GridAxis::one()];
-        let of_rows = [GridAxis::of(rows.clone(), 1), GridAxis::one(), GridAxis::one()];
+        let of_rows = GridAxis::of(rows.clone(), 1).alone();
         OpKernels {
             launches: vec![
                 launch(parts, of_parts, 256, 64),

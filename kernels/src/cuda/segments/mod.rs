@@ -3,8 +3,8 @@
 //! segments.
 
 use super::attention::hopper;
-use super::recipe::{Blocks, GridAxis, LaunchRecipe, OpKernels, Param, Scalar, options};
-use super::text::storage;
+use super::recipe::{Blocks, GridAxis, LaunchRecipe, OpKernels, Param, Scalar};
+use super::text::{defines, storage};
 use crate::lower::LowerError;
 use crate::op::cuda::CudaOpCall;
 use crate::segments::{SegmentAttention, SegmentMean, SegmentSpec};
@@ -82,7 +82,7 @@ impl Shape {
             && self.value_dim.is_multiple_of(8)
     }
 
-    fn header(&self, defines: &[(&str, u64)]) -> String {
+    fn header(&self, own: &[(&str, u64)]) -> String {
         let [q, k] = self.dtypes.map(storage);
         let mut source = format!("#include \"prelude.cuh\"\n\ntypedef {q} Q;\ntypedef {k} K;\n");
         let common = [
@@ -96,9 +96,7 @@ impl Shape {
             ("WINDOW", u64::from(self.spec.window.unwrap_or(0))),
             ("MOST_PAGES", MOST_PAGES),
         ];
-        for (name, value) in common.iter().chain(defines) {
-            source.push_str(&format!("#define {name} {value}\n"));
-        }
+        source += &defines(common.iter().chain(own).copied());
         source.push_str(include_str!("../attention/walk.cuh"));
         source.push_str(include_str!("seen.cuh"));
         source
@@ -134,7 +132,7 @@ impl Shape {
         OpKernels { launches: vec![tiles.launch(1)], scratch: Dim::constant(0) }
     }
 
-    fn launch(&self, source: String, tile: u64, threads: u32, dynamic_shared: u32) -> OpKernels {
+    fn launch(&self, source: String, tile: u64, threads: u64, dynamic_shared: u32) -> OpKernels {
         let mut params: Vec<Param> = (0..8).map(Param::Arg).collect();
         params.extend([
             Param::Counts,
@@ -149,13 +147,9 @@ impl Shape {
             // Rounded up for each segment apart.
             Blocks { units: self.segments.clone(), per_block: 1 },
         ];
-        let launch = LaunchRecipe {
-            grid: [GridAxis::Blocks(tiles), GridAxis::of(self.kv_heads, 1), GridAxis::one()],
-            options: options(),
-            dynamic_shared,
-            programmatic: true,
-            ..LaunchRecipe::new(source, ENTRY, GridAxis::one(), threads, params)
-        };
+        let grid = [GridAxis::Blocks(tiles), GridAxis::of(self.kv_heads, 1), GridAxis::one()];
+        let launch = LaunchRecipe::own(source, ENTRY, grid, threads, params);
+        let launch = LaunchRecipe { dynamic_shared, ..launch };
         OpKernels { launches: vec![launch], scratch: Dim::constant(0) }
     }
 }
@@ -210,7 +204,7 @@ pub fn segment_attention_kernels(call: &CudaOpCall<'_>) -> Result<OpKernels, Low
         [shape.dim, shape.value_dim].map(|dim| dim.div_ceil(16) * 2 + 1);
     let query_chunks = if query_staged { tile * key_chunks } else { 0 };
     let chunks = query_chunks + 2 * keys * (key_chunks + value_chunks);
-    Ok(shape.launch(source, tile, 32 * warps as u32, chunks as u32 * 16))
+    Ok(shape.launch(source, tile, 32 * warps, chunks as u32 * 16))
 }
 
 /// The launch of `piecewise.segment_mean`. Arguments: the op's operands, then its result.
@@ -236,11 +230,7 @@ pub fn segment_mean_kernels(operands: &[TensorType]) -> Result<OpKernels, LowerE
         size(&Dim::constant(counted_by(starts)?)),
     ]);
     let segments = GridAxis::of(starts.shape[0].clone(), 1);
-    let launch = LaunchRecipe {
-        grid: [segments, GridAxis::of(width, MEAN_COLUMNS), GridAxis::one()],
-        options: options(),
-        programmatic: true,
-        ..LaunchRecipe::new(source, "segment_mean", GridAxis::one(), MEAN_COLUMNS as u32, params)
-    };
+    let grid = [segments, GridAxis::of(width, MEAN_COLUMNS), GridAxis::one()];
+    let launch = LaunchRecipe::own(source, "segment_mean", grid, MEAN_COLUMNS, params);
     Ok(OpKernels { launches: vec![launch], scratch: Dim::constant(0) })
 }

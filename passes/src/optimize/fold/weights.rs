@@ -15,7 +15,7 @@ use crate::manager::PassReport;
 use crate::optimize::editor::Editor;
 use piecewise_ir::entity::{Node, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
-use piecewise_ir::op::Op;
+use piecewise_ir::op::{Op, OpClass};
 use piecewise_ir::weight::Recipe;
 use rustc_hash::FxHashMap;
 
@@ -73,24 +73,12 @@ pub(super) fn fold(graph: &mut Graph, names: &Names, report: &mut PassReport) {
 
 /// Whether operand `position` of `op` must lie in memory as a whole.
 pub(super) fn needs_memory(op: &Op, position: usize) -> bool {
-    match op {
-        Op::MatMul { .. } | Op::Custom(_) | Op::Region(_) | Op::Scatter => true,
-        Op::Gather => position == 0,
-        Op::ArgMax { .. }
-        | Op::TopK { .. }
-        | Op::Unary(_)
-        | Op::Binary(_)
-        | Op::Compare(_)
-        | Op::Select
-        | Op::Cast
-        | Op::Reduce { .. }
-        | Op::Broadcast
-        | Op::Reshape
-        | Op::Permute { .. }
-        | Op::Slice { .. }
-        | Op::Concat { .. }
-        | Op::Iota { .. }
-        | Op::Literal(_) => false,
+    match op.class() {
+        OpClass::Product { .. } | OpClass::Custom(_) | OpClass::Region(_) => true,
+        OpClass::Scatter => true,
+        OpClass::Gather => position == 0,
+        OpClass::Elementwise | OpClass::Remap | OpClass::Constant => false,
+        OpClass::Reduction | OpClass::Search => false,
     }
 }
 

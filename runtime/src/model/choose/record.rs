@@ -4,7 +4,7 @@ use super::Place;
 use crate::model::bind::BindSite;
 use piecewise_backend::artifact::{Artifact, Choice, Digest};
 use piecewise_backend::device::Device;
-use piecewise_backend::store::Store;
+use piecewise_backend::store::{Entry, Store};
 use piecewise_backend::tuning::LibraryAlgorithm;
 use piecewise_ir::entity::Entity;
 use serde::{Deserialize, Serialize};
@@ -99,7 +99,8 @@ impl RecordKey {
     /// Keeps a record; whether the store took it.
     pub(super) fn keep(&self, store: &dyn Store, record: &Record) -> bool {
         let factors: Vec<_> = self.factors.iter().map(|(name, v)| (*name, v.as_str())).collect();
-        let bytes = serde_json::to_vec(record).ok();
-        bytes.is_some_and(|bytes| store.put(KIND, self.digest(), &factors, &bytes).is_ok())
+        let Ok(bytes) = serde_json::to_vec(record) else { return false };
+        let entry = Entry { kind: KIND, key: self.digest(), factors: &factors, bytes: &bytes };
+        store.put(entry).is_ok()
     }
 }
