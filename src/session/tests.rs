@@ -41,13 +41,13 @@ fn graphs_that_were_dropped_are_captured_again_by_the_steps_that_want_them_or_at
         let (x, keep) = (vec![1.0f32; 2 * rows], vec![true; rows]);
         let outputs = session.step().input("x", &x).input("keep", &keep).run().unwrap();
         assert_eq!(outputs.get::<f32>(0).unwrap(), vec![2.0; 2 * rows]);
-        assert_eq!(session.last_step().unwrap().mode, StepMode::Piecewise);
-        (session.statistics().captures, session.statistics().recaptures)
+        assert_eq!(session.model().last_step().unwrap().mode, StepMode::Piecewise);
+        (session.model().statistics().captures, session.model().statistics().recaptures)
     };
     assert_eq!(step(&mut session, 2), (2, 0));
-    session.invalidate_graphs();
+    session.model_mut().invalidate_graphs();
     assert_eq!(step(&mut session, 2), (3, 1));
-    assert_eq!(session.enable_graphs().unwrap(), 2);
+    assert_eq!(session.model_mut().enable_graphs().unwrap(), 2);
     assert_eq!(step(&mut session, 4), (4, 2));
 }
 
