@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs what tests/gpu/pack.sh packed, on a machine with a GPU:
 #   run.sh [-p FOLDER] [-l LOGS] [correctness] [traces] [ledger] [sanitizer] [cache] [bench] [serve]
-# correctness takes under 4 minutes, traces under 1, the cache and serve under 2, bench under 7. serve wants vLLM's front
+# correctness takes under 6 minutes, traces under 1, the cache and serve under 2, bench under 7. serve wants vLLM's front
 # end (.ci/install-vllm-rs) in PIECEWISE_VLLM_RS.
 # What traces writes to LOGS is read elsewhere, by Perfetto's protos:
 #   tests/perfetto/trace.py --files LOGS/trace_MODE.pftrace LOGS/trace_MODE.jsonl
@@ -81,7 +81,7 @@ correctness() {
   run exhaustion 90 bin/device_suite exhaustion::cuda --test-threads=1 --show-output
   run refusals 60 bin/device_suite refusals::cuda --test-threads=1 --show-output
   run background 60 env PIECEWISE_HOLD_TIMES=1 bin/device_suite --exact cuda::captures_between_steps_change_no_bit --show-output
-  run device_suite 200 bin/device_suite cuda programmatic:: slot_states:: --skip $alone \
+  run device_suite 280 bin/device_suite cuda programmatic:: slot_states:: --skip $alone \
     --skip exhaustion:: --skip refusals:: --skip captures_between --show-output
   grep -E "^cuda: arena and states" "$logs/suspended.log" || true
   grep -E "^cuda" "$logs/exhaustion.log" "$logs/refusals.log" "$logs/background.log" || true
