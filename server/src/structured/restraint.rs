@@ -47,7 +47,9 @@ pub(super) fn allow(mask: &mut [u32], id: u32) {
 }
 
 pub(super) fn allow_all(mask: &mut [u32], vocabulary: u64) {
-    (0..vocabulary).for_each(|id| allow(mask, id as u32));
+    let whole = vocabulary / 32;
+    mask.iter_mut().take(whole as usize).for_each(|word| *word = u32::MAX);
+    (whole * 32..vocabulary).for_each(|id| allow(mask, id as u32));
 }
 
 pub(super) fn clear(mask: &mut [u32], id: u32) {
