@@ -1,12 +1,11 @@
 //! Capturing: largest first, from the programs that launches use.
 
-use super::CompiledModel;
-use super::Model;
 use super::build::CaptureWhen;
 use super::error::ModelError;
 use super::graphs::{GraphKey, GraphSet, GraphSlot, GraphState, OnCaptureFailure};
 use super::programs::Member;
 use super::progress::Progress;
+use super::{CompiledModel, Model};
 use crate::dispatch::{Dispatch, Dispatcher, FallbackReason, OpSupport, StepSizes};
 use crate::mode::{GraphMode, StepMode};
 use crate::symbols::SymbolClass;
@@ -167,7 +166,7 @@ impl<D: Device> CompiledModel<D> {
     /// Drops every graph and captures those of a mode. From then on nothing is captured lazily.
     ///
     /// # Errors
-    /// As for [`Self::set_graph_mode`], and whenever a capture fails.
+    /// As for [`Model::set_graph_mode`], and whenever a capture fails.
     pub fn recapture(
         &mut self,
         mode: GraphMode,
