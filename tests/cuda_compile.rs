@@ -4,7 +4,7 @@
 use crate::support::nvrtc::nvrtc;
 use crate::{gated, outside};
 use piecewise::models::encoder::{EncoderBounds, VisionConfig};
-use piecewise::models::{Checkpoint, DecoderConfig, DecoderLimits, decoder};
+use piecewise::models::{Checkpoint, DecoderConfig, DecoderLimits, Preset, decoder};
 use piecewise_backend::artifact::{Access, ArgRef, Artifact, Launch, PieceSize};
 use piecewise_backend::compiler::{Compiler, NoStore, PieceAt};
 use piecewise_backend::cuda::{Arch, CudaCompiler, CudaImage};
@@ -36,7 +36,11 @@ const MODELS: [&str; 6] = [
 
 fn module(model: &str, dtype: DType, level: Level) -> Module {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(model);
-    let config = DecoderConfig::load(&folder).unwrap();
+    let sampling_controls = model.ends_with("mistral");
+    planned(&DecoderConfig::load(&folder).unwrap(), sampling_controls, dtype, level)
+}
+
+fn planned(config: &DecoderConfig, sampling_controls: bool, dtype: DType, level: Level) -> Module {
     let limits = DecoderLimits {
         activations: dtype,
         max_tokens: 64,
@@ -46,9 +50,9 @@ fn module(model: &str, dtype: DType, level: Level) -> Module {
         kv_rows: 256,
         embedding_rows: 0,
         // One of them samples with all that may be asked for.
-        sampling_controls: model.ends_with("mistral"),
+        sampling_controls,
     };
-    let graph = decoder(&config, &limits, move |_| Some(dtype)).unwrap();
+    let graph = decoder(config, &limits, move |_| Some(dtype)).unwrap();
     plan(graph, level, None, Vec::new()).unwrap().0
 }
 
@@ -255,7 +259,8 @@ fn few_rows_stream_their_weights_and_more_go_to_the_library() {
 #[test]
 fn regions_of_many_long_rows_have_a_way_with_fewer_threads() {
     let Some(nvrtc) = nvrtc() else { return };
-    let module = module(MODELS[0], DType::BF16, Level::Piecewise);
+    let config = Preset::Qwen3_0_6B.config();
+    let module = planned(&config, false, DType::BF16, Level::Piecewise);
     let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
     let stitch = module.stitch().unwrap();
     let layer = &stitch.unique[stitch.unique_pieces()[1]];

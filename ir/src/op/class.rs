@@ -33,7 +33,7 @@ pub enum OpClass<'a> {
 }
 
 impl Op {
-    /// Its class.
+    /// What it does to elements, by which passes and backends treat ops alike.
     pub const fn class(&self) -> OpClass<'_> {
         match self {
             Self::Unary(_) | Self::Binary(_) | Self::Compare(_) => OpClass::Elementwise,

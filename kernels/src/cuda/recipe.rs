@@ -151,7 +151,7 @@ impl GridAxis {
         Self::Blocks(vec![Blocks { units: units.into(), per_block }])
     }
 
-    /// A grid of this axis alone.
+    /// Where a launch has blocks along its first axis and no other.
     pub(super) fn alone(self) -> [Self; 3] {
         [self, Self::one(), Self::one()]
     }
