@@ -1,6 +1,7 @@
 //! Graphs of any kind, built for a target and stepped with the arrays that the evaluator gets.
 
 use crate::target::Target;
+use piecewise_backend::compiler::Compiler;
 use piecewise_backend::device::Device;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::{TensorSource, TensorSpec, WeightError, WeightSource};
@@ -122,7 +123,16 @@ pub(crate) fn build_of<T: Target>(
     options: BuildOptions,
     weights: RandomWeights,
 ) -> Result<CompiledModel<T::Device>, ModelError> {
-    let (device, compiler) = T::make(registry, 2);
+    build_by::<T>(module, T::make(registry, 2), options, weights)
+}
+
+/// The same by this compiler, for this device.
+pub(crate) fn build_by<T: Target>(
+    module: &Arc<Module>,
+    (device, compiler): (T::Device, Box<dyn Compiler>),
+    options: BuildOptions,
+    weights: RandomWeights,
+) -> Result<CompiledModel<T::Device>, ModelError> {
     let (store, sizes) = (T::store(), &options.dispatcher);
     let compiled = compile_module(module, sizes, compiler.as_ref(), store, &mut |_| {})?;
     let (module, weights) = (Arc::clone(module), Arc::new(weights));

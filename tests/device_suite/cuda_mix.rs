@@ -17,6 +17,8 @@ use std::sync::{Arc, OnceLock};
 const SOURCE: &str = include_str!("mix_kernel.cu");
 const ENTRY: &str = "mix";
 const THREADS: u32 = 64;
+/// Rows from which its source has a second implementation, of shorter blocks.
+pub(crate) const SECOND_ROWS: u64 = 8;
 
 /// What a kernel of this op takes beside addresses.
 struct Numbers {
@@ -53,12 +55,8 @@ pub(crate) struct SourceMix {
     pub reads_padding: bool,
 }
 
-impl CudaOp for SourceMix {
-    fn name(&self) -> &str {
-        self.name
-    }
-
-    fn implementation(&self, call: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
+impl SourceMix {
+    fn kernels(&self, call: &CudaOpCall<'_>, threads: u32) -> Result<OpKernels, OpError> {
         let numbers = numbers(call.operands, call.attrs.get("scale"), call.sizes);
         let Numbers { symbol, width, state_rows, scale } =
             numbers.map_err(|e| OpError { op: self.name.to_owned(), message: e.to_owned() })?;
@@ -70,12 +68,28 @@ impl CudaOp for SourceMix {
         let padded = call.operands[0].shape[0].clone();
         let padded = if self.reads_padding { padded } else { Dim::constant(0) };
         params.push(Param::Scalar(Scalar::U32(padded)));
-        let grid = GridAxis::of(width, THREADS.into());
-        let launch = LaunchRecipe::new(SOURCE, ENTRY, grid, THREADS, params);
-        Ok(CudaImplementation::Source(OpKernels {
-            launches: vec![launch],
-            scratch: Dim::constant(0),
-        }))
+        let grid = GridAxis::of(width, threads.into());
+        let launch = LaunchRecipe::new(SOURCE, ENTRY, grid, threads, params);
+        Ok(OpKernels { launches: vec![launch], scratch: Dim::constant(0) })
+    }
+}
+
+impl CudaOp for SourceMix {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn implementation(&self, call: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
+        self.kernels(call, THREADS).map(CudaImplementation::Source)
+    }
+
+    fn other_implementations(
+        &self,
+        call: &CudaOpCall<'_>,
+    ) -> Result<Vec<CudaImplementation>, OpError> {
+        let has_second = call.operands[0].shape[0].eval(call.sizes) >= SECOND_ROWS;
+        let second = has_second.then(|| self.kernels(call, THREADS / 16));
+        second.into_iter().map(|kernels| kernels.map(CudaImplementation::Source)).collect()
     }
 }
 

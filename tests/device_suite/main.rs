@@ -259,6 +259,12 @@ macro_rules! suite {
                 a_users_op_inside_a_piece {
                     user_op::equals_the_evaluator::<T>(Place::InsideAPiece, Form::Source);
                 }
+                a_users_second_implementation_between_pieces {
+                    user_op::equals_the_evaluator::<T>(Place::BetweenPieces, Form::SecondSource);
+                }
+                a_users_second_implementation_inside_a_piece {
+                    user_op::equals_the_evaluator::<T>(Place::InsideAPiece, Form::SecondSource);
+                }
                 an_op_that_takes_regions_in_inside_a_piece {
                     absorbing_op::every_alternative_leaves_the_same::<T>(Place::InsideAPiece);
                 }

@@ -1,9 +1,13 @@
 //! A graph whose only custom op is a user's: it mixes rows and mutates a state. It runs between
 //! pieces and inside one, and on CUDA as source with a launch recipe and as a host function.
 
-use crate::any_graph::{MODES, RandomWeights, build, elements, set_states, step};
-use crate::cuda_mix::{HostMix, SourceMix};
-use crate::target::{Cpu, Target};
+use crate::alternatives::One;
+use crate::any_graph::{
+    MODES, RandomWeights, build, build_by, elements, options, set_states, step,
+};
+use crate::cuda_mix::{HostMix, SECOND_ROWS, SourceMix};
+use crate::target::{Cpu, SimulatedCuda, Target};
+use piecewise_backend::artifact::Part;
 use piecewise_backend::device::Device;
 use piecewise_ir::builder::Builder;
 use piecewise_ir::custom::{Attr, Attrs, CustomOpDef, OpDefs};
@@ -16,15 +20,19 @@ use piecewise_ir::testing::{MixOp, Rng, norm_error, random_arrays};
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::op::cuda::CudaOp;
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
-use piecewise_runtime::mode::{Level, StepMode};
-use piecewise_runtime::model::CompiledModel;
+use piecewise_runtime::artifact_store::compile_module;
+use piecewise_runtime::checks::Checks;
+use piecewise_runtime::mode::{GraphMode, Level, StepMode};
+use piecewise_runtime::model::{BuildOptions, CompiledModel};
 use piecewise_runtime::pipeline::plan;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 const WIDTH: u64 = 16;
 const STATE_ROWS: u64 = 24;
 const SCALE: f64 = 0.5;
 const WEIGHTS: u64 = 21;
+const SIZES: [u64; 3] = [4, 8, 16];
 
 /// [`MixOp`] that promises to leave padding rows alone, so that it may be inside a piece.
 #[derive(Clone, Copy, Debug)]
@@ -107,6 +115,8 @@ pub(crate) enum Place {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Form {
     Source,
+    /// The other implementation of its source.
+    SecondSource,
     HostFunction,
 }
 
@@ -140,7 +150,7 @@ fn registry_of(form: Form, reads_padding: bool) -> Arc<OpRegistry> {
     registry.define(Arc::new(MixOp)).define(Arc::new(MaskedMix));
     for name in [MixOp::NAME, MaskedMix::NAME] {
         let cuda: Arc<dyn CudaOp> = match form {
-            Form::Source => Arc::new(SourceMix { name, reads_padding }),
+            Form::Source | Form::SecondSource => Arc::new(SourceMix { name, reads_padding }),
             Form::HostFunction => Arc::new(HostMix { name }),
         };
         registry.implement_cpu(Arc::new(CpuMix { name, reads_padding })).implement_cuda(cuda);
@@ -166,8 +176,14 @@ pub(crate) fn equals_the_evaluator<T: Target>(place: Place, form: Form) {
     let module = Arc::new(module);
     let of_modes = MODES.map(|(mode, step_mode)| {
         let weights = RandomWeights(WEIGHTS);
-        let registry = registry_of(form, false);
-        let mut model = build::<T>(&module, &registry, mode, &[4, 8, 16], 16, weights);
+        let (device, own) = T::make(&registry_of(form, false), 2);
+        let compiler = match form {
+            Form::SecondSource => Box::new(One { all: own, alternative: 0, way: 1 }),
+            Form::Source | Form::HostFunction => own,
+        };
+        let checks = Checks { poison: true, addresses: true, compare: false };
+        let options = BuildOptions { checks, ..options(&module, mode, &SIZES, 16) };
+        let mut model = build_by::<T>(&module, (device, compiler), options, weights).unwrap();
         run(&mut model, step_mode, place)
     });
     assert_eq!(of_modes[0], of_modes[1]);
@@ -201,6 +217,35 @@ fn run<D: Device>(model: &mut CompiledModel<D>, mode: StepMode, place: Place) ->
         all.extend(outputs);
     }
     all
+}
+
+#[test]
+fn an_op_has_another_way_where_it_has_another_implementation() {
+    if !SimulatedCuda::is_there() {
+        return;
+    }
+    for (place, uses) in [(Place::BetweenPieces, "op"), (Place::InsideAPiece, "piece")] {
+        let module = user_module(place);
+        let (_, compiler) = SimulatedCuda::make(&registry(), 1);
+        let sizes = options(&module, GraphMode::Piecewise, &SIZES, 16).dispatcher;
+        let store = SimulatedCuda::store();
+        let compiled = compile_module(&module, &sizes, &*compiler, store, &mut |_| {}).unwrap();
+        let mut found = Vec::new();
+        for artifact in compiled.artifacts.iter().flatten() {
+            let parts = artifact.alternatives.iter().flat_map(|one| &one.parts);
+            let is_mix =
+                |part: &&Part| part.ways[0].launches.iter().any(|l| l.name.contains("mix"));
+            for part in parts.filter(is_mix) {
+                let images: BTreeSet<_> =
+                    part.ways.iter().map(|way| way.launches[0].image).collect();
+                assert_eq!(images.len(), part.ways.len(), "each its own, in a {uses}");
+                found.push((artifact.size.rows(), part.ways.len()));
+            }
+        }
+        let expected = |rows| if rows >= SECOND_ROWS { 2 } else { 1 };
+        assert!(!found.is_empty() && found.iter().all(|&(rows, ways)| ways == expected(rows)));
+        assert!(SIZES.iter().all(|size| found.iter().any(|(rows, _)| rows == size)), "{found:?}");
+    }
 }
 
 #[test]

@@ -81,10 +81,13 @@ correctness() {
   run exhaustion 90 bin/device_suite exhaustion::cuda --test-threads=1 --show-output
   run refusals 60 bin/device_suite refusals::cuda --test-threads=1 --show-output
   run background 60 env PIECEWISE_HOLD_TIMES=1 bin/device_suite --exact cuda::captures_between_steps_change_no_bit --show-output
+  # A host that is busy between two marks is time in none of a step's parts.
+  run parts_of_steps 60 bin/device_suite traces::cuda --show-output
   run device_suite 280 bin/device_suite cuda programmatic:: slot_states:: --skip $alone \
-    --skip exhaustion:: --skip refusals:: --skip captures_between --show-output
+    --skip exhaustion:: --skip refusals:: --skip captures_between --skip traces:: --show-output
   grep -E "^cuda: arena and states" "$logs/suspended.log" || true
-  grep -E "^cuda" "$logs/exhaustion.log" "$logs/refusals.log" "$logs/background.log" || true
+  grep -E "^cuda" "$logs/exhaustion.log" "$logs/refusals.log" "$logs/background.log" \
+    "$logs/parts_of_steps.log" || true
   grep -E "mixes compared" "$logs/encoder_mixes.log" || true
   grep -E "^cuda: " "$logs/cuda_segments.log" || true
   grep -E "^cuda.*(compared|random graphs|in turn|another padding|opened anew|to make it|allocations of)" "$logs/device_suite.log" || true
