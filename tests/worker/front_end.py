@@ -376,6 +376,11 @@ def sleeps():
         status, answer = order(own + "/graphs?mode=none")
         assert status == 200 and json.loads(answer)["mode"] == "none", answer
         assert order(own + "/graphs?mode=quick")[0] == 400
+        status, answer = order(own + "/graphs?mode=full_decode_only&recapture=true")
+        graphs = json.loads(answer)
+        assert status == 200 and graphs["ready"] == len(graphs["graphs"]) == graphs["recaptures"] > 0, answer
+        status, answer = order(own + "/graphs?recapture=now")
+        assert status == 400 and "recapture" in answer, (status, answer)
         assert golden() and golden()
 
 
