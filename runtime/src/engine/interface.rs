@@ -145,8 +145,9 @@ pub trait Engine: Any + std::fmt::Debug + Send {
     fn snapshot(&self) -> Snapshot;
 
     /// Runs the steps to come in another graph mode; no request notices but by the time it takes. Where
-    /// ways are measured and there is no request, it is measured which sizes are faster launched than in
-    /// pieces, for two seconds at most, and what was cached of prompts is forgotten.
+    /// ways are measured and there is no request, it is measured which of the sizes that are captured by
+    /// then are faster launched than in pieces, for two seconds at most, and what was cached of prompts
+    /// is forgotten; the mode that there is already will do.
     ///
     /// # Errors
     /// When the ops can't be captured for the mode, and nothing has changed; or when a capture fails
