@@ -2,12 +2,12 @@
 
 use super::{
     EngineError, EngineOptions, Request, RequestEvent, RequestId, RowSource, RowsId, StepObserver,
-    Usage,
+    TraceObserver, Usage,
 };
 use crate::kv::{KvObserver, PagePool, SlotPool};
 use crate::metrics::{EngineLoad, Metrics, Snapshot};
 use crate::mode::GraphMode;
-use crate::model::{Model, StepTrace, SuspendedWeights};
+use crate::model::{Model, SuspendedWeights};
 use piecewise_backend::weights::WeightSource;
 use std::any::Any;
 
@@ -131,15 +131,12 @@ pub trait Engine: Any + std::fmt::Debug + Send {
     /// on they are published while the engine works, and steps are timed by the device's clock.
     fn metrics(&mut self) -> Metrics;
 
-    /// Traces the steps to come, or no longer; see
-    /// [`StepTraceWriter`](crate::StepTraceWriter).
+    /// Traces the steps to come and calls `observer` with each, or traces no longer; see
+    /// [`StepTraceWriter`](crate::StepTraceWriter). A trace ends where the device is lost.
     ///
     /// # Errors
     /// When work before failed.
-    fn trace_steps(&mut self, traces: bool) -> Result<(), EngineError>;
-
-    /// The steps that were traced and read since this was last asked.
-    fn take_traces(&mut self) -> Vec<StepTrace>;
+    fn observe_traces(&mut self, observer: Option<TraceObserver>) -> Result<(), EngineError>;
 
     /// Everything that is counted, now.
     fn snapshot(&self) -> Snapshot;
