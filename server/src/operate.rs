@@ -148,7 +148,7 @@ pub enum Order {
     IsSleeping,
     /// What became of the graphs.
     Graphs,
-    /// To change the graphs.
+    /// To run in another mode, or to have graphs captured again.
     ChangeGraphs(GraphChange),
 }
 
