@@ -3,20 +3,19 @@
 use super::amounts::shown_ledger;
 use super::dumps::DumpArgs;
 use super::images::PromptImages;
-use super::iteration_log::IterationLog;
 use super::load::{engine, print_settings};
 use super::model_args::ModelArgs;
+use super::step_file::{IterationLog, TraceArgs};
 use anyhow::Context;
 use piecewise::models::{TextStream, TextTokenizer, TokenizerError};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::tuning::TuningReport;
-use piecewise_runtime::StepTraceWriter;
 use piecewise_runtime::batch::Sampling;
 use piecewise_runtime::engine::{
     Engine, FinishReason, Request, RequestEvent, RequestId, TokenLogprobs, Usage,
 };
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -91,10 +90,8 @@ pub(crate) struct GenerateArgs {
     /// Write what was counted to this file at the end, in the text format of Prometheus.
     #[arg(long, value_name = "FILE")]
     metrics: Option<PathBuf>,
-    /// Write what the host and the device did in each step, as a trace that ui.perfetto.dev opens: pieces,
-    /// split ops and copies with their times. Marks between the parts of a step cost it a little.
-    #[arg(long, value_name = "FILE")]
-    trace: Option<PathBuf>,
+    #[command(flatten)]
+    trace: TraceArgs,
     /// Write a line about each step, for `piecewise plan --log`.
     #[arg(long, value_name = "FILE")]
     iteration_log: Option<PathBuf>,
@@ -172,6 +169,7 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         Some(images) => images.decoder(assembly),
         None => assembly,
     };
+    let trace = args.trace.create()?;
     let mut engine = engine(assembly, &args.dumps)?;
     if let Some(images) = &mut images {
         images.encode(folder, args.model.bounds.layers()?, &mut *engine)?;
@@ -179,10 +177,7 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     if args.stats || args.metrics.is_some() {
         engine.metrics();
     }
-    let mut trace = match &args.trace {
-        Some(file) => Some(TraceFile::start(&mut *engine, file)?),
-        None => None,
-    };
+    let trace = trace.map(|trace| trace.start(&mut *engine)).transpose()?;
     let log = args.iteration_log.as_deref().map(IterationLog::create).transpose()?;
     if let Some(log) = &log {
         log.observe(&mut *engine);
@@ -236,7 +231,7 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
             replies.push((id, reply));
         }
         let started = Instant::now();
-        serve(&args, &mut *engine, &stop_ids, &mut replies, trace.as_mut())?;
+        serve(&args, &mut *engine, &stop_ids, &mut replies)?;
         elapsed += started.elapsed();
         generated += replies.iter().map(|(_, reply)| reply.ids.len()).sum::<usize>();
         for (_, reply) in replies {
@@ -259,38 +254,11 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The trace of a run, written as the steps are read.
-struct TraceFile {
-    file: PathBuf,
-    writer: StepTraceWriter<BufWriter<std::fs::File>>,
-}
-
-impl TraceFile {
-    fn start(engine: &mut dyn Engine, file: &Path) -> anyhow::Result<Self> {
-        let failed = || format!("can't write {}", file.display());
-        let out = BufWriter::new(std::fs::File::create(file).with_context(failed)?);
-        let (device, module) = (engine.model().describe_device(), engine.model().module());
-        let writer = StepTraceWriter::new(module, &device, out).with_context(failed)?;
-        engine.trace_steps(true)?;
-        Ok(Self { file: file.to_owned(), writer })
-    }
-
-    fn write(&mut self, engine: &mut dyn Engine) -> anyhow::Result<()> {
-        let written = engine.take_traces().iter().try_for_each(|step| self.writer.write(step));
-        written.with_context(|| format!("can't write {}", self.file.display()))
-    }
-
-    fn finish(self) -> anyhow::Result<()> {
-        self.writer.finish().with_context(|| format!("can't write {}", self.file.display()))
-    }
-}
-
 fn serve(
     args: &GenerateArgs,
     engine: &mut dyn Engine,
     stop_ids: &[u32],
     replies: &mut [(RequestId, Reply<'_>)],
-    mut trace: Option<&mut TraceFile>,
 ) -> anyhow::Result<()> {
     let streams = !args.json && replies.len() == 1;
     if streams {
@@ -300,9 +268,6 @@ fn serve(
     let mut more = true;
     while more {
         more = engine.step(&mut events)?;
-        if let Some(trace) = &mut trace {
-            trace.write(engine)?;
-        }
         for event in events.drain(..) {
             let request = event.request();
             let Some((_, reply)) = replies.iter_mut().find(|(id, _)| *id == request) else {

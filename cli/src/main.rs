@@ -15,7 +15,6 @@ mod encoder_args;
 mod generate;
 mod images;
 mod inspect;
-mod iteration_log;
 mod keeper;
 mod kept;
 mod kv_events;
@@ -32,6 +31,7 @@ mod progress;
 mod report;
 mod run;
 mod serve;
+mod step_file;
 mod worker;
 
 use clap::{Parser, Subcommand};

@@ -5,11 +5,11 @@ mod encoder;
 use super::amounts::parse_bytes;
 use super::dumps::DumpArgs;
 use super::encoder_args::ItemLogArgs;
-use super::iteration_log::IterationLog;
 use super::kv_events::{KvEventArgs, publish};
 use super::load::{engine, for_requests, generation_defaults, layers_for_requests, print_settings};
 use super::model_args::BoundArgs;
 use super::preset_weights;
+use super::step_file::{IterationLog, StepFile, TraceArgs};
 use anyhow::{Context, bail};
 use piecewise::assembly::Assembly;
 use piecewise::models::encoder::is_encoder;
@@ -96,6 +96,8 @@ pub(crate) struct ServeArgs {
     /// Write a line about each step, for `piecewise plan --log`.
     #[arg(long, value_name = "FILE")]
     iteration_log: Option<PathBuf>,
+    #[command(flatten)]
+    trace: TraceArgs,
     #[command(flatten)]
     items: ItemLogArgs,
     #[command(flatten)]
@@ -232,17 +234,20 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let model = args.model(vocab, end_ids)?;
     let publisher = args.kv_events.bind(0)?;
     let log = args.iteration_log.as_deref().map(IterationLog::create).transpose()?;
+    let trace = args.trace.create()?;
     let (server, model_name) = args.listen(name)?;
     let mut engine = engine(assembly, &args.dumps)?;
     publish(publisher.as_ref(), &mut *engine);
     if let Some(log) = &log {
         log.observe(&mut *engine);
     }
+    let trace = trace.map(|trace| trace.start(&mut *engine)).transpose()?;
     let thread =
         ThreadOptions { max_queue: args.max_queue, model_name, ..ThreadOptions::default() };
     let thread = EngineThread::start(engine, thread).context("no thread for the engine")?;
     // Whoever closed standard output does not wait for this line.
     let outcome = server.serve(thread, model, || drop(super::print_line("ready")))?;
-    log.map_or(Ok(()), IterationLog::finish)?;
+    log.map_or(Ok(()), StepFile::finish)?;
+    trace.map_or(Ok(()), StepFile::finish)?;
     ended(outcome)
 }

@@ -5,6 +5,7 @@ use super::keeper::keep;
 use super::kv_events::{KvEventArgs, publish};
 use super::load::{engine, for_requests, layers_for_requests, print_settings};
 use super::model_args::BoundArgs;
+use super::step_file::{StepFile, TraceArgs};
 use anyhow::{Context, bail};
 use piecewise::assembly::Assembly;
 use piecewise::models::TextTokenizer;
@@ -62,6 +63,8 @@ pub(crate) struct WorkerArgs {
     #[arg(long)]
     admin: bool,
     #[command(flatten)]
+    trace: TraceArgs,
+    #[command(flatten)]
     kv_events: KvEventArgs,
     #[command(flatten)]
     bounds: BoundArgs,
@@ -113,8 +116,10 @@ pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     let template = ChatTemplate::load(&args.model, None)?;
     let template = template.as_ref().map(ChatTemplate::source).unwrap_or_default();
     let reasoning = ReplyFormat::new(Some(&args.reasoning_parser), Some("none"), &template)?;
+    let trace = args.trace.create()?;
     let mut engine = engine(assembly, &args.dumps)?;
     publish(publisher.as_ref(), &mut *engine);
+    let trace = trace.map(|trace| trace.start(&mut *engine)).transpose()?;
     super::say(&engine.model().statistics().compile.to_string());
     let thread = ThreadOptions { max_queue: args.max_queue, ..ThreadOptions::default() };
     let stand_in = match args.no_stand_in {
@@ -134,7 +139,9 @@ pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
         super::say(&format!("metrics at http://{}/metrics", worker.answer_probes(probes)?));
     }
     listen(worker.handle())?;
-    match worker.run(&mut |line| super::say(line)) {
+    let drained = worker.run(&mut |line| super::say(line));
+    trace.map_or(Ok(()), StepFile::finish)?;
+    match drained {
         true => Ok(ExitCode::SUCCESS),
         false => {
             super::warn("ended before every request had its answer");

@@ -43,7 +43,11 @@ fn kernels(module: &Module) -> Vec<LaunchRecipe> {
 fn narrow_kernels(module: &Module) -> Vec<LaunchRecipe> {
     let graph = module.graph();
     let narrow = |node| match &graph.node(node).op {
-        Op::Region(region) => narrow_region_kernel(region, &roles(graph, node)).unwrap(),
+        Op::Region(region) => {
+            let roles = roles(graph, node);
+            let usual = region_kernel(region, &roles).unwrap();
+            narrow_region_kernel(region, &roles, &usual).unwrap()
+        }
         _ => None,
     };
     graph.nodes().filter_map(narrow).collect()

@@ -86,7 +86,7 @@ impl<W: Write> TraceWriter<W> {
     }
 
     /// Hands everything to what is written to.
-    pub(crate) fn finish(mut self) -> io::Result<()> {
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.to.flush()
     }
 

@@ -74,11 +74,11 @@ impl<W: Write> StepTraceWriter<W> {
         Ok(())
     }
 
-    /// Writes what is left.
+    /// Writes what is left; what is there then is whole.
     ///
     /// # Errors
     /// When nothing more can be written.
-    pub fn finish(self) -> io::Result<()> {
-        self.trace.finish()
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.trace.flush()
     }
 }

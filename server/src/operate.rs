@@ -72,7 +72,8 @@ pub const OPERATOR_PATHS: &[OperatorPath] = &[
     OperatorPath {
         method: "POST",
         path: "/graphs",
-        summary: "Change the graph mode, or let graphs be captured again that failures have disabled.",
+        summary: "Change the graph mode, let graphs be captured again that failures have disabled, or capture \
+                  all of them again.",
         parameters: &[
             QueryParameter {
                 name: "mode",
@@ -83,6 +84,11 @@ pub const OPERATOR_PATHS: &[OperatorPath] = &[
                 name: "enable",
                 schema: r#"{"type":"boolean","default":false}"#,
                 help: "Whether graphs are tried again that failed too often.",
+            },
+            QueryParameter {
+                name: "recapture",
+                schema: r#"{"type":"boolean","default":false}"#,
+                help: "Whether every graph is dropped and captured again, those that failed too often among them.",
             },
         ],
     },
@@ -120,6 +126,17 @@ impl Refusal {
 /// What came of it, for whoever asked; it is called on the engine's thread and must not wait.
 pub type Answer = Box<dyn FnOnce(Result<Value, Refusal>) + Send>;
 
+/// What is to become of the graphs; one of them at least.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct GraphChange {
+    /// The mode to run in from now on.
+    pub mode: Option<GraphMode>,
+    /// To try again what failed too often.
+    pub enable: bool,
+    /// To drop all of them and capture them again, as with `enable` those that failed too often, too.
+    pub recapture: bool,
+}
+
 /// What is asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
@@ -131,8 +148,8 @@ pub enum Order {
     IsSleeping,
     /// What became of the graphs.
     Graphs,
-    /// To run in another mode, if one is given, and to try again what failed, where that is said.
-    ChangeGraphs(Option<GraphMode>, bool),
+    /// To run in another mode, or to have graphs captured again.
+    ChangeGraphs(GraphChange),
 }
 
 impl Order {
@@ -156,17 +173,19 @@ impl Order {
             (_, "/is_sleeping") => Self::IsSleeping,
             ("GET", _) => Self::Graphs,
             _ => {
-                let enable = match given("enable") {
-                    None | Some("false") => false,
-                    Some("true") => true,
-                    Some(_) => return Err(Refusal::parameter("enable", "must be true or false")),
+                let flag = |name| match given(name) {
+                    None | Some("false") => Ok(false),
+                    Some("true") => Ok(true),
+                    Some(_) => Err(Refusal::parameter(name, "must be true or false")),
                 };
                 let mode = given("mode").map(|mode| read("mode", mode)).transpose()?;
-                if mode.is_none() && !enable {
-                    let message = "is missing; give a mode, or enable=true";
+                let (enable, recapture) = (flag("enable")?, flag("recapture")?);
+                let change = GraphChange { mode, enable, recapture };
+                if change == GraphChange::default() {
+                    let message = "is missing; give a mode, enable=true or recapture=true";
                     return Err(Refusal::parameter("mode", message));
                 }
-                Self::ChangeGraphs(mode, enable)
+                Self::ChangeGraphs(change)
             }
         })
     }
@@ -202,8 +221,8 @@ impl Order {
             Self::WakeUp => engine.wake_up(Box::new(move |result| answer(sleeps(result, false)))),
             Self::IsSleeping => answer(sleeps(Ok(()), engine.rest() == Rest::Asleep)),
             Self::Graphs => drop(engine.call(|engine| answer(Ok(graphs(engine))))),
-            Self::ChangeGraphs(mode, enable) => {
-                drop(engine.call(move |engine| answer(change(engine, mode, enable))));
+            Self::ChangeGraphs(wanted) => {
+                drop(engine.call(move |engine| answer(change(engine, wanted))));
             }
         }
     }
@@ -219,11 +238,7 @@ fn read<T: FromStr<Err: ToString>>(name: &str, value: &str) -> Result<T, Refusal
     value.parse().map_err(|error: T::Err| Refusal::parameter(name, error.to_string()))
 }
 
-fn change(
-    engine: &mut dyn Engine,
-    mode: Option<GraphMode>,
-    enable: bool,
-) -> Result<Value, Refusal> {
+fn change(engine: &mut dyn Engine, wanted: GraphChange) -> Result<Value, Refusal> {
     if engine.model().suspended().is_some() {
         return Err(Refusal::Asleep);
     }
@@ -233,10 +248,13 @@ fn change(
         }
         _ => Refusal::Failed(error.to_string()),
     };
-    if let Some(mode) = mode {
+    if let Some(mode) = wanted.mode {
         engine.set_graph_mode(mode).map_err(refused)?;
     }
-    if enable {
+    if wanted.recapture {
+        engine.invalidate_graphs();
+    }
+    if wanted.enable || wanted.recapture {
         engine.enable_graphs().map_err(refused)?;
     }
     Ok(graphs(engine))
@@ -275,6 +293,9 @@ mod tests {
     #[test]
     fn what_is_asked_is_read_or_refused_by_its_name() {
         let (keep, drop) = (SuspendedWeights::Keep, SuspendedWeights::Drop);
+        let graphs =
+            |mode, enable, recapture| Order::ChangeGraphs(GraphChange { mode, enable, recapture });
+        let launched = Some(GraphMode::None);
         for (request, order) in [
             ("POST /sleep", Order::Sleep(keep, PauseMode::Keep)),
             ("POST /sleep?level=2&mode=wait", Order::Sleep(drop, PauseMode::Wait)),
@@ -282,8 +303,10 @@ mod tests {
             ("POST /wake_up", Order::WakeUp),
             ("GET /is_sleeping", Order::IsSleeping),
             ("GET /graphs?", Order::Graphs),
-            ("POST /graphs?mode=none", Order::ChangeGraphs(Some(GraphMode::None), false)),
-            ("POST /graphs?enable=true", Order::ChangeGraphs(None, true)),
+            ("POST /graphs?mode=none", graphs(launched, false, false)),
+            ("POST /graphs?enable=true&recapture=false", graphs(None, true, false)),
+            ("POST /graphs?recapture=true", graphs(None, false, true)),
+            ("POST /graphs?recapture=true&mode=none", graphs(launched, false, true)),
         ] {
             assert_eq!(of(request), Ok(order), "{request}");
         }
@@ -295,6 +318,9 @@ mod tests {
             ("POST /graphs", "mode"),
             ("POST /graphs?mode=fast", "mode"),
             ("POST /graphs?enable=1", "enable"),
+            ("POST /graphs?recapture=false", "mode"),
+            ("POST /graphs?mode=none&recapture=", "recapture"),
+            ("POST /graphs?recapture=now", "recapture"),
             ("GET /graphs?mode=none", "mode"),
         ] {
             let error = of(request).unwrap_err().to_string();

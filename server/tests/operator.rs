@@ -126,8 +126,25 @@ fn the_graphs_of_a_server_are_shown_enabled_and_run_in_another_mode() {
     let launches = |graphs: &Value| graphs["launches"].as_u64().unwrap();
     assert_golden(&generate(address, &golden[0], 24), &golden[0], 24);
     assert!(launches(&ok(address, "GET /graphs")) >= launches(&enabled) + 20, "it replays again");
-    let (status, error) = order(address, "POST /graphs?mode=fast", &Value::Null);
-    assert_eq!((status, &error["error"]["param"]), (400, &json!("mode")), "{error}");
+    // The one that is disabled is among those that are captured again.
+    faults.fail(CpuFault { point, kind, after: 0, times: 3 });
+    assert_golden(&generate(address, &golden[0], 24), &golden[0], 24);
+    let failed = ok(address, "GET /graphs");
+    assert_eq!(failed["disabled"], 1, "{failed}");
+    let again = ok(address, "POST /graphs?recapture=true");
+    let listed = again["graphs"].as_array().unwrap();
+    assert_eq!((&again["ready"], &again["disabled"]), (&json!(listed.len()), &json!(0)), "{again}");
+    for (before, after) in failed["graphs"].as_array().unwrap().iter().zip(listed) {
+        let recaptures = |graph: &Value| graph["recaptures"].as_u64().unwrap();
+        assert_eq!(recaptures(after), recaptures(before) + 1, "{after}");
+    }
+    assert_golden(&generate(address, &golden[0], 24), &golden[0], 24);
+    assert!(launches(&ok(address, "GET /graphs")) >= launches(&again) + 20, "it replays them");
+    for (query, name) in [("mode=fast", "mode"), ("recapture=now", "recapture")] {
+        let (status, error) = order(address, &format!("POST /graphs?{query}"), &Value::Null);
+        assert_eq!((status, &error["error"]["param"]), (400, &json!(name)), "{error}");
+        assert_eq!(ok(address, "GET /graphs")["captures"], again["captures"]);
+    }
 }
 
 #[test]

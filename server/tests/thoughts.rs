@@ -184,6 +184,27 @@ fn a_model_may_begin_thoughts_itself_where_one_id_does() {
 }
 
 #[test]
+fn the_marks_of_one_request_are_not_those_of_another() {
+    let tokenizer = tokenizer(&["<think>", "</think>", "◁think▷", "◁/think▷"]);
+    let (vocabulary, ids) = (tokenizer.vocabulary(), tokenizer.vocabulary().len());
+    let structures = Structures::new(&vocabulary, &[END]).unwrap();
+    for (parser, begin, broken) in
+        [("qwen3", MARKS, true), ("kimi", MARKS + 2, false), ("qwen3", MARKS, true)]
+    {
+        let thoughts = format(parser).thoughts("<assistant>\n");
+        let mut made = structures.constraint(&structure(), "response_format", thoughts).unwrap();
+        let begins = allowed(&mut made, ids);
+        let begins = Vec::from_iter(begins.into_iter().filter(|id| *id >= MARKS));
+        assert_eq!(begins, [begin], "{parser}");
+        made.accept(begin).unwrap();
+        let thought = allowed(&mut made, ids);
+        let says_more = (0..ids as u32).find(|id| vocabulary.bytes(*id) == b"x</think>y").unwrap();
+        assert_eq!(thought.contains(&says_more), !broken, "{parser}");
+        assert!(thought.contains(&(begin + 1)), "{parser}");
+    }
+}
+
+#[test]
 fn a_prompt_says_whether_thoughts_have_begun_or_ended() {
     let begun = |parser: &str, prompt: &str| format(parser).thoughts(prompt).map(|t| t.begun);
     assert_eq!(begun("qwen3", "<assistant><think>\n"), Some(true));

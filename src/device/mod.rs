@@ -98,6 +98,13 @@ impl From<CpuDevice> for OpenDevice {
     }
 }
 
+/// A CUDA device that was opened with settings of its own, or over a driver without a GPU for tests.
+impl From<CudaDevice> for OpenDevice {
+    fn from(device: CudaDevice) -> Self {
+        Self(Opened::Cuda(Arc::new(Mutex::new(device))))
+    }
+}
+
 impl OpenDevice {
     /// Bytes that can still be taken on it.
     ///

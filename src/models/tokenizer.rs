@@ -5,7 +5,7 @@ mod stream;
 mod vocabulary;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use self::contained::{check_json, contained};
 
@@ -94,8 +94,10 @@ pub enum TokenizerError {
 pub struct TextTokenizer {
     inner: tokenizers::Tokenizer,
     vocab_size: usize,
-    /// Where it is enough for texts; found when the first one is asked for.
-    texts: OnceLock<Option<Arc<Vocabulary>>>,
+    /// Made when it is first asked for.
+    vocabulary: OnceLock<Vocabulary>,
+    /// The same where it is enough for texts; found when the first one is asked for.
+    texts: OnceLock<Option<Vocabulary>>,
 }
 
 impl TextTokenizer {
@@ -138,7 +140,9 @@ impl TextTokenizer {
                 id,
                 vocab_size,
             }),
-            _ => Ok(Self { inner, vocab_size, texts: OnceLock::new() }),
+            _ => {
+                Ok(Self { inner, vocab_size, vocabulary: OnceLock::new(), texts: OnceLock::new() })
+            }
         }
     }
 
@@ -206,7 +210,7 @@ impl TextTokenizer {
         check_range(ids, self.vocab_size)?;
         let texts = self
             .texts
-            .get_or_init(|| Vocabulary::of_texts(&self.inner, self.vocab_size).map(Arc::new));
+            .get_or_init(|| Vocabulary::makes_texts_of(&self.inner).then(|| self.vocabulary()));
         if let Some(vocabulary) = texts {
             return Ok(vocabulary.text(ids, special));
         }
@@ -216,7 +220,7 @@ impl TextTokenizer {
 
     /// What each id stands for, as bytes.
     pub fn vocabulary(&self) -> Vocabulary {
-        Vocabulary::of(&self.inner, self.vocab_size)
+        self.vocabulary.get_or_init(|| Vocabulary::of(&self.inner, self.vocab_size)).clone()
     }
 
     /// A stream that turns ids into text one by one, as if they followed `prompt_ids`.

@@ -59,15 +59,18 @@ typedef long (*function)(long, long, long, long, long, long);
   PASSED(X) X(cuStreamSynchronize) X(cuStreamBeginCapture_v2) X(cuStreamEndCapture)              \
   X(cuGraphInstantiateWithFlags)
 
-#define DEFINE(name)                                                                           \
-  static long count_##name;                                                                    \
-  static long call_##name(long a, long b, long c, long d, long e, long f) {                    \
+// A function that counts calls of `name`, and does what `done` does.
+#define COUNTED(prefix, name, done)                                                            \
+  static long prefix##name(long a, long b, long c, long d, long e, long f) {                   \
     __atomic_fetch_add(&count_##name, 1, __ATOMIC_RELAXED);                                    \
     inside++;                                                                                  \
-    long status = around_##name(a, b, c, d, e, f);                                             \
+    long status = done(a, b, c, d, e, f);                                                      \
     inside--;                                                                                  \
     return status;                                                                             \
   }
+#define DEFINE(name)                                                                           \
+  static long count_##name;                                                                    \
+  COUNTED(call_, name, around_##name)
 
 // What is done in place of a call: the call, but for what is timed.
 #define AROUND(name)                                                                           \
@@ -126,13 +129,7 @@ EACH(DEFINE)
 static long looked_up;
 #define VIA(name)                                                                              \
   static function other_##name;                                                                \
-  static long via_##name(long a, long b, long c, long d, long e, long f) {                     \
-    __atomic_fetch_add(&count_##name, 1, __ATOMIC_RELAXED);                                    \
-    inside++;                                                                                  \
-    long status = other_##name(a, b, c, d, e, f);                                              \
-    inside--;                                                                                  \
-    return status;                                                                             \
-  }
+  COUNTED(via_, name, other_##name)
 EACH(VIA)
 
 static int is_called(const char *known, const char *name) {

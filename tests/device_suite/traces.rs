@@ -5,7 +5,7 @@ use crate::small_decoder::Setup;
 use crate::target::{Cuda, Target};
 use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request};
 use piecewise_runtime::mode::GraphMode;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 const FIRST_STEPS: usize = 4;
@@ -25,12 +25,13 @@ fn steps(mode: GraphMode) -> Vec<[f64; 2]> {
     let records = Arc::new(Mutex::new(Vec::new()));
     let sink = records.clone();
     engine.observe(Box::new(move |record| sink.lock().unwrap().push(record.gpu_us.unwrap())));
-    engine.trace_steps(true).unwrap();
+    let (sender, traced) = mpsc::channel();
+    engine.observe_traces(Some(Box::new(move |step| sender.send(step).unwrap()))).unwrap();
     for prompt in [&[1, 2, 3][..], &[4, 5]] {
         engine.add(Request::new(prompt.to_vec(), 100)).unwrap();
     }
     engine.run(&mut Vec::new()).unwrap();
-    let traces = engine.take_traces();
+    let traces = Vec::from_iter(traced.try_iter());
     let marked = records.lock().unwrap().clone();
     assert_eq!(marked.len(), traces.len());
     let parts = traces.iter().map(|step| {

@@ -5,6 +5,7 @@ PIECEWISE_VLLM_RS="$(.ci/install-vllm-rs)" PYTHONPATH="$(.ci/install-openai)" py
 
 import concurrent.futures
 import json
+import pathlib
 import re
 import subprocess
 import tempfile
@@ -219,7 +220,9 @@ def refusals(fleet):
 
 def grammars():
     """A grammar, where the front end checks it as the dialect that is read here."""
-    with Fleet("--structured-outputs-config", '{"backend": "guidance"}', workers=1) as fleet:
+    with tempfile.TemporaryDirectory() as folder, Fleet(
+            "--structured-outputs-config", '{"backend": "guidance"}', workers=1,
+            worker_flags=["--trace", f"{folder}/steps.pftrace"]) as fleet:
         for seed in range(3):
             grammar = 'start: ("ab" | "cd")+ "." NUMBER\nNUMBER: /[0-9]{2}/'
             status, answer = fleet.front.post(
@@ -228,6 +231,12 @@ def grammars():
             whole = answer["choices"][0]["finish_reason"] == "stop" if status == 200 else False
             assert status == 200 and re.match(r"(ab|cd)+(\.\d{2}$|\.\d?$|$)" if not whole else
                                               r"(ab|cd)+\.\d{2}$", text), text
+        worker = fleet.workers[0]
+        until("it is idle", worker.is_idle)
+        steps = total(worker.metrics(), "piecewise_steps_total")
+        assert worker.end() == 0, worker.text()
+        trace = pathlib.Path(folder, "steps.pftrace").read_bytes()
+        assert trace.count(b"submit ") == steps > 0, "each step is in the worker's trace once"
 
 
 def preemptions():
@@ -376,6 +385,11 @@ def sleeps():
         status, answer = order(own + "/graphs?mode=none")
         assert status == 200 and json.loads(answer)["mode"] == "none", answer
         assert order(own + "/graphs?mode=quick")[0] == 400
+        status, answer = order(own + "/graphs?mode=full_decode_only&recapture=true")
+        graphs = json.loads(answer)
+        assert status == 200 and graphs["ready"] == len(graphs["graphs"]) == graphs["recaptures"] > 0, answer
+        status, answer = order(own + "/graphs?recapture=now")
+        assert status == 400 and "recapture" in answer, (status, answer)
         assert golden() and golden()
 
 

@@ -196,14 +196,17 @@ impl CudaCompiler {
                 let recipe = recipe.map_err(|e| self.unsupported(site, e.to_string()))?;
                 let mut choices =
                     vec![Choice::of(Way::General, self.kernel(site, recipe.clone()), 0)];
+                if self.held() == HeldWays::First {
+                    return Ok(choices);
+                }
                 if self.has_rows(site, SPREAD_ROWS) && !self.has_rows(site, 1) {
-                    let spread = self.kernel(site, self.spread(recipe));
+                    let spread = self.kernel(site, self.spread(recipe.clone()));
                     choices.push(Choice::of(Way::Spread, spread, 0));
                 }
                 if let Op::Region(region) = op
                     && rows_of(site).is_some_and(|rows| rows >= NARROW_ROWS)
                 {
-                    let narrow = narrow_region_kernel(region, &roles);
+                    let narrow = narrow_region_kernel(region, &roles, &recipe);
                     let narrow = narrow.map_err(|e| self.unsupported(site, e.to_string()))?;
                     let narrow = narrow.map(|recipe| self.kernel(site, recipe));
                     choices.extend(narrow.map(|draft| Choice::of(Way::Narrow, draft, 0)));

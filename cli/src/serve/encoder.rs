@@ -20,6 +20,7 @@ pub(super) fn run(args: &ServeArgs, folder: &Path) -> anyhow::Result<ExitCode> {
         ("--generation-config", args.generation_config != "auto"),
         ("--kv-events-endpoint", args.kv_events.is_asked_for()),
         ("--iteration-log", args.iteration_log.is_some()),
+        ("--trace", args.trace.is_asked_for()),
         ("--admin", args.admin),
     ];
     refuse_flags_of_writers(folder, &args.bounds, &of_writers)?;

@@ -37,6 +37,7 @@ fn post(address: &str, path: &str, body: &Value) -> Value {
 fn a_server_answers_and_ends_when_it_is_told_to() {
     let cache = tempfile::tempdir().unwrap();
     let log = cache.path().join("steps.jsonl");
+    let trace = cache.path().join("steps.pftrace");
     let sizes = ["--dtype", "f32", "--max-num-tokens", "64", "--capture-num-tokens", "1,64"];
     let server = command(cache.path())
         .args(["serve", "--model", "examples/tiny-qwen3", "--port", "0", "--no-access-log"])
@@ -44,6 +45,8 @@ fn a_server_answers_and_ends_when_it_is_told_to() {
         .args(device_flags())
         .arg("--iteration-log")
         .arg(&log)
+        .arg("--trace")
+        .arg(&trace)
         .stdout(Stdio::piped())
         .spawn();
     let mut server = Running(server.unwrap());
@@ -75,13 +78,17 @@ fn a_server_answers_and_ends_when_it_is_told_to() {
     let steps = std::fs::read_to_string(&log).unwrap();
     let steps = steps.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let prompts: usize = golden.iter().map(|case| case["ids"].as_array().unwrap().len()).sum();
-    let (mut read, mut rows) = (0, 0);
+    let (mut count, mut read, mut rows) = (0, 0, 0);
     for step in steps {
+        count += 1;
         read += step["context_tokens"].as_u64().unwrap();
         rows += step["rows"].as_u64().unwrap();
         assert!(step["wall_us"].as_f64() > Some(0.0), "{step}");
     }
     assert_eq!((read, rows), (prompts as u64, 64 * golden.len() as u64));
+    let trace = std::fs::read(&trace).unwrap();
+    let submits = trace.windows(7).filter(|bytes| bytes == b"submit ").count();
+    assert_eq!(submits, count, "each step is in the trace once");
     let log = log.to_str().unwrap();
     let plan: Value = serde_json::from_str(&stdout_of(&["plan", "--log", log, "--json"])).unwrap();
     assert!(plan["decode_batch_sizes"].as_array().is_some_and(|sizes| !sizes.is_empty()));

@@ -82,9 +82,12 @@ impl MeasuredWays {
         self.better = measured.better;
     }
 
-    /// Steps in pieces that are padded to a size are launched at it from now on.
-    pub fn launch(&mut self, size: PieceSize) {
-        self.launched.insert(size);
+    /// Steps in pieces that are padded to a size are launched at it from now on, or no longer.
+    pub fn set_launched(&mut self, size: PieceSize, is_launched: bool) {
+        match is_launched {
+            true => self.launched.insert(size),
+            false => self.launched.remove(&size),
+        };
     }
 
     /// Whether a step in pieces is launched at its padded size: by the same programs, without

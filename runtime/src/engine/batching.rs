@@ -4,13 +4,13 @@ use super::request::check_length;
 use super::sequence::Sequence;
 use super::{
     BatchingEngine, Engine, EngineError, EngineOptions, Request, RequestEvent, RequestId,
-    RowSource, RowsId, StepObserver, Usage,
+    RowSource, RowsId, StepObserver, TraceObserver, Usage,
 };
 use crate::batch::full_steps;
 use crate::kv::{KvObserver, PagePool, SlotPool};
 use crate::metrics::{EngineLoad, Metrics, Snapshot};
 use crate::mode::GraphMode;
-use crate::model::{Model, ModelError, StepTrace, SuspendedWeights};
+use crate::model::{Model, ModelError, SuspendedWeights};
 use piecewise_backend::device::Device;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::WeightSource;
@@ -174,12 +174,10 @@ impl<D: Device> Engine for BatchingEngine<D> {
         self.metrics_now()
     }
 
-    fn trace_steps(&mut self, traces: bool) -> Result<(), EngineError> {
-        Ok(self.model.trace_steps(traces)?)
-    }
-
-    fn take_traces(&mut self) -> Vec<StepTrace> {
-        self.model.take_traces()
+    fn observe_traces(&mut self, observer: Option<TraceObserver>) -> Result<(), EngineError> {
+        self.model.trace_steps(observer.is_some())?;
+        self.watchers.traces = observer;
+        Ok(())
     }
 
     fn snapshot(&self) -> Snapshot {

@@ -2,12 +2,12 @@
 
 use super::{
     EngineError, EngineOptions, Request, RequestEvent, RequestId, RowSource, RowsId, StepObserver,
-    Usage,
+    TraceObserver, Usage,
 };
 use crate::kv::{KvObserver, PagePool, SlotPool};
 use crate::metrics::{EngineLoad, Metrics, Snapshot};
 use crate::mode::GraphMode;
-use crate::model::{Model, StepTrace, SuspendedWeights};
+use crate::model::{Model, SuspendedWeights};
 use piecewise_backend::weights::WeightSource;
 use std::any::Any;
 
@@ -131,22 +131,20 @@ pub trait Engine: Any + std::fmt::Debug + Send {
     /// on they are published while the engine works, and steps are timed by the device's clock.
     fn metrics(&mut self) -> Metrics;
 
-    /// Traces the steps to come, or no longer; see
-    /// [`StepTraceWriter`](crate::StepTraceWriter).
+    /// Traces the steps to come and calls `observer` with each, or traces no longer; see
+    /// [`StepTraceWriter`](crate::StepTraceWriter). A trace ends where the device is lost.
     ///
     /// # Errors
     /// When work before failed.
-    fn trace_steps(&mut self, traces: bool) -> Result<(), EngineError>;
-
-    /// The steps that were traced and read since this was last asked.
-    fn take_traces(&mut self) -> Vec<StepTrace>;
+    fn observe_traces(&mut self, observer: Option<TraceObserver>) -> Result<(), EngineError>;
 
     /// Everything that is counted, now.
     fn snapshot(&self) -> Snapshot;
 
     /// Runs the steps to come in another graph mode; no request notices but by the time it takes. Where
-    /// ways are measured and there is no request, it is measured which sizes are faster launched than in
-    /// pieces, for two seconds at most, and what was cached of prompts is forgotten.
+    /// ways are measured and there is no request, it is measured which of the sizes that are captured by
+    /// then are faster launched than in pieces, for two seconds at most, and what was cached of prompts
+    /// is forgotten; the mode that there is already will do.
     ///
     /// # Errors
     /// When the ops can't be captured for the mode, and nothing has changed; or when a capture fails

@@ -46,7 +46,7 @@ pub use constraint::{TokenConstraint, TokenLogprobs};
 pub use controls::{MAX_LOGIT_BIASES, MAX_TOP_LOGPROBS};
 pub use error::EngineError;
 pub use interface::Engine;
-pub use record::StepObserver;
+pub use record::{StepObserver, TraceObserver};
 pub use request::{
     EngineOptions, FinishReason, GivenRows, Request, RequestEvent, RequestId, RowSource, Usage,
 };

@@ -1,6 +1,7 @@
 use super::*;
 use crate::batch::Sampling;
 use crate::mode::{GraphMode, StepMode};
+use crate::model::CaptureWhen;
 use crate::testing::{Bounds, FakeDevice, Setup, VOCAB, next_id};
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::testing::soak;
@@ -146,6 +147,39 @@ fn launches_are_measured_where_a_mode_is_changed_and_nobody_has_a_state() {
             assert_answer(&engine, &events, id, &request.prompt, &request);
         }
         assert_eq!(engine.model().statistics().misses["launches_faster"] > 0, is_idle);
+    }
+}
+
+/// Graphs that come to be beside requests are compared once there are none, where somebody asks.
+#[test]
+fn launches_are_measured_of_what_was_captured_late() {
+    for capture in [CaptureWhen::Lazy, CaptureWhen::Background] {
+        let mode = GraphMode::Piecewise;
+        let setup = Setup { mode, capture, tune: TuneMode::Measure, ..Setup::default() };
+        let slow = |replays, launches| {
+            setup.faults.slow_replays.store(replays, Ordering::Relaxed);
+            setup.faults.slow_launches.store(launches, Ordering::Relaxed);
+        };
+        let mut engine = engine(&setup, true);
+        let launched = |engine: &BatchingEngine<FakeDevice>| {
+            engine.model().statistics().misses.get("launches_faster").copied().unwrap_or(0)
+        };
+        let ask = |engine: &mut BatchingEngine<FakeDevice>| {
+            let (before, mut events) = (launched(engine), Vec::new());
+            let request = Request::new(vec![4, 5, 6], 8);
+            let id = engine.add(request.clone()).unwrap();
+            engine.run(&mut events).unwrap();
+            assert_answer(engine, &events, id, &request.prompt, &request);
+            launched(engine) > before
+        };
+        slow(true, false);
+        assert!(!ask(&mut engine) && !ask(&mut engine), "{capture:?}: there were requests");
+        while engine.capture_next().unwrap() {}
+        for (replays, launches) in [(true, false), (false, true), (true, false)] {
+            slow(replays, launches);
+            engine.set_graph_mode(mode).unwrap();
+            assert_eq!(ask(&mut engine), replays, "{capture:?}");
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What those who watch an engine get to see, and when.
 
-use super::{BatchingEngine, Engine};
+use super::{BatchingEngine, Engine, TraceObserver};
 use crate::kv::KvObserver;
 use crate::metrics::{EngineLoad, Metrics, PUBLISH_EVERY, Snapshot, Ticker};
 use crate::model::Model;
@@ -14,6 +14,7 @@ pub(super) struct Watchers {
     pub(super) metrics: Option<Metrics>,
     pub(super) published: Option<Instant>,
     pub(super) kv: Option<KvObserver>,
+    pub(super) traces: Option<TraceObserver>,
 }
 
 impl std::fmt::Debug for Watchers {
@@ -54,6 +55,9 @@ impl<D: Device> BatchingEngine<D> {
 
     /// Publishes and says what is due after a step.
     pub(super) fn tell_watchers(&mut self) {
+        if let Some(observer) = &mut self.watchers.traces {
+            self.model.take_traces().into_iter().for_each(observer);
+        }
         let load = self.load_now();
         if let Some(ticker) = &mut self.watchers.ticker
             && let Some((line, warning)) = ticker.line(self.model.statistics(), load)

@@ -54,7 +54,7 @@ impl Timeline {
                 slice.write(&mut trace, tracks[at].0)?;
             }
         }
-        trace.finish()
+        trace.flush()
     }
 
     fn write_launches<W: Write>(&self, trace: &mut TraceWriter<W>, track: Track) -> io::Result<()> {

@@ -22,7 +22,9 @@ impl<D: Device> CompiledModel<D> {
         self.clock = StepClock::new();
         self.clock.marks_steps = marks_steps;
         // A trace ends with the device that it is of.
-        self.tracer = None;
+        if self.tracer.take().is_some() {
+            tracing::warn!("the device was lost: the trace ends here; steps after it are in none");
+        }
         self.graphs.slots_mut().for_each(GraphSlot::invalidate);
         self.device.reopen()?;
         let memory = self.origin.load(&mut self.device, &self.module, &mut |_| {})?;

@@ -79,9 +79,9 @@ impl<D: Device> CompiledModel<D> {
         self.tune
     }
 
-    /// Times steps that fill the sizes which run in pieces,
-    /// replayed and launched in turn, in their order and as long as there is time: a size that is
-    /// faster launched is launched from now on. This overwrites what the states hold.
+    /// Times steps that fill the sizes which run in pieces that are captured, replayed and launched in
+    /// turn, in their order and as long as there is time: a size that is faster launched is launched
+    /// from now on, and one that no longer is, is replayed. This overwrites what the states hold.
     ///
     /// # Errors
     /// When the device is lost.
@@ -120,9 +120,8 @@ impl<D: Device> CompiledModel<D> {
                     *best = (*best).min(self.time_of(way, AHEAD)?);
                 }
             }
-            if best[1] < best[0] * (100 - LAUNCHES_MARGIN) / 100 {
-                self.ways.launch(sizes.whole());
-            }
+            let is_faster = best[1] < best[0] * (100 - LAUNCHES_MARGIN) / 100;
+            self.ways.set_launched(sizes.whole(), is_faster);
         }
         self.stats = stats;
         Ok(())

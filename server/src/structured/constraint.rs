@@ -1,6 +1,6 @@
 //! Which ids may come next, by a structure.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::api::{GrammarInit, TopLevelGrammar};
 use llguidance::panic_utils::catch_unwind;
@@ -12,7 +12,7 @@ use toktrie::{ApproximateTokEnv, InferenceCapabilities, SimpleVob, TokEnv, TokRx
 
 use super::bounds;
 use super::structure::{FieldError, Structure};
-use super::thoughts::{AfterThoughts, Thoughts};
+use super::thoughts::{AfterThoughts, MarkIds, Thoughts};
 
 /// White space between the parts of a JSON value. Without a bound, a model may write nothing else
 /// for ever.
@@ -50,8 +50,10 @@ pub enum StructureError {
 /// Makes constraints of structures for one model.
 pub struct Structures {
     factory: ParserFactory,
-    vocabulary: Arc<Vocabulary>,
-    end_ids: Vec<u32>,
+    vocabulary: Vocabulary,
+    end_ids: Arc<[u32]>,
+    /// Those of the marks that were asked for last: a model has one kind.
+    marks: Mutex<Option<Arc<MarkIds>>>,
 }
 
 impl std::fmt::Debug for Structures {
@@ -95,8 +97,9 @@ impl Structures {
         factory
             .map(|factory| Self {
                 factory,
-                vocabulary: Arc::new(vocabulary.clone()),
-                end_ids: end_ids.to_vec(),
+                vocabulary: vocabulary.clone(),
+                end_ids: end_ids.into(),
+                marks: Mutex::default(),
             })
             .map_err(|error| StructureError::Tokenizer(shortened(&error.to_string())))
     }
@@ -134,8 +137,16 @@ impl Structures {
         });
         let made: Box<dyn TokenConstraint> = Box::new(made.map_err(|why| refused(&why))?);
         let Some(thoughts) = thoughts else { return Ok(made) };
-        let vocabulary = Arc::clone(&self.vocabulary);
-        Ok(Box::new(AfterThoughts::new(thoughts, vocabulary, &self.end_ids, made)))
+        let (marks, ends) = (self.marks_of(thoughts), Arc::clone(&self.end_ids));
+        let vocabulary = self.vocabulary.clone();
+        Ok(Box::new(AfterThoughts::new(thoughts.begun, marks, vocabulary, ends, made)))
+    }
+
+    fn marks_of(&self, thoughts: Thoughts) -> Arc<MarkIds> {
+        let mut known = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        let fit = known.take().filter(|marks| marks.is_of(thoughts));
+        let marks = fit.unwrap_or_else(|| Arc::new(MarkIds::find(thoughts, &self.vocabulary)));
+        Arc::clone(known.insert(marks))
     }
 
     fn read(&self, structure: &Structure) -> Result<GrammarConstraint, String> {

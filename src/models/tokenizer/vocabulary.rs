@@ -1,15 +1,20 @@
 //! What token ids stand for, as bytes.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
-/// The bytes of every token id of a model: parts of characters too, which text can't show.
+/// The bytes of every token id of a model: parts of characters too, which text can't show. Copies share
+/// them.
 ///
 /// A first space that a decoder drops at the start of a text is part of the token here.
 #[derive(Debug, Clone)]
-pub struct Vocabulary {
+pub struct Vocabulary(Arc<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
     bytes: Vec<u8>,
     /// Where the bytes of each id end.
     ends: Vec<usize>,
@@ -20,27 +25,27 @@ impl Vocabulary {
     pub(super) fn of(tokenizer: &Tokenizer, vocab_size: usize) -> Self {
         let spelling = Spelling::of(tokenizer);
         let added = tokenizer.get_added_tokens_decoder();
-        let mut vocabulary = Self { bytes: Vec::new(), ends: Vec::new(), special: Vec::new() };
+        let mut table = Table::default();
         for id in 0..u32::try_from(vocab_size).unwrap_or(u32::MAX) {
             let mut special = false;
             if let Some(token) = added.get(&id) {
-                vocabulary.bytes.extend(token.content.as_bytes());
+                table.bytes.extend(token.content.as_bytes());
                 special = token.special;
             } else if let Some(token) = tokenizer.id_to_token(id) {
-                spelling.write(&token, &mut vocabulary.bytes);
+                spelling.write(&token, &mut table.bytes);
             }
-            vocabulary.ends.push(vocabulary.bytes.len());
-            vocabulary.special.push(special);
+            table.ends.push(table.bytes.len());
+            table.special.push(special);
         }
-        vocabulary
+        Self(Arc::new(table))
     }
 
-    /// That of a tokenizer whose texts are the bytes of their ids one after the other, as those of
+    /// Whether the texts of a tokenizer are the bytes of their ids one after the other, as those of
     /// byte-level ones are.
-    pub(super) fn of_texts(tokenizer: &Tokenizer, vocab_size: usize) -> Option<Self> {
-        let decoder = serde_json::to_value(tokenizer.get_decoder()?).ok()?;
-        if decoder["type"] != "ByteLevel" {
-            return None;
+    pub(super) fn makes_texts_of(tokenizer: &Tokenizer) -> bool {
+        let decoder = tokenizer.get_decoder().map(serde_json::to_value);
+        if !decoder.is_some_and(|decoder| decoder.is_ok_and(|read| read["type"] == "ByteLevel")) {
+            return false;
         }
         let spelling = Spelling::of(tokenizer);
         let added = tokenizer.get_added_tokens_decoder();
@@ -49,8 +54,7 @@ impl Vocabulary {
             spelling.write(content, &mut spelt);
             spelt == content.as_bytes()
         };
-        let fits = added.values().all(|token| is_itself(&token.content));
-        fits.then(|| Self::of(tokenizer, vocab_size))
+        added.values().all(|token| is_itself(&token.content))
     }
 
     /// The bytes of ids as text, with or without those of special ones.
@@ -63,25 +67,26 @@ impl Vocabulary {
 
     /// How many ids the model knows; some may stand for nothing.
     pub fn len(&self) -> usize {
-        self.ends.len()
+        self.0.ends.len()
     }
 
     /// Whether the model knows no id.
     pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+        self.0.ends.is_empty()
     }
 
     /// The bytes of an id; none for one that the tokenizer does not know.
     pub fn bytes(&self, id: u32) -> &[u8] {
         let id = id as usize;
-        let Some(&end) = self.ends.get(id) else { return &[] };
-        let start = id.checked_sub(1).map_or(0, |before| self.ends[before]);
-        &self.bytes[start..end]
+        let Table { bytes, ends, .. } = &*self.0;
+        let Some(&end) = ends.get(id) else { return &[] };
+        let start = id.checked_sub(1).map_or(0, |before| ends[before]);
+        &bytes[start..end]
     }
 
     /// Whether an id is a special token, which texts leave out.
     pub fn is_special(&self, id: u32) -> bool {
-        self.special.get(id as usize).copied().unwrap_or(false)
+        self.0.special.get(id as usize).copied().unwrap_or(false)
     }
 }
 

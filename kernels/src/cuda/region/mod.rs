@@ -68,16 +68,17 @@ pub fn region_kernel(region: &Region, roles: &[OperandRole]) -> Result<LaunchRec
 }
 
 /// The same with fewer threads for each row, in which sums have another order; `None` where no row is so
-/// long that it is another kernel.
+/// long that it is another kernel than `usual`, what [`region_kernel`] gives.
 ///
 /// # Errors
 /// As for [`region_kernel`].
 pub fn narrow_region_kernel(
     region: &Region,
     roles: &[OperandRole],
+    usual: &LaunchRecipe,
 ) -> Result<Option<LaunchRecipe>, LowerError> {
     let narrow = region_kernel_in(region, roles, Frame::NARROW)?;
-    Ok((narrow != region_kernel(region, roles)?).then_some(narrow))
+    Ok((narrow != *usual).then_some(narrow))
 }
 
 fn region_kernel_in(

@@ -5,6 +5,7 @@ use crate::StepTraceWriter;
 use crate::metrics::Snapshot;
 use crate::perfetto::slices;
 use crate::stats::{Histogram, Statistics};
+use std::sync::mpsc;
 
 #[test]
 fn what_is_published_is_what_ran() {
@@ -92,12 +93,13 @@ fn the_parts_of_a_traced_step_are_the_step() {
         let records = Arc::new(Mutex::new(Vec::new()));
         let sink = records.clone();
         engine.observe(Box::new(move |record| sink.lock().unwrap().push(record.clone())));
-        engine.trace_steps(true).unwrap();
+        let (sender, traced) = mpsc::channel();
+        engine.observe_traces(Some(Box::new(move |step| sender.send(step).unwrap()))).unwrap();
         for prompt in 1..4 {
             engine.add(Request::new(vec![1; prompt], 4)).unwrap();
         }
         engine.run(&mut Vec::new()).unwrap();
-        let traces = engine.take_traces();
+        let traces = Vec::from_iter(traced.try_iter());
         let mut bytes = Vec::new();
         let mut writer = StepTraceWriter::new(engine.model().module(), "fake", &mut bytes).unwrap();
         let records = records.lock().unwrap();
@@ -113,7 +115,7 @@ fn the_parts_of_a_traced_step_are_the_step() {
             assert_eq!(step.spans.len(), members + 2, "{:?}", step.spans);
             writer.write(step).unwrap();
         }
-        writer.finish().unwrap();
+        writer.flush().unwrap();
         let slices = slices(&bytes);
         let of_steps = slices.iter().filter(|slice| slice.starts_with("fake/steps ")).count();
         assert_eq!(of_steps, traces.iter().map(|step| step.spans.len() + 1).sum::<usize>());
@@ -121,7 +123,10 @@ fn the_parts_of_a_traced_step_are_the_step() {
             slices.iter().filter(|s| s.starts_with("host/submits submit")).count(),
             traces.len()
         );
-        assert!(engine.take_traces().is_empty());
-        engine.trace_steps(false).unwrap();
+        drop(records);
+        engine.observe_traces(None).unwrap();
+        engine.add(Request::new([1], 2)).unwrap();
+        engine.run(&mut Vec::new()).unwrap();
+        assert!(traced.try_iter().next().is_none(), "nobody asked for it");
     }
 }

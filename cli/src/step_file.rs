@@ -1,0 +1,136 @@
+//! What is written of each step: with `--iteration-log` a line for `piecewise plan --log`, with `--trace`
+//! what the host and the device did.
+
+use anyhow::{Context, anyhow};
+use piecewise_planner::{IterationLogWriter, IterationRecord};
+use piecewise_runtime::StepTraceWriter;
+use piecewise_runtime::engine::Engine;
+use piecewise_runtime::model::StepTrace;
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Steps go to the file once none has come for so long, or the buffer is full.
+const QUIET: Duration = Duration::from_millis(200);
+
+/// A file that a thread of its own writes: steps wait for no disk.
+#[derive(Debug)]
+pub(crate) struct StepFile<T> {
+    file: PathBuf,
+    /// `None` is the end.
+    steps: Sender<Option<T>>,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+impl<T: Send + 'static> StepFile<T> {
+    /// `write` writes a step, or all that is left where there is none.
+    fn start(
+        file: &Path,
+        write: impl FnMut(Option<&T>) -> io::Result<()> + Send + 'static,
+    ) -> io::Result<Self> {
+        let (steps, received) = mpsc::channel();
+        let thread = std::thread::Builder::new().name("step-file".to_owned());
+        let thread = thread.spawn(move || write_all(write, &received))?;
+        Ok(Self { file: file.to_owned(), steps, thread })
+    }
+
+    /// Writes what is left; later steps are not written.
+    pub(crate) fn finish(self) -> anyhow::Result<()> {
+        // Where nobody takes it, the thread has failed.
+        let _ = self.steps.send(None);
+        let written = self.thread.join().map_err(|_| anyhow!("the thread of a file panicked"))?;
+        written.with_context(|| format!("can't write {}", self.file.display()))
+    }
+}
+
+fn write_all<T>(
+    mut write: impl FnMut(Option<&T>) -> io::Result<()>,
+    steps: &Receiver<Option<T>>,
+) -> io::Result<()> {
+    let mut next = steps.recv().ok().flatten();
+    while let Some(step) = next {
+        write(Some(&step))?;
+        next = match steps.recv_timeout(QUIET) {
+            Ok(next) => next,
+            Err(_) => {
+                write(None)?;
+                steps.recv().ok().flatten()
+            }
+        };
+    }
+    write(None)
+}
+
+/// A line about each step.
+pub(crate) type IterationLog = StepFile<IterationRecord>;
+
+impl IterationLog {
+    /// Creates the file, or empties it; before a model is loaded, so that one that can't be written is
+    /// known at once.
+    pub(crate) fn create(file: &Path) -> anyhow::Result<Self> {
+        let mut writer = IterationLogWriter::create(file)?;
+        let write = move |step: Option<&_>| match step {
+            Some(step) => writer.write(step),
+            None => writer.flush(),
+        };
+        Ok(Self::start(file, write)?)
+    }
+
+    /// Logs the steps of an engine from now on.
+    pub(crate) fn observe(&self, engine: &mut dyn Engine) {
+        let steps = self.steps.clone();
+        // A log that has failed takes no more steps, and says so at the end.
+        engine.observe(Box::new(move |step| drop(steps.send(Some(step.clone())))));
+    }
+}
+
+/// Where a trace may be asked for.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TraceArgs {
+    /// Write what the host and the device did in each step, as a trace that ui.perfetto.dev opens: pieces,
+    /// split ops and copies with their times. Marks between the parts of a step cost it a little.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+}
+
+/// A trace that is yet to begin.
+#[derive(Debug)]
+pub(crate) struct TraceFile {
+    path: PathBuf,
+    out: File,
+}
+
+impl TraceArgs {
+    /// Whether there is to be one.
+    pub(crate) fn is_asked_for(&self) -> bool {
+        self.trace.is_some()
+    }
+
+    /// Creates the file, or empties it, as [`IterationLog::create`] does.
+    pub(crate) fn create(&self) -> anyhow::Result<Option<TraceFile>> {
+        let Some(path) = self.trace.clone() else { return Ok(None) };
+        let out = File::create(&path).with_context(|| format!("can't write {}", path.display()))?;
+        Ok(Some(TraceFile { path, out }))
+    }
+}
+
+impl TraceFile {
+    /// Traces the steps of an engine from now on.
+    pub(crate) fn start(self, engine: &mut dyn Engine) -> anyhow::Result<StepFile<StepTrace>> {
+        let Self { path, out } = self;
+        let (device, module) = (engine.model().describe_device(), engine.model().module());
+        let mut writer = StepTraceWriter::new(module, &device, BufWriter::new(out))
+            .with_context(|| format!("can't write {}", path.display()))?;
+        let file = StepFile::start(&path, move |step: Option<&_>| match step {
+            Some(step) => writer.write(step),
+            None => writer.flush(),
+        })?;
+        let steps = file.steps.clone();
+        // As with a log, one that has failed says so at the end.
+        engine.observe_traces(Some(Box::new(move |step| drop(steps.send(Some(step))))))?;
+        Ok(file)
+    }
+}
