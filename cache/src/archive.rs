@@ -207,16 +207,11 @@ fn archive_error(file: &Path, offset: u64, reason: ArchiveFault) -> CacheError {
     CacheError::Archive { file: file.to_owned(), offset, reason }
 }
 
+#[derive(derive_more::From)]
 enum ImportError {
     Io(io::Error),
     Archive(ArchiveFault),
     Cache(CacheError),
-}
-
-impl From<io::Error> for ImportError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
 }
 
 struct Archive {

@@ -130,16 +130,11 @@ pub enum EncodeError {
 }
 
 /// How the checksums of a cache are made.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, derive_more::Debug)]
+#[debug("Checksum({})", key_named(id))]
 pub(crate) struct Checksum {
     key: Option<[u8; 32]>,
     id: ChecksumKeyId,
-}
-
-impl std::fmt::Debug for Checksum {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Checksum({})", key_named(&self.id))
-    }
 }
 
 impl Checksum {
@@ -183,16 +178,10 @@ pub(crate) struct Header {
 }
 
 /// A header that could not be read, or not trusted.
-#[derive(Debug)]
+#[derive(Debug, derive_more::From)]
 pub(crate) enum ReadError {
     Io(io::Error),
     Decode(DecodeError),
-}
-
-impl From<DecodeError> for ReadError {
-    fn from(error: DecodeError) -> Self {
-        Self::Decode(error)
-    }
 }
 
 /// The prefix and header of an entry; the payload's bytes follow them in the file.

@@ -16,13 +16,16 @@ pub const DEFAULT_PIPELINE: &str =
     "canonicalize,fold,merge_matmuls,cse,dce,fuse,split,destination,plan,check";
 
 /// The value of a pass option.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, derive_more::Display)]
 pub enum OptionValue {
     /// `name`: present without a value.
+    #[display("")]
     Flag,
     /// `name=word`
+    #[display("{}", quoted(_0))]
     Word(String),
     /// `name=[word, word]`
+    #[display("[{}]", _0.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(","))]
     List(Vec<String>),
 }
 
@@ -161,19 +164,6 @@ impl fmt::Display for Pipeline {
             }
         }
         Ok(())
-    }
-}
-
-impl fmt::Display for OptionValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Flag => Ok(()),
-            Self::Word(word) => f.write_str(&quoted(word)),
-            Self::List(words) => {
-                let words: Vec<String> = words.iter().map(|w| quoted(w)).collect();
-                write!(f, "[{}]", words.join(","))
-            }
-        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! Named distributions of prompt and output lengths.
 
-use std::fmt;
 use std::str::FromStr;
 
 use rand::{Rng, RngExt};
@@ -11,12 +10,14 @@ use crate::error::PlannerError;
 use crate::traffic::MAX_STEP_TOKENS;
 
 /// A distribution over lengths in tokens, 1 or more.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[derive(Debug, derive_more::Display, Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Lengths {
     /// Always the same.
+    #[display("constant:{_0}")]
     Constant(u32),
     /// Every length of a range alike.
+    #[display("uniform:min={min},max={max}")]
     Uniform {
         /// The least.
         min: u32,
@@ -24,6 +25,7 @@ pub enum Lengths {
         max: u32,
     },
     /// Exponential, cut at a maximum.
+    #[display("exponential:mean={mean},max={max}")]
     Exponential {
         /// Mean before the cut.
         mean: f64,
@@ -31,6 +33,7 @@ pub enum Lengths {
         max: u32,
     },
     /// Log-normal, cut at a maximum.
+    #[display("lognormal:median={median},sigma={sigma},max={max}")]
     LogNormal {
         /// Half of the lengths are below it.
         median: f64,
@@ -89,19 +92,6 @@ impl Lengths {
             }
         }
         Ok(self)
-    }
-}
-
-impl fmt::Display for Lengths {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Lengths::Constant(length) => write!(f, "constant:{length}"),
-            Lengths::Uniform { min, max } => write!(f, "uniform:min={min},max={max}"),
-            Lengths::Exponential { mean, max } => write!(f, "exponential:mean={mean},max={max}"),
-            Lengths::LogNormal { median, sigma, max } => {
-                write!(f, "lognormal:median={median},sigma={sigma},max={max}")
-            }
-        }
     }
 }
 

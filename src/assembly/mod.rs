@@ -91,6 +91,8 @@ enum Model {
 /// A model with everything that it is put together from; nothing happens before one of the methods
 /// that return a `Result`.
 #[must_use = "nothing is put together before `plan`, `session`, `engine` or `timer`"]
+#[derive(derive_more::Debug)]
+#[debug("Assembly on {device:?}, {layers:?}, {pipeline:?}")]
 pub struct Assembly {
     model: Model,
     layers: Result<ConfigLayers, ConfigError>,
@@ -109,16 +111,6 @@ pub struct Assembly {
     kv_rows: Option<u64>,
     embedding_rows: Option<u64>,
     checks_weights: bool,
-}
-
-impl std::fmt::Debug for Assembly {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Assembly")
-            .field("layers", &self.layers)
-            .field("pipeline", &self.pipeline)
-            .field("device", &self.device)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Assembly {

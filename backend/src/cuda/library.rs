@@ -1,5 +1,6 @@
 //! Shared libraries found at run time: by configured folders first, then by the loader's rules.
 
+use derive_more::Display;
 use libloading::Library;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,8 @@ pub fn library_dirs(extra: &[PathBuf]) -> Vec<PathBuf> {
 }
 
 /// A library of the toolkit.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Display, serde::Serialize)]
+#[display("{}", self.name())]
 #[serde(rename_all = "snake_case")]
 pub enum CudaLibrary {
     /// The driver, which comes with the GPU's kernel module.
@@ -74,12 +76,6 @@ impl CudaLibrary {
                  folder in `cuda.library_dirs` or PIECEWISE_CUDA_LIBRARY_DIRS"
             }
         }
-    }
-}
-
-impl std::fmt::Display for CudaLibrary {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
     }
 }
 
