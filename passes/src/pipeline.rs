@@ -139,13 +139,6 @@ impl Pipeline {
     }
 }
 
-impl std::str::FromStr for Pipeline {
-    type Err = PipelineError;
-    fn from_str(s: &str) -> Result<Self, PipelineError> {
-        Self::parse(s)
-    }
-}
-
 impl fmt::Display for Pipeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, pass) in self.passes.iter().enumerate() {
