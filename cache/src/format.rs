@@ -54,7 +54,7 @@ pub enum DecodeError {
     /// It is something else than an entry.
     #[error("it does not begin as a cache entry does")]
     Magic,
-    /// Another version of the format.
+    /// An entry of an older or a newer program.
     #[error("it has format version {found}, this program reads version {FORMAT_VERSION}")]
     Version { found: u32 },
     /// Its parts don't add up to the bytes that are there.
@@ -62,7 +62,7 @@ pub enum DecodeError {
     Length {
         /// The sum of the stated lengths.
         stated: u128,
-        /// The bytes that are there.
+        /// What the file has.
         found: u64,
     },
     /// A length beyond the bound, whatever is there.
@@ -114,7 +114,7 @@ pub enum EncodeError {
         "kind {kind:?} can't name a folder; use 1 to {MAX_KIND_BYTES} of a-z, 0-9, - and _, the first a letter"
     )]
     Kind { kind: String },
-    /// Too many factors.
+    /// More factors than a header may have.
     #[error("{count} factors are more than {MAX_FACTORS}; put a digest of them in one")]
     FactorCount { count: usize },
     /// A factor's name.

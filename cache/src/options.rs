@@ -12,7 +12,7 @@ pub const DIR_VARIABLE: &str = "PIECEWISE_CACHE_DIR";
 /// What a process may do in the cache directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
-    /// Serve and keep entries.
+    /// Serve entries, keep new ones, and evict where room is short.
     #[default]
     ReadWrite,
     /// Serve entries and change nothing, not even the time of last use; [`put`](crate::Cache::put)

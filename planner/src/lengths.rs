@@ -13,15 +13,15 @@ use crate::traffic::MAX_STEP_TOKENS;
 #[derive(Debug, derive_more::Display, Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Lengths {
-    /// Always the same.
+    /// Every length is this one.
     #[display("constant:{_0}")]
     Constant(u32),
     /// Every length of a range alike.
     #[display("uniform:min={min},max={max}")]
     Uniform {
-        /// The least.
+        /// The shortest that is drawn.
         min: u32,
-        /// The most.
+        /// The longest that is drawn.
         max: u32,
     },
     /// Exponential, cut at a maximum.
@@ -29,7 +29,7 @@ pub enum Lengths {
     Exponential {
         /// Mean before the cut.
         mean: f64,
-        /// The most.
+        /// Longer draws become this.
         max: u32,
     },
     /// Log-normal, cut at a maximum.
@@ -39,13 +39,13 @@ pub enum Lengths {
         median: f64,
         /// Standard deviation of the logarithm.
         sigma: f64,
-        /// The most.
+        /// Longer draws become this.
         max: u32,
     },
 }
 
 impl Lengths {
-    /// Draws one length.
+    /// A length at random, at least 1 and at most the maximum.
     pub fn sample(&self, rng: &mut impl Rng) -> u32 {
         let cut = |length: f64, max: u32| (length.round() as u32).clamp(1, max);
         match *self {

@@ -29,18 +29,18 @@ impl Default for ReadOptions {
 pub struct MalformedLine {
     /// One-based number of the line.
     pub line: u64,
-    /// What is wrong with it.
+    /// Why it could not be used.
     pub reason: String,
 }
 
 /// A log as a histogram, and what of it was left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReadLog {
-    /// The histogram.
+    /// How many steps there were of each count.
     pub traffic: Traffic,
     /// Lines that are not blank (for a histogram: without its header).
     pub lines: u64,
-    /// Lines of steps without tokens.
+    /// Lines of steps without tokens, which no graph could serve; they are left out.
     pub idle: u64,
     /// Lines that could not be used.
     pub malformed: u64,
