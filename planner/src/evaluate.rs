@@ -10,7 +10,7 @@ use crate::request::{PlanRequest, Question};
 use crate::traffic::StepKind;
 
 /// How many steps and tokens replay.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, derive_more::Add, Serialize)]
 pub struct Share {
     /// Steps of the kind, launched ones included.
     pub steps: u64,
@@ -41,15 +41,6 @@ impl Share {
             self.replayed_tokens += tokens;
         }
     }
-
-    fn plus(self, other: Self) -> Self {
-        Self {
-            steps: self.steps + other.steps,
-            replayed_steps: self.replayed_steps + other.replayed_steps,
-            tokens: self.tokens + other.tokens,
-            replayed_tokens: self.replayed_tokens + other.replayed_tokens,
-        }
-    }
 }
 
 /// Coverage: context and mixed steps apart from decodes.
@@ -64,7 +55,7 @@ pub struct Coverage {
 impl Coverage {
     /// Of all steps, whatever their kind.
     pub fn all(&self) -> Share {
-        self.mixed.plus(self.decode)
+        self.mixed + self.decode
     }
 }
 
