@@ -1,11 +1,16 @@
 //! Artifacts: a piece lowered for a size, with no address in it.
 
+use derive_more::{Debug, Display};
 use piecewise_ir::module::UniquePiece;
 use piecewise_kernels::step::CaptureSupport;
 use serde::{Deserialize, Serialize};
 
 /// blake3 of what it names.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Display, Serialize, Deserialize,
+)]
+#[debug("{self}")]
+#[display("{}", blake3::Hash::from_bytes(self.0).to_hex())]
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
@@ -15,28 +20,21 @@ impl Digest {
     }
 }
 
-impl std::fmt::Display for Digest {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl std::fmt::Debug for Digest {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{self}")
-    }
-}
-
-/// For which row counts a piece is lowered.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+/// For which row counts a piece is lowered; shown as `8`, `any to 512`, or `8x4` for eight sequences
+/// of four rows each.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Display, Serialize, Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum PieceSize {
     /// Exactly this many rows, padding included.
     Exact(u64),
     /// Any number of rows up to this: grids are computed from the count at launch.
+    #[display("any to {_0}")]
     General(u64),
     /// Exactly the rows of so many sequences, padding included, of which each real one brings as
     /// many: what a uniform batch has apart from other steps of as many rows.
+    #[display("{sequences}x{query_length}")]
     Uniform {
         /// Sequences of the batch, padding ones included.
         sequences: u64,
@@ -60,17 +58,6 @@ impl PieceSize {
         match self {
             Self::Uniform { query_length, .. } => Some(query_length),
             Self::Exact(_) | Self::General(_) => None,
-        }
-    }
-}
-
-/// `8`, `any to 512`, or `8x4` for eight sequences of four rows each.
-impl std::fmt::Display for PieceSize {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Exact(rows) => write!(f, "{rows}"),
-            Self::General(rows) => write!(f, "any to {rows}"),
-            Self::Uniform { sequences, query_length } => write!(f, "{sequences}x{query_length}"),
         }
     }
 }

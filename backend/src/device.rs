@@ -3,31 +3,22 @@
 use crate::artifact::{Artifact, Choice};
 use crate::tuning::{LibraryAlgorithm, LibraryProduct};
 use crate::weights::{WeightError, WeightLayout, WeightSource};
+use derive_more::{Debug, Display};
 use piecewise_ir::module::UniquePiece;
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
 use std::time::Duration;
 
 /// An address in device memory.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Display)]
+#[debug("{self}")]
+#[display("{_0:#x}")]
 pub struct Address(pub u64);
 
 impl Address {
     /// The address `bytes` further on.
     pub fn offset(self, bytes: u64) -> Self {
         Self(self.0 + bytes)
-    }
-}
-
-impl std::fmt::Display for Address {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:#x}", self.0)
-    }
-}
-
-impl std::fmt::Debug for Address {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{self}")
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io;
-use std::ops::Deref;
 use std::path::Path;
 
 use memmap2::Mmap;
@@ -13,8 +12,9 @@ use memmap2::Mmap;
 /// The file must stay as it is while it is mapped. If another process shortens it, touching a page
 /// past the new end ends this process with `SIGBUS`; if another process writes to it, the bytes
 /// change under the reader. Replace a checkpoint by renaming a new file over it, never in place.
-#[derive(Debug)]
+#[derive(Debug, derive_more::Deref)]
 pub struct MappedFile {
+    #[deref(forward)]
     map: Mmap,
 }
 
@@ -34,14 +34,6 @@ impl MappedFile {
         // other process changes the file meanwhile is the documented condition of this type.
         let map = unsafe { Mmap::map(&file)? };
         Ok(Self { map })
-    }
-}
-
-impl Deref for MappedFile {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.map
     }
 }
 

@@ -33,25 +33,25 @@ pub const ARCHIVE_VERSION: u32 = 1;
 
 const BEFORE_ENTRIES: u64 = 12;
 
-/// What an export wrote.
+/// How much of a cache an export took into its archive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExportReport {
-    /// The entries in the archive.
+    /// Entries that the archive holds whole.
     pub entries: u64,
-    /// The archive's bytes.
+    /// The length of the archive, in bytes.
     pub bytes: u64,
     /// Entries that were listed and then bad or gone, and are not in the archive.
     pub skipped: u64,
 }
 
-/// What an import took.
+/// What became of each entry of an archive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImportReport {
     /// Entries that are new in the cache.
     pub added: u64,
     /// Entries that the cache had, sound, and kept as they were.
     pub present: u64,
-    /// Entries that were not taken.
+    /// Entries that were not taken; those after them were.
     pub refused: Vec<RefusedEntry>,
 }
 
@@ -60,7 +60,7 @@ pub struct ImportReport {
 pub struct RefusedEntry {
     /// Its place in the archive, from 0.
     pub index: u64,
-    /// What is wrong with it.
+    /// Why it can not be trusted or read.
     pub reason: DecodeError,
 }
 
@@ -207,16 +207,11 @@ fn archive_error(file: &Path, offset: u64, reason: ArchiveFault) -> CacheError {
     CacheError::Archive { file: file.to_owned(), offset, reason }
 }
 
+#[derive(derive_more::From)]
 enum ImportError {
     Io(io::Error),
     Archive(ArchiveFault),
     Cache(CacheError),
-}
-
-impl From<io::Error> for ImportError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
 }
 
 struct Archive {

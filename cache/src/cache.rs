@@ -78,7 +78,7 @@ impl Cache {
         }
     }
 
-    /// The cache directory.
+    /// Where the entries are, as it was opened.
     pub fn dir(&self) -> &Path {
         &self.options.dir
     }

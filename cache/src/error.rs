@@ -54,7 +54,7 @@ pub enum CacheError {
     #[error("the archive {} can't be read beyond byte {offset}: {reason}; what comes before was taken", file.display())]
     Archive {
         file: PathBuf,
-        /// The bytes before the fault.
+        /// Where it can be read no further, in bytes from its beginning.
         offset: u64,
         reason: ArchiveFault,
     },
@@ -65,14 +65,14 @@ pub enum CacheError {
 #[non_exhaustive]
 #[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum ArchiveFault {
-    /// It is something else.
+    /// Another file than an archive.
     #[error("it does not begin as an archive of cache entries does")]
     Magic,
-    /// Another version of the format.
+    /// An archive of an older or a newer program.
     #[error("it has archive version {found}, this program reads version {expected}")]
     Version {
         found: u32,
-        /// The version that is read.
+        /// The only version that this program reads.
         expected: u32,
     },
     /// It ends before its end mark.
@@ -82,13 +82,13 @@ pub enum ArchiveFault {
     #[error("it states an entry of {stated} bytes where {left} are left")]
     Length {
         stated: u64,
-        /// The bytes that are left.
+        /// What the file has from there on, in bytes.
         left: u64,
     },
     /// The end mark counts other entries than are there.
     #[error("its end mark counts {stated} entries where {found} are there")]
     Count { stated: u64, found: u64 },
-    /// Bytes after the end mark.
+    /// Something was appended after the end mark.
     #[error("{bytes} bytes follow its end mark")]
     Trailing { bytes: u64 },
 }
@@ -108,10 +108,10 @@ fn advice(error: &io::Error) -> &'static str {
 /// An entry that was not served, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadEntry {
-    /// The folder it is in.
+    /// What it is an entry of: `piece`, `kernel`.
     pub kind: String,
-    /// Its file name.
+    /// Its file, named by the digits of its key.
     pub name: String,
-    /// What is wrong.
+    /// What of its header or payload does not hold.
     pub reason: DecodeError,
 }

@@ -14,13 +14,13 @@ const NAMED_BAD_ENTRIES: usize = 64;
 /// What happened in one [`Cache`](crate::Cache) since it was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CacheEvents {
-    /// Entries served.
+    /// Entries that were asked for and served.
     pub hits: u64,
     /// Entries asked for and not served, for whatever reason.
     pub misses: u64,
     /// Of the hits, those that came from the remote level.
     pub remote_hits: u64,
-    /// Entries kept.
+    /// Entries that were handed in and are on the disk.
     pub stored: u64,
     /// Entries kept in the remote level.
     pub remote_stored: u64,
@@ -28,28 +28,28 @@ pub struct CacheEvents {
     pub not_stored: u64,
     /// Entries removed to make room.
     pub evicted: u64,
-    /// Bytes of payload served.
+    /// Bytes of payload that were served, headers left out.
     pub bytes_read: u64,
-    /// Bytes of entries kept.
+    /// Bytes of the entries that were kept, headers included.
     pub bytes_written: u64,
     /// Bytes of entries removed to make room.
     pub bytes_evicted: u64,
     /// Entries that were bad: not served, and set aside under another name where that can be.
     pub quarantined: u64,
-    /// The first of them.
+    /// The first of the bad ones; further ones are only counted.
     pub bad_entries: Vec<QuarantinedEntry>,
     /// What the cache could not do, each condition once.
     pub conditions: Vec<ConditionReport>,
 }
 
-/// A bad entry.
+/// An entry that was found bad, and so not served.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct QuarantinedEntry {
-    /// Its folder.
+    /// What it is an entry of: `piece`, `kernel`.
     pub kind: String,
-    /// Its file name.
+    /// Its file, named by the digits of its key.
     pub name: String,
-    /// What is wrong with it.
+    /// What of its header or payload does not hold.
     pub reason: String,
 }
 
@@ -80,14 +80,14 @@ pub enum Condition {
     Evict,
 }
 
-/// A condition that came up.
+/// A condition with what was said of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ConditionReport {
     /// What is wrong with the place where entries are kept.
     pub condition: Condition,
     /// What was warned, the first time.
     pub message: String,
-    /// How often it came up.
+    /// How often it came up; only the first time is logged.
     pub times: u64,
 }
 

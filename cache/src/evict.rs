@@ -30,17 +30,17 @@ pub(crate) struct Usage {
 /// What was removed and what is left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct GcReport {
-    /// Entries that were removed.
+    /// Entries that are gone: the least recently used ones, or all where it was cleared.
     pub removed_entries: u64,
     /// Bad entries and temporary files that were removed.
     pub removed_leftovers: u64,
-    /// The bytes of both.
+    /// What both took on the disk.
     pub removed_bytes: u64,
-    /// Entries that are left.
+    /// Entries that are still served.
     pub kept_entries: u64,
     /// Bytes on the disk of the entries that are left.
     pub kept_bytes: u64,
-    /// What could not be removed.
+    /// Files that could not be removed, and still take their bytes.
     pub failed: u64,
 }
 

@@ -1,7 +1,6 @@
 //! The named values that an entry's key was made from, kept beside the payload to explain a miss.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde::Serialize;
 
@@ -9,7 +8,8 @@ use serde::Serialize;
 pub type Factors = Vec<(String, String)>;
 
 /// One factor in which two entries differ.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, derive_more::Display, PartialEq, Eq, Serialize)]
+#[display("{name}: {} is wanted, {} was found", shown(wanted), shown(found))]
 pub struct FactorDifference {
     /// The factor's name.
     pub name: String,
@@ -19,20 +19,8 @@ pub struct FactorDifference {
     pub found: Option<String>,
 }
 
-impl fmt::Display for FactorDifference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = |value: &Option<String>| match value {
-            Some(value) => format!("{value:?}"),
-            None => "nothing".to_owned(),
-        };
-        write!(
-            f,
-            "{}: {} is wanted, {} was found",
-            self.name,
-            shown(&self.wanted),
-            shown(&self.found)
-        )
-    }
+fn shown(value: &Option<String>) -> String {
+    value.as_ref().map_or("nothing".to_owned(), |value| format!("{value:?}"))
 }
 
 /// Every factor that is not the same in both, by name.

@@ -1,6 +1,5 @@
 //! Places at which a test can end the process or make the operating system's answer an error.
 
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 
@@ -24,19 +23,14 @@ pub enum FaultPoint {
 
 /// What happens at a [`FaultPoint`]: an error stands for the one that the operating system would
 /// have returned there. A hook belongs to one [`Cache`](crate::Cache); without one nothing happens.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("FaultHook")]
 pub struct FaultHook(Arc<dyn Fn(FaultPoint) -> io::Result<()> + Send + Sync>);
 
 impl FaultHook {
     /// A hook that calls `at`, on any thread.
     pub fn new(at: impl Fn(FaultPoint) -> io::Result<()> + Send + Sync + 'static) -> Self {
         Self(Arc::new(at))
-    }
-}
-
-impl fmt::Debug for FaultHook {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("FaultHook")
     }
 }
 

@@ -54,7 +54,7 @@ pub enum DecodeError {
     /// It is something else than an entry.
     #[error("it does not begin as a cache entry does")]
     Magic,
-    /// Another version of the format.
+    /// An entry of an older or a newer program.
     #[error("it has format version {found}, this program reads version {FORMAT_VERSION}")]
     Version { found: u32 },
     /// Its parts don't add up to the bytes that are there.
@@ -62,7 +62,7 @@ pub enum DecodeError {
     Length {
         /// The sum of the stated lengths.
         stated: u128,
-        /// The bytes that are there.
+        /// What the file has.
         found: u64,
     },
     /// A length beyond the bound, whatever is there.
@@ -114,7 +114,7 @@ pub enum EncodeError {
         "kind {kind:?} can't name a folder; use 1 to {MAX_KIND_BYTES} of a-z, 0-9, - and _, the first a letter"
     )]
     Kind { kind: String },
-    /// Too many factors.
+    /// More factors than a header may have.
     #[error("{count} factors are more than {MAX_FACTORS}; put a digest of them in one")]
     FactorCount { count: usize },
     /// A factor's name.
@@ -130,16 +130,11 @@ pub enum EncodeError {
 }
 
 /// How the checksums of a cache are made.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, derive_more::Debug)]
+#[debug("Checksum({})", key_named(id))]
 pub(crate) struct Checksum {
     key: Option<[u8; 32]>,
     id: ChecksumKeyId,
-}
-
-impl std::fmt::Debug for Checksum {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Checksum({})", key_named(&self.id))
-    }
 }
 
 impl Checksum {
@@ -183,16 +178,10 @@ pub(crate) struct Header {
 }
 
 /// A header that could not be read, or not trusted.
-#[derive(Debug)]
+#[derive(Debug, derive_more::From)]
 pub(crate) enum ReadError {
     Io(io::Error),
     Decode(DecodeError),
-}
-
-impl From<DecodeError> for ReadError {
-    fn from(error: DecodeError) -> Self {
-        Self::Decode(error)
-    }
 }
 
 /// The prefix and header of an entry; the payload's bytes follow them in the file.

@@ -1,21 +1,14 @@
 //! Keys and kinds, and how they are written.
 
-use std::fmt;
-
 use crate::format::MAX_KIND_BYTES;
 
 /// A blake3 digest of everything that changes the payload; computed by the caller.
 pub type Key = [u8; 32];
 
 /// A key as 64 lower-case hexadecimal digits: the name of its file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, derive_more::Display, PartialEq, Eq)]
+#[display("{}", blake3::Hash::from_bytes(*self.0).to_hex())]
 pub struct KeyHex<'a>(pub &'a Key);
-
-impl fmt::Display for KeyHex<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
 
 /// The key that 64 lower-case hexadecimal digits write, `None` for any other text.
 pub fn parse_key(text: &str) -> Option<Key> {

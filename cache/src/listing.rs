@@ -21,7 +21,7 @@ pub struct EntryInfo {
     pub key: Key,
     /// What its key was made from.
     pub factors: Factors,
-    /// Its bytes on the disk.
+    /// What it takes on the disk, with its header.
     pub bytes: u64,
     /// Length of what was kept, without header and factors.
     pub payload_bytes: u64,
@@ -32,9 +32,9 @@ pub struct EntryInfo {
 /// An entry and its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What it says of itself.
+    /// Its kind, key and factors.
     pub info: EntryInfo,
-    /// The bytes that were kept.
+    /// What was handed in to be kept, checked by its checksum.
     pub payload: Vec<u8>,
 }
 

@@ -1,7 +1,6 @@
 //! Where a cache is, how large it may grow, and whom it trusts.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ pub const DIR_VARIABLE: &str = "PIECEWISE_CACHE_DIR";
 /// What a process may do in the cache directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
-    /// Serve and keep entries.
+    /// Serve entries, keep new ones, and evict where room is short.
     #[default]
     ReadWrite,
     /// Serve entries and change nothing, not even the time of last use; [`put`](crate::Cache::put)
@@ -36,10 +35,11 @@ pub enum Trust {
 
 /// A second level that many machines share: what the directory lacks is looked up here, and kept in
 /// the directory.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
 pub struct RemoteOptions {
     /// Where: `s3://bucket/path`, `gs://`, `az://`, `https://`, `file:///path`, as the crate
     /// `object_store` reads it. Credentials come from the environment, by the names that it knows.
+    #[debug("{:?}", without_secrets(url))]
     pub url: String,
     /// Whether who can write there may change what this process computes. If not, the remote level
     /// is used only with a [`checksum_key`](CacheOptions::checksum_key).
@@ -59,17 +59,6 @@ impl RemoteOptions {
     }
 }
 
-impl fmt::Debug for RemoteOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RemoteOptions")
-            .field("url", &without_secrets(&self.url))
-            .field("is_trusted", &self.is_trusted)
-            .field("is_written", &self.is_written)
-            .field("timeout", &self.timeout)
-            .finish()
-    }
-}
-
 /// A URL without user, password, query and fragment, which may hold what authorizes.
 pub fn without_secrets(url: &str) -> String {
     let place = url.split(['?', '#']).next().unwrap_or_default();
@@ -80,7 +69,7 @@ pub fn without_secrets(url: &str) -> String {
 }
 
 /// How to open a [`Cache`](crate::Cache).
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
 pub struct CacheOptions {
     /// The cache directory; created if it is not there and may be written.
     pub dir: PathBuf,
@@ -96,6 +85,7 @@ pub struct CacheOptions {
     pub trust: Trust,
     /// Makes the checksums keyed blake3, for directories that others can write to. Entries of
     /// another key or of none are kept apart and not seen.
+    #[debug("{:?}", checksum_key.map(|_| "set"))]
     pub checksum_key: Option<[u8; 32]>,
     /// A second level behind the directory; needs the cargo feature `remote`.
     pub remote: Option<RemoteOptions>,
@@ -116,21 +106,6 @@ impl CacheOptions {
             remote: None,
             fault: None,
         }
-    }
-}
-
-impl fmt::Debug for CacheOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CacheOptions")
-            .field("dir", &self.dir)
-            .field("max_bytes", &self.max_bytes)
-            .field("max_entry_bytes", &self.max_entry_bytes)
-            .field("access", &self.access)
-            .field("trust", &self.trust)
-            .field("checksum_key", &self.checksum_key.map(|_| "set"))
-            .field("remote", &self.remote)
-            .field("fault", &self.fault)
-            .finish()
     }
 }
 

@@ -10,7 +10,7 @@ use crate::scan::{self, Role};
 /// What is in the directory, read in full.
 #[derive(Debug, Default)]
 pub struct VerifyReport {
-    /// Entries that are sound.
+    /// Entries whose header and payload fit their checksums.
     pub good_entries: u64,
     /// Bytes on the disk of the sound entries.
     pub good_bytes: u64,

@@ -3,6 +3,7 @@
 use crate::entity::{Arena, Entity, Symbol};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
+use std::fmt;
 
 /// A symbol's declaration: `dim T in [1..8192] role "tokens"`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -114,8 +115,25 @@ impl Dim {
     }
 
     /// Writes it with the names of `symbols`: `T`, `2*T+1`, `1024`.
-    pub fn display<'a>(&'a self, symbols: &'a Symbols) -> impl std::fmt::Display + 'a {
-        DisplayDim { dim: self, symbols }
+    pub fn display<'a>(&'a self, symbols: &'a Symbols) -> impl fmt::Display + 'a {
+        fmt::from_fn(|f| {
+            let mut first = true;
+            for &(symbol, coefficient) in &self.terms {
+                let name = symbols.get(symbol).map_or("?", |d| d.name.as_str());
+                match (first, coefficient) {
+                    (_, 1) if first => write!(f, "{name}")?,
+                    (_, 1) => write!(f, "+{name}")?,
+                    (true, c) => write!(f, "{c}*{name}")?,
+                    (false, c) => write!(f, "{c:+}*{name}")?,
+                }
+                first = false;
+            }
+            match (first, self.constant) {
+                (true, c) => write!(f, "{c}"),
+                (false, 0) => Ok(()),
+                (false, c) => write!(f, "{c:+}"),
+            }
+        })
     }
 }
 
@@ -140,31 +158,5 @@ impl From<i32> for Dim {
 impl From<Symbol> for Dim {
     fn from(symbol: Symbol) -> Self {
         Self::affine(0, [(symbol, 1)])
-    }
-}
-
-struct DisplayDim<'a> {
-    dim: &'a Dim,
-    symbols: &'a Symbols,
-}
-
-impl std::fmt::Display for DisplayDim<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut first = true;
-        for &(symbol, coefficient) in &self.dim.terms {
-            let name = self.symbols.get(symbol).map_or("?", |d| d.name.as_str());
-            match (first, coefficient) {
-                (_, 1) if first => write!(f, "{name}")?,
-                (_, 1) => write!(f, "+{name}")?,
-                (true, c) => write!(f, "{c}*{name}")?,
-                (false, c) => write!(f, "{c:+}*{name}")?,
-            }
-            first = false;
-        }
-        match (first, self.dim.constant) {
-            (true, c) => write!(f, "{c}"),
-            (false, 0) => Ok(()),
-            (false, c) => write!(f, "{c:+}"),
-        }
     }
 }

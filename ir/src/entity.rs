@@ -20,6 +20,9 @@ macro_rules! entity {
     ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+        #[derive(derive_more::Debug, derive_more::Display)]
+        #[debug("{self}")]
+        #[display("{}{_0}", $prefix)]
         pub struct $name(pub u32);
 
         impl $crate::entity::Entity for $name {
@@ -28,18 +31,6 @@ macro_rules! entity {
             }
             fn index(self) -> usize {
                 self.0 as usize
-            }
-        }
-
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                write!(f, concat!($prefix, "{}"), self.0)
-            }
-        }
-
-        impl std::fmt::Debug for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                std::fmt::Display::fmt(self, f)
             }
         }
     };

@@ -130,22 +130,13 @@ impl TensorType {
 
     /// Writes it with the names of `symbols`.
     pub fn display<'a>(&'a self, symbols: &'a Symbols) -> impl std::fmt::Display + 'a {
-        DisplayType { ty: self, symbols }
-    }
-}
-
-struct DisplayType<'a> {
-    ty: &'a TensorType,
-    symbols: &'a Symbols,
-}
-
-impl std::fmt::Display for DisplayType<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}[", self.ty.dtype)?;
-        for (i, dim) in self.ty.shape.iter().enumerate() {
-            let comma = if i == 0 { "" } else { "," };
-            write!(f, "{comma}{}", dim.display(self.symbols))?;
-        }
-        write!(f, "]")
+        std::fmt::from_fn(|f| {
+            write!(f, "{}[", self.dtype)?;
+            for (i, dim) in self.shape.iter().enumerate() {
+                let comma = if i == 0 { "" } else { "," };
+                write!(f, "{comma}{}", dim.display(symbols))?;
+            }
+            write!(f, "]")
+        })
     }
 }

@@ -8,21 +8,24 @@
 //! word     := one or more of a-z A-Z 0-9 _ . : * - /  |  '"' any but '"' '"'
 //! ```
 
+use derive_more::Display;
 use std::collections::BTreeMap;
-use std::fmt;
 
 /// The order in which a model is compiled unless configured otherwise.
 pub const DEFAULT_PIPELINE: &str =
     "canonicalize,fold,merge_matmuls,cse,dce,fuse,split,destination,plan,check";
 
 /// The value of a pass option.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Display)]
 pub enum OptionValue {
     /// `name`: present without a value.
+    #[display("")]
     Flag,
     /// `name=word`
+    #[display("{}", quoted(_0))]
     Word(String),
     /// `name=[word, word]`
+    #[display("[{}]", _0.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(","))]
     List(Vec<String>),
 }
 
@@ -30,7 +33,8 @@ pub enum OptionValue {
 pub type Options = BTreeMap<String, OptionValue>;
 
 /// A pass by name, with its options.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Display)]
+#[display("{name}{}", braced(options))]
 pub struct PassSpec {
     /// The name under which the registry knows it.
     pub name: String,
@@ -39,7 +43,8 @@ pub struct PassSpec {
 }
 
 /// Passes in the order in which they run. Its `Display` is its canonical text, which parses back.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Display, Default)]
+#[display("{}", passes.iter().map(PassSpec::to_string).collect::<Vec<_>>().join(","))]
 pub struct Pipeline {
     /// The passes in order.
     pub passes: Vec<PassSpec>,
@@ -136,45 +141,16 @@ impl Pipeline {
     }
 }
 
-impl std::str::FromStr for Pipeline {
-    type Err = PipelineError;
-    fn from_str(s: &str) -> Result<Self, PipelineError> {
-        Self::parse(s)
+/// What follows a pass's name.
+fn braced(options: &Options) -> String {
+    if options.is_empty() {
+        return String::new();
     }
-}
-
-impl fmt::Display for Pipeline {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, pass) in self.passes.iter().enumerate() {
-            let comma = if i == 0 { "" } else { "," };
-            write!(f, "{comma}{}", pass.name)?;
-            if !pass.options.is_empty() {
-                let options: Vec<String> = pass
-                    .options
-                    .iter()
-                    .map(|(name, value)| match value {
-                        OptionValue::Flag => name.clone(),
-                        _ => format!("{name}={value}"),
-                    })
-                    .collect();
-                write!(f, "{{{}}}", options.join(","))?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for OptionValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Flag => Ok(()),
-            Self::Word(word) => f.write_str(&quoted(word)),
-            Self::List(words) => {
-                let words: Vec<String> = words.iter().map(|w| quoted(w)).collect();
-                write!(f, "[{}]", words.join(","))
-            }
-        }
-    }
+    let options = options.iter().map(|(name, value)| match value {
+        OptionValue::Flag => name.clone(),
+        _ => format!("{name}={value}"),
+    });
+    format!("{{{}}}", options.collect::<Vec<_>>().join(","))
 }
 
 fn is_word_char(c: char) -> bool {

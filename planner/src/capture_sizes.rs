@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 /// Capture sizes, each list ascending and without repeats.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaptureSizes {
-    /// Token counts of mixed steps.
+    /// What mixed steps are padded to, in tokens.
     pub capture_num_tokens: Vec<u32>,
-    /// Sequence counts of uniform decodes.
+    /// What uniform decodes are padded to, in sequences.
     pub decode_batch_sizes: Vec<u32>,
 }
 
@@ -15,17 +15,17 @@ pub struct CaptureSizes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ListKind {
-    /// `capture_num_tokens`.
+    /// Sizes in tokens, which any step may replay.
     Tokens,
-    /// `decode_batch_sizes`.
+    /// Sizes in sequences, which only uniform decodes replay.
     Decode,
 }
 
 impl ListKind {
-    /// Both.
+    /// Tokens come first in every report.
     pub const ALL: [Self; 2] = [Self::Tokens, Self::Decode];
 
-    /// The configuration key.
+    /// What a configuration file calls the list.
     pub fn key(self) -> &'static str {
         match self {
             Self::Tokens => "capture_num_tokens",

@@ -17,9 +17,9 @@ use crate::traffic::MAX_STEP_TOKENS;
 pub struct ConfiguredSizes {
     /// The lists as written, in the file's order.
     pub sizes: CaptureSizes,
-    /// `max_num_tokens`, where it is set.
+    /// The bound on tokens in a step; unset, the log says what occurs.
     pub max_num_tokens: Option<u32>,
-    /// `max_num_seqs`, where it is set.
+    /// The bound on sequences in a step; unset, the log says what occurs.
     pub max_num_seqs: Option<u32>,
 }
 
@@ -28,33 +28,33 @@ pub struct ConfiguredSizes {
 #[serde(rename_all = "snake_case", tag = "finding")]
 #[non_exhaustive]
 pub enum Finding {
-    /// Sizes that are there twice.
+    /// Sizes that are there twice or more often.
     Repeated {
-        /// The list that repeats them.
+        /// Which of the two lists to shorten.
         list: ListKind,
-        /// Each once, ascending.
+        /// Each of them once, ascending.
         sizes: Vec<u32>,
     },
     /// No step can ever replay these sizes: they hold more than the scheduler allows, and a
     /// smaller size holds all of that, or the graph mode has no such graphs.
     Unreachable {
-        /// Of tokens or of sequences.
+        /// What the sizes count: tokens or sequences.
         list: ListKind,
-        /// Ascending.
+        /// What to take out of the list, ascending.
         sizes: Vec<u32>,
         /// The largest count that can occur, 0 where the graph mode rules the list out.
         largest_possible: u32,
     },
     /// No step of the log replays these sizes.
     Unused {
-        /// Of tokens or of sequences.
+        /// What the sizes count: tokens or sequences.
         list: ListKind,
-        /// Ascending.
+        /// Those without a step, ascending.
         sizes: Vec<u32>,
     },
-    /// Counts above the largest size.
+    /// Counts above the largest size, whose steps are launched.
     Uncovered {
-        /// The list that lacks them.
+        /// Which of the two lists ends too early.
         list: ListKind,
         /// The first count that no size holds.
         from: u32,
@@ -67,24 +67,24 @@ pub enum Finding {
     },
     /// A size that serves a wide gap at much padding.
     Gap {
-        /// Of tokens or of sequences.
+        /// What the sizes count: tokens or sequences.
         list: ListKind,
         /// The next smaller size, 0 for none.
         below: u32,
         /// The upper end of the gap, which serves every count in it.
         size: u32,
-        /// Padding tokens that it causes.
+        /// Padding tokens of the steps in the gap, over the whole log.
         padding_tokens: u64,
         /// Their share of all padding tokens.
         share_of_padding: f64,
         /// The one further size that saves the most of it.
         add: u32,
-        /// Padding tokens that this saves.
+        /// How many of them go with that size.
         saves: u64,
     },
 }
 
-/// The result of a check.
+/// What is wrong with configured lists, and which ones would be better.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CheckReport {
     /// The lists, ascending and without repeats.
@@ -96,7 +96,7 @@ pub struct CheckReport {
     /// The lists to use instead, with at most as many graphs, or with the fewest that cover the
     /// maxima where those are more.
     pub better_sizes: CaptureSizes,
-    /// What those cost.
+    /// The cost of the better lists on the same log.
     pub better: Outcome,
 }
 

@@ -12,15 +12,15 @@ use crate::request::{Objective, PlanRequest, Question};
 /// One stack's default lists and ours.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
-    /// Whose rule it is.
+    /// Who ships the rule that the lists follow.
     pub stack: Stack,
     /// Its lists, by its rule up to the plan's maxima.
     pub sizes: CaptureSizes,
-    /// What they cost.
+    /// The cost of its lists on the log.
     pub theirs: Outcome,
     /// The lists that the planner chooses with at most as many graphs.
     pub our_sizes: CaptureSizes,
-    /// What those cost.
+    /// The cost of our lists on the same log.
     pub ours: Outcome,
     /// The fewest graphs with which the planner is as good as the stack's lists.
     pub graphs_to_match: Option<usize>,

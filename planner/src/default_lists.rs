@@ -51,7 +51,7 @@ const TENSORRT_LLM_TOKENS: &[Run] =
 const ATOM: &[Run] = &[(1, 2, 1), (4, 8, 4), (16, 512, 16), (528, u32::MAX, 16)];
 
 impl Stack {
-    /// In the order of reports.
+    /// Every stack, in the order in which reports list them.
     pub const ALL: [Stack; 4] = [Stack::Vllm, Stack::Sglang, Stack::TensorrtLlm, Stack::Atom];
 
     fn rule(self) -> Rule {
@@ -73,7 +73,7 @@ impl Stack {
         }
     }
 
-    /// The name in reports.
+    /// How the stack writes itself: `vLLM`.
     pub fn name(self) -> &'static str {
         self.rule().name
     }

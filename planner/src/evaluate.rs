@@ -10,7 +10,7 @@ use crate::request::{PlanRequest, Question};
 use crate::traffic::StepKind;
 
 /// How many steps and tokens replay.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, derive_more::Add, Serialize)]
 pub struct Share {
     /// Steps of the kind, launched ones included.
     pub steps: u64,
@@ -41,15 +41,6 @@ impl Share {
             self.replayed_tokens += tokens;
         }
     }
-
-    fn plus(self, other: Self) -> Self {
-        Self {
-            steps: self.steps + other.steps,
-            replayed_steps: self.replayed_steps + other.replayed_steps,
-            tokens: self.tokens + other.tokens,
-            replayed_tokens: self.replayed_tokens + other.replayed_tokens,
-        }
-    }
 }
 
 /// Coverage: context and mixed steps apart from decodes.
@@ -57,48 +48,48 @@ impl Share {
 pub struct Coverage {
     /// Steps that are no uniform decode.
     pub mixed: Share,
-    /// Uniform decodes.
+    /// Steps in which each sequence brings the same number of tokens.
     pub decode: Share,
 }
 
 impl Coverage {
-    /// Both kinds together.
+    /// Of all steps, whatever their kind.
     pub fn all(&self) -> Share {
-        self.mixed.plus(self.decode)
+        self.mixed + self.decode
     }
 }
 
-/// What one size does.
+/// How often one captured size is replayed, and what it pads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct SizeUse {
     /// Whether it counts tokens or sequences.
     pub list: ListKind,
     /// The captured count, padding included.
     pub size: u32,
-    /// Steps that replay it.
+    /// Steps of the log that replay it; 0 for a size that only takes memory.
     pub steps: u64,
-    /// Padding tokens of those steps.
+    /// What those steps compute beyond their own tokens, together.
     pub padding_tokens: u64,
 }
 
 /// What lists cost on a log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Outcome {
-    /// Tokens of all steps.
+    /// What the log asks for: tokens of all steps, launched ones included.
     pub real_tokens: u64,
     /// Padding tokens of the steps that replay.
     pub padding_tokens: u64,
     /// Expected nanoseconds of all steps; `None` when a launched step has no known cost.
     pub expected_ns: Option<u128>,
-    /// Which steps replay.
+    /// How many steps and tokens replay a graph, by kind of step.
     pub coverage: Coverage,
-    /// Captured graphs.
+    /// Graphs to capture: one a size, of decode sizes one for each query length.
     pub graphs: usize,
     /// Bytes that the graphs keep, where known.
     pub memory_bytes: Option<u64>,
     /// Nanoseconds that their capture takes, where known.
     pub capture_ns: Option<u64>,
-    /// Every size, tokens first, ascending.
+    /// What becomes of every size, those of tokens first, ascending.
     pub uses: Vec<SizeUse>,
 }
 
@@ -165,7 +156,7 @@ pub fn evaluate(question: Question<'_>, sizes: &CaptureSizes) -> Result<Outcome,
     Ok(outcome)
 }
 
-/// How one step runs.
+/// What serves one step, and how long that takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Service {
     /// What it replays; `None` when it is launched.
@@ -174,14 +165,14 @@ pub struct Service {
     pub ns: Option<u64>,
 }
 
-/// What a step replays.
+/// The captured size that holds a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Replay {
-    /// The list of the size.
+    /// Whether the size counts tokens or sequences.
     pub list: ListKind,
     /// The captured count, padding included.
     pub size: u32,
-    /// Padding tokens of the step.
+    /// Tokens that are computed and thrown away.
     pub padding: u32,
 }
 

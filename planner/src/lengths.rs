@@ -1,6 +1,5 @@
 //! Named distributions of prompt and output lengths.
 
-use std::fmt;
 use std::str::FromStr;
 
 use rand::{Rng, RngExt};
@@ -11,38 +10,42 @@ use crate::error::PlannerError;
 use crate::traffic::MAX_STEP_TOKENS;
 
 /// A distribution over lengths in tokens, 1 or more.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[derive(Debug, derive_more::Display, Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Lengths {
-    /// Always the same.
+    /// Every length is this one.
+    #[display("constant:{_0}")]
     Constant(u32),
     /// Every length of a range alike.
+    #[display("uniform:min={min},max={max}")]
     Uniform {
-        /// The least.
+        /// The shortest that is drawn.
         min: u32,
-        /// The most.
+        /// The longest that is drawn.
         max: u32,
     },
     /// Exponential, cut at a maximum.
+    #[display("exponential:mean={mean},max={max}")]
     Exponential {
         /// Mean before the cut.
         mean: f64,
-        /// The most.
+        /// Longer draws become this.
         max: u32,
     },
     /// Log-normal, cut at a maximum.
+    #[display("lognormal:median={median},sigma={sigma},max={max}")]
     LogNormal {
         /// Half of the lengths are below it.
         median: f64,
         /// Standard deviation of the logarithm.
         sigma: f64,
-        /// The most.
+        /// Longer draws become this.
         max: u32,
     },
 }
 
 impl Lengths {
-    /// Draws one length.
+    /// A length at random, at least 1 and at most the maximum.
     pub fn sample(&self, rng: &mut impl Rng) -> u32 {
         let cut = |length: f64, max: u32| (length.round() as u32).clamp(1, max);
         match *self {
@@ -89,19 +92,6 @@ impl Lengths {
             }
         }
         Ok(self)
-    }
-}
-
-impl fmt::Display for Lengths {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Lengths::Constant(length) => write!(f, "constant:{length}"),
-            Lengths::Uniform { min, max } => write!(f, "uniform:min={min},max={max}"),
-            Lengths::Exponential { mean, max } => write!(f, "exponential:mean={mean},max={max}"),
-            Lengths::LogNormal { median, sigma, max } => {
-                write!(f, "lognormal:median={median},sigma={sigma},max={max}")
-            }
-        }
     }
 }
 

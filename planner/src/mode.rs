@@ -3,14 +3,14 @@
 use serde::{Deserialize, Serialize};
 use strum::IntoStaticStr;
 
-/// How one step runs.
+/// Whether a step replays CUDA graphs (on the CPU, what stands for them), and how many.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, IntoStaticStr,
 )]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum StepMode {
-    /// Launched, one by one.
+    /// Every kernel is launched by itself; nothing is replayed.
     None,
     /// Pieces replayed, split ops launched between them.
     Piecewise,
@@ -58,7 +58,7 @@ pub enum GraphMode {
 }
 
 impl GraphMode {
-    /// Every mode.
+    /// The modes in the order in which messages list them.
     pub const ALL: [Self; 5] =
         [Self::None, Self::Piecewise, Self::Full, Self::FullDecodeOnly, Self::FullAndPiecewise];
 
@@ -71,7 +71,7 @@ impl GraphMode {
         }
     }
 
-    /// How any other batch runs.
+    /// How a batch runs whose sequences bring different numbers of tokens.
     pub const fn mixed(self) -> StepMode {
         match self {
             Self::None | Self::FullDecodeOnly => StepMode::None,
@@ -85,7 +85,7 @@ impl GraphMode {
         self.decode() == step || self.mixed() == step
     }
 
-    /// Whether it captures whole steps.
+    /// Whether any step is captured as one graph, which every op of it must bear.
     pub fn has_full(self) -> bool {
         self.has(StepMode::Full)
     }

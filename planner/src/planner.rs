@@ -52,7 +52,7 @@ pub enum PlanWarning {
 /// The lists that cost least, and what others would cost.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// The lists.
+    /// What to capture.
     pub sizes: CaptureSizes,
     /// What they cost on the log.
     pub outcome: Outcome,
@@ -61,7 +61,7 @@ pub struct Plan {
     pub curve: Vec<CurvePoint>,
     /// The number of graphs at the knee of the curve.
     pub knee_graphs: usize,
-    /// What else to know.
+    /// What the lists do not show, such as a kind of step that the log lacks.
     pub warnings: Vec<PlanWarning>,
 }
 

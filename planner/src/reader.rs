@@ -1,7 +1,6 @@
 //! Reads logs of every dialect into [`Traffic`]: our own lines, TensorRT-LLM's statistics and
 //! histograms in CSV.
 
-use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -25,28 +24,23 @@ impl Default for ReadOptions {
 }
 
 /// A line that could not be used, and why.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, derive_more::Display, Clone, PartialEq, Eq, serde::Serialize)]
+#[display("line {line}: {reason}")]
 pub struct MalformedLine {
     /// One-based number of the line.
     pub line: u64,
-    /// What is wrong with it.
+    /// Why it could not be used.
     pub reason: String,
-}
-
-impl fmt::Display for MalformedLine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: {}", self.line, self.reason)
-    }
 }
 
 /// A log as a histogram, and what of it was left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReadLog {
-    /// The histogram.
+    /// How many steps there were of each count.
     pub traffic: Traffic,
     /// Lines that are not blank (for a histogram: without its header).
     pub lines: u64,
-    /// Lines of steps without tokens.
+    /// Lines of steps without tokens, which no graph could serve; they are left out.
     pub idle: u64,
     /// Lines that could not be used.
     pub malformed: u64,

@@ -18,7 +18,7 @@ use crate::mode::StepMode;
 pub struct IterationRecord {
     /// Prompt tokens in the step.
     pub context_tokens: u32,
-    /// Requests in their generation phase.
+    /// Requests that had their prompt behind them.
     pub generation_requests: u32,
     /// Sequences in the step, context and generation together.
     pub sequences: u32,
@@ -30,7 +30,7 @@ pub struct IterationRecord {
     /// generation request (`query_length` tokens in a uniform decode).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u32>,
-    /// How the step ran.
+    /// Whether graphs were replayed, and of what.
     pub mode: StepMode,
     /// The capture size: tokens for a mixed step, sequences for a uniform decode; `None` when
     /// the step ran at its exact count.

@@ -9,7 +9,7 @@ use crate::mode::GraphMode;
 use crate::planner::MAX_GRAPHS;
 use crate::traffic::{MAX_STEP_TOKENS, Traffic};
 
-/// What a plan minimises.
+/// What makes one plan better than another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Objective {
@@ -19,10 +19,10 @@ pub enum Objective {
     Padding,
 }
 
-/// Settings of a plan.
+/// What is asked of a plan: its objective, bounds, budgets and prices.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PlanRequest {
-    /// What to minimise.
+    /// What the best plan has the least of.
     pub objective: Objective,
     /// Which steps may replay which graphs.
     pub graph_mode: GraphMode,
@@ -51,11 +51,11 @@ pub struct PlanRequest {
 /// A request with what it is about.
 #[derive(Debug, Clone, Copy)]
 pub struct Question<'a> {
-    /// The steps to plan for.
+    /// The steps to plan for, by count.
     pub traffic: &'a Traffic,
-    /// What a step costs.
+    /// How long a step takes in each way to run it, as a function of its tokens.
     pub costs: &'a StepCosts,
-    /// What is asked for.
+    /// Objective, bounds and budgets.
     pub request: &'a PlanRequest,
 }
 

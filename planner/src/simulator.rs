@@ -29,16 +29,16 @@ pub enum TrafficShape {
     Batch,
 }
 
-/// What to simulate.
+/// Traffic to simulate, and the scheduler that it meets.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Simulation {
     /// How many arrive before the traffic ends.
     pub requests: u64,
     /// Mean arrivals per second (a Poisson process), or all at the start.
     pub rate: Option<f64>,
-    /// Prompt lengths.
+    /// How long prompts are, each drawn anew.
     pub prompt: Lengths,
-    /// Output lengths.
+    /// How many tokens each request generates, drawn anew.
     pub output: Lengths,
     /// Most tokens in a step.
     pub max_num_tokens: u32,

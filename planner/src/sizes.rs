@@ -80,12 +80,12 @@ impl SizeList {
         Self { sizes, places }
     }
 
-    /// The sizes, ascending.
+    /// What was validated: at least one, none 0, ascending without repeats.
     pub fn sizes(&self) -> &[u64] {
         &self.sizes
     }
 
-    /// The largest size.
+    /// The largest count that it has a size for.
     pub fn max(&self) -> u64 {
         self.sizes.last().copied().unwrap_or(0)
     }

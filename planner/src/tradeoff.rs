@@ -5,7 +5,7 @@ use serde::Serialize;
 /// A point of the trade-off curve: the cheapest plan of at most so many graphs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct CurvePoint {
-    /// The most graphs.
+    /// The bound on graphs; the plan may have fewer.
     pub graphs: usize,
     /// Sizes of `capture_num_tokens` in the plan.
     pub token_sizes: usize,

@@ -19,7 +19,7 @@ pub enum StepKind {
     Mixed,
     /// Every sequence has the same number of tokens; dispatched by its sequences.
     Decode {
-        /// Tokens of each sequence.
+        /// What each sequence brings: 1, or more where drafts are verified.
         query_length: u32,
     },
 }
@@ -29,14 +29,14 @@ pub enum StepKind {
 pub struct ObservedModes {
     /// Steps whose mode is in the log.
     pub known_steps: u64,
-    /// Steps that replayed captured graphs.
+    /// Of these, the ones that replayed captured graphs.
     pub replayed_steps: u64,
 }
 
 /// Steps by count, for each query length.
 pub type Steps = BTreeMap<u32, BTreeMap<u32, u64>>;
 
-/// The histogram of a log.
+/// How many steps a log has of each count: all that planning needs of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Traffic {
     mixed: BTreeMap<u32, u64>,
@@ -76,7 +76,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Steps of either kind.
+    /// How many steps there are, mixed ones and decodes together.
     pub fn steps(&self) -> u64 {
         self.steps
     }

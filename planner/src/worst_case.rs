@@ -13,7 +13,7 @@ use crate::traffic::MAX_STEP_TOKENS;
 /// Lists with the least worst-case padding share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BoundedLists {
-    /// What to capture.
+    /// The lists to capture for it.
     pub sizes: CaptureSizes,
     /// The worst padding share, as padding rows and the size they are in.
     pub worst: (u32, u32),

@@ -8,6 +8,8 @@ use std::io::{self, Write};
 const SEQUENCE: u32 = 1;
 
 /// Writes a trace, a packet at a time.
+#[derive(derive_more::Debug)]
+#[debug("TraceWriter({tracks} tracks)")]
 pub(crate) struct TraceWriter<W: Write> {
     to: W,
     packet: Vec<u8>,
@@ -110,12 +112,6 @@ impl<W: Write> TraceWriter<W> {
         self.packet.clear();
         Trace { packet: vec![packet] }.encode(&mut self.packet).map_err(io::Error::other)?;
         self.to.write_all(&self.packet)
-    }
-}
-
-impl<W: Write> std::fmt::Debug for TraceWriter<W> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TraceWriter").field("tracks", &self.tracks).finish_non_exhaustive()
     }
 }
 

@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How a step ran, and at which size.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, derive_more::Display)]
+#[display("{} {}", mode.name(), self.size_name())]
 pub struct StepKind {
     /// Launched, in pieces or as one graph.
     pub mode: StepMode,
@@ -28,12 +29,6 @@ impl StepKind {
     /// The size as it is shown: `8`, `4x1`, or `any`.
     pub fn size_name(&self) -> String {
         self.size.map_or_else(|| "any".to_owned(), |size| size.to_string())
-    }
-}
-
-impl std::fmt::Display for StepKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}", self.mode.name(), self.size_name())
     }
 }
 

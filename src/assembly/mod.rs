@@ -90,7 +90,36 @@ enum Model {
 
 /// A model with everything that it is put together from; nothing happens before one of the methods
 /// that return a `Result`.
+///
+/// ```
+/// use piecewise::prelude::*;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let b = Builder::new("twice");
+/// let rows = b.symbol("T", 1, 8);
+/// let x = b.input("x", DType::F32, (rows, 2));
+/// let graph = b.finish([x + x])?;
+///
+/// // The last who sets a key wins, and each value knows who that was.
+/// let file = ConfigLayers::new().file("run.toml", "graph_mode = \"none\"\ntune = \"off\"")?;
+/// let assembly = Assembly::graph(graph.clone()).configure(file).graph_mode(GraphMode::Piecewise);
+/// let configured = assembly.settings()?.configured()?;
+/// assert_eq!(configured.config.graph_mode, GraphMode::Piecewise);
+/// assert_eq!(configured.source("tune").to_string(), "run.toml");
+///
+/// let mut session = assembly.session()?;
+/// let outputs = session.step().input("x", &[1.0f32, -0.5]).run()?;
+/// assert_eq!(outputs.get::<f32>(0)?, [2.0, -1.0]);
+///
+/// // A wrong key is the error of whatever is put together.
+/// let error = Assembly::graph(graph).set("tuna", "off").session().err().ok_or("no such key")?;
+/// assert!(error.to_string().contains("`tune`"), "{error}");
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "nothing is put together before `plan`, `session`, `engine` or `timer`"]
+#[derive(derive_more::Debug)]
+#[debug("Assembly on {device:?}, {layers:?}, {pipeline:?}")]
 pub struct Assembly {
     model: Model,
     layers: Result<ConfigLayers, ConfigError>,
@@ -109,16 +138,6 @@ pub struct Assembly {
     kv_rows: Option<u64>,
     embedding_rows: Option<u64>,
     checks_weights: bool,
-}
-
-impl std::fmt::Debug for Assembly {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Assembly")
-            .field("layers", &self.layers)
-            .field("pipeline", &self.pipeline)
-            .field("device", &self.device)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Assembly {

@@ -43,6 +43,8 @@ use lowering::telling;
 
 /// A planned module with what it is to be compiled and run by. Each piece is lowered at most once
 /// at each size, by the first who asks for it.
+#[derive(derive_more::Debug)]
+#[debug("Planned on {device:?}, {settings:?}, {passes:?}")]
 pub struct Planned {
     settings: Settings,
     module: Module,
@@ -62,16 +64,6 @@ pub struct Planned {
     late: Vec<u64>,
     /// The key that bounds the memory of the model, and the bytes that it leaves.
     limit: Option<(&'static str, u64)>,
-}
-
-impl std::fmt::Debug for Planned {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Planned")
-            .field("settings", &self.settings)
-            .field("device", &self.device)
-            .field("passes", &self.passes)
-            .finish_non_exhaustive()
-    }
 }
 
 /// Holds the weights of a graph against a checkpoint: all there, of the right shape, and none left

@@ -5,16 +5,20 @@ use std::str::FromStr;
 
 /// A device by its name: `cpu`, `cuda`, `cuda:1`, `auto`, or `cuda:sm_90a` for an architecture to
 /// compile for without a device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, derive_more::Display, Default)]
 pub enum DeviceSpec {
     /// The processor.
     #[default]
+    #[display("cpu")]
     Cpu,
     /// The CUDA device of this number.
+    #[display("cuda:{_0}")]
     Cuda(u32),
     /// The first CUDA device where models run on it, else the processor.
+    #[display("auto")]
     Auto,
     /// A CUDA architecture.
+    #[display("cuda:{_0}")]
     Arch(Arch),
 }
 
@@ -34,17 +38,6 @@ impl FromStr for DeviceSpec {
             Some(("cuda", arch)) if arch.starts_with("sm_") => arch.parse().map(Self::Arch),
             Some(("cuda", number)) => number.parse().map(Self::Cuda).map_err(|_| expected()),
             _ => Err(expected()),
-        }
-    }
-}
-
-impl std::fmt::Display for DeviceSpec {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Cpu => f.write_str("cpu"),
-            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
-            Self::Auto => f.write_str("auto"),
-            Self::Arch(arch) => write!(f, "cuda:{arch}"),
         }
     }
 }

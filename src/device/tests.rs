@@ -20,7 +20,7 @@ fn without_a_driver_auto_is_the_processor_and_says_why() {
     let options = CudaOptions { faults, ..CudaOptions::default() };
     let (device, reason) = DeviceSpec::Auto.resolve_as(&options);
     assert_eq!(device, DeviceSpec::Cpu);
-    assert!(reason.unwrap().to_string().contains(CudaLibrary::Driver.name()));
+    assert!(reason.unwrap().to_string().contains(&CudaLibrary::Driver.to_string()));
     let opened = DeviceSpec::Auto.open_as(1, options).unwrap();
     assert!(matches!(opened.0, Opened::Cpu(_)));
     assert_eq!(DeviceSpec::Cpu.resolve(), (DeviceSpec::Cpu, None));
@@ -35,7 +35,7 @@ fn what_is_missing_for_a_device_asked_for_is_an_error_that_names_it() {
         let error = DeviceSpec::Cuda(3).open_as(1, options).unwrap_err();
         let OpenError::Cuda { ordinal: 3, source } = &error else { panic!("{error}") };
         // Without a driver at all, that is what is said first.
-        let expected = [library.name(), CudaLibrary::Driver.name()];
+        let expected = [library.to_string(), CudaLibrary::Driver.to_string()];
         assert!(expected.iter().any(|name| source.to_string().contains(name)), "{source}");
     }
     let arch = DeviceSpec::Arch(Arch { number: 90 }).open(1).unwrap();

@@ -80,22 +80,15 @@ impl EncoderPath {
 }
 
 /// An encoder of items, its weights loaded and its graphs captured.
+#[derive(derive_more::Debug)]
 pub struct Encoder<M> {
     model: M,
     paths: Vec<Path>,
     one_by_one: bool,
+    #[debug(skip)]
     log: Option<Box<dyn Write + Send>>,
     log_error: Option<std::io::Error>,
     ticker: Option<Ticker>,
-}
-
-impl<M: std::fmt::Debug> std::fmt::Debug for Encoder<M> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Encoder")
-            .field("model", &self.model)
-            .field("paths", &self.paths)
-            .finish_non_exhaustive()
-    }
 }
 
 impl<M: ItemEncoder> Encoder<M> {

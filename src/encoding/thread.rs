@@ -58,6 +58,8 @@ pub struct CallTicket {
     _interest: Arc<()>,
 }
 
+#[derive(derive_more::Debug)]
+#[debug("Call of {} items", items.len())]
 struct Call<M: ItemEncoder> {
     items: VecDeque<M::Item>,
     outputs: CallOutputs,
@@ -164,12 +166,6 @@ impl<M: ItemEncoder> EncoderHandle<M> {
     /// What is counted of calls, items and steps.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
-    }
-}
-
-impl<M: ItemEncoder> std::fmt::Debug for Call<M> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Call").field("items", &self.items.len()).finish_non_exhaustive()
     }
 }
 

@@ -2,20 +2,24 @@
 
 use super::config::{DecoderConfig, Family, RopeConfig, RopeScaling};
 use piecewise_ir::dtype::DType;
-use std::fmt;
 use std::str::FromStr;
+use strum::{Display, IntoStaticStr};
 
 /// A published model whose configuration is known here: to compile or measure it without a folder.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Display, IntoStaticStr)]
 #[non_exhaustive]
 pub enum Preset {
     /// `Qwen/Qwen3-0.6B`.
+    #[strum(serialize = "qwen3-0.6b")]
     Qwen3_0_6B,
     /// `meta-llama/Llama-3.2-1B`.
+    #[strum(serialize = "llama-3.2-1b")]
     Llama3_2_1B,
     /// `Qwen/Qwen3-8B`.
+    #[strum(serialize = "qwen3-8b")]
     Qwen3_8B,
     /// `meta-llama/Llama-3.1-8B`.
+    #[strum(serialize = "llama-3.1-8b")]
     Llama3_1_8B,
 }
 
@@ -37,12 +41,7 @@ impl Preset {
 
     /// What it is called: `qwen3-0.6b`.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Qwen3_0_6B => "qwen3-0.6b",
-            Self::Llama3_2_1B => "llama-3.2-1b",
-            Self::Qwen3_8B => "qwen3-8b",
-            Self::Llama3_1_8B => "llama-3.1-8b",
-        }
+        self.into()
     }
 
     /// What the published `config.json` and `generation_config.json` say.
@@ -79,12 +78,6 @@ impl Preset {
                 ..llama3(8.0)
             },
         }
-    }
-}
-
-impl fmt::Display for Preset {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

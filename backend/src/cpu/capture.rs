@@ -4,8 +4,8 @@ use super::device::CpuDevice;
 use super::program::{BoundCall, CpuProgram};
 use crate::binding;
 use crate::device::{BoundAddress, CaptureRule, DeviceError};
+use derive_more::{Deref, DerefMut};
 use piecewise_kernels::step::CaptureSupport;
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 /// A captured graph: calls with raw addresses and the sizes they were captured for. It keeps
@@ -20,8 +20,10 @@ pub struct CpuCaptured {
 
 /// A device inside a capture. What would allocate or wait fails; dropping it, also while
 /// unwinding, makes the device as it was before.
-#[derive(Debug)]
+#[derive(Debug, Deref, DerefMut)]
 pub struct CaptureScope<'a> {
+    #[deref(forward)]
+    #[deref_mut(forward)]
     device: &'a mut CpuDevice,
 }
 
@@ -64,19 +66,6 @@ impl<'a> CaptureScope<'a> {
         });
         let (ends, sizes) = (ends.collect(), sizes.to_vec());
         Ok(CpuCaptured { calls, ends, sizes })
-    }
-}
-
-impl Deref for CaptureScope<'_> {
-    type Target = CpuDevice;
-    fn deref(&self) -> &CpuDevice {
-        self.device
-    }
-}
-
-impl DerefMut for CaptureScope<'_> {
-    fn deref_mut(&mut self) -> &mut CpuDevice {
-        self.device
     }
 }
 

@@ -4,6 +4,7 @@ use super::library::LibraryError;
 use super::lt::LtError;
 use super::nvrtc::{Arch, NvrtcError};
 use crate::device::DeviceError;
+use derive_more::Display;
 
 /// CUDA_ERROR_OUT_OF_MEMORY.
 pub(super) const OUT_OF_MEMORY: u32 = 2;
@@ -95,19 +96,14 @@ pub enum CudaError {
 }
 
 /// A CUDA version as the driver and libraries number them: 13000 is 13.0.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Display, serde::Serialize)]
+#[display("{}.{}", self.major(), self.0 % 1000 / 10)]
 pub struct CudaVersion(pub u32);
 
 impl CudaVersion {
     /// 12 of 12.4.
     pub fn major(self) -> u32 {
         self.0 / 1000
-    }
-}
-
-impl std::fmt::Display for CudaVersion {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}.{}", self.major(), self.0 % 1000 / 10)
     }
 }
 

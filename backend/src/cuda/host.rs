@@ -13,18 +13,14 @@ struct HostPage(#[expect(dead_code, reason = "read by the block's address")] [u8
 
 /// A pinned, zeroed block. The memory is the process's own and not the driver's: a context that
 /// another device of the process resets takes the pinning with it, and the bytes stay.
+#[derive(derive_more::Debug)]
+#[debug("PinnedBlock({bytes} bytes)")]
 pub(super) struct PinnedBlock {
     context: Arc<Context>,
     /// Not touched but by `start`.
     _pages: Vec<HostPage>,
     start: NonNull<u8>,
     bytes: usize,
-}
-
-impl std::fmt::Debug for PinnedBlock {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PinnedBlock").field("bytes", &self.bytes).finish_non_exhaustive()
-    }
 }
 
 // SAFETY: the block belongs to this value alone; the driver's copies are ordered by events that

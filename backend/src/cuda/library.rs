@@ -1,5 +1,6 @@
 //! Shared libraries found at run time: by configured folders first, then by the loader's rules.
 
+use derive_more::Display;
 use libloading::Library;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -17,27 +18,21 @@ pub fn library_dirs(extra: &[PathBuf]) -> Vec<PathBuf> {
 }
 
 /// A library of the toolkit.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Display, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CudaLibrary {
     /// The driver, which comes with the GPU's kernel module.
+    #[display("CUDA driver")]
     Driver,
     /// The run-time compiler.
+    #[display("NVRTC")]
     Nvrtc,
     /// The matrix product library.
+    #[display("cuBLASLt")]
     CublasLt,
 }
 
 impl CudaLibrary {
-    /// Its name for people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Driver => "CUDA driver",
-            Self::Nvrtc => "NVRTC",
-            Self::CublasLt => "cuBLASLt",
-        }
-    }
-
     /// The file names that the loader is asked for, in order. A driver is never looked up without
     /// its version: that file may be the toolkit's stub, which has no device.
     fn soname_stem(self) -> (&'static str, &'static [&'static str]) {
@@ -74,12 +69,6 @@ impl CudaLibrary {
                  folder in `cuda.library_dirs` or PIECEWISE_CUDA_LIBRARY_DIRS"
             }
         }
-    }
-}
-
-impl std::fmt::Display for CudaLibrary {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
     }
 }
 

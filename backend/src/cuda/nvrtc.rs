@@ -2,6 +2,8 @@
 
 use super::library::{CudaLibrary, LibraryError, Opened, library_api, open};
 use cudarc::nvrtc::sys::nvrtcProgram;
+use derive_more::Display;
+use serde::{Deserialize, Serialize};
 use std::ffi::{CString, c_char, c_int};
 use std::path::PathBuf;
 
@@ -28,8 +30,9 @@ library_api! {
 /// capability alone where kernels use them (`sm_90a`: `wgmma`). Such code runs on every device of the
 /// capability, and code of `sm_90` on no other one either, so that there is one name for both.
 #[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Display, Serialize, Deserialize,
 )]
+#[display("sm_{number}{}", if *self == Self::HOPPER { "a" } else { "" })]
 pub struct Arch {
     /// The compute capability times ten: 90.
     pub number: u32,
@@ -70,12 +73,6 @@ impl Arch {
     /// Whether kernels can wait for their predecessor by themselves (Hopper and later).
     pub fn has_programmatic_launch(self) -> bool {
         self.number >= 90
-    }
-}
-
-impl std::fmt::Display for Arch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "sm_{}{}", self.number, if *self == Self::HOPPER { "a" } else { "" })
     }
 }
 

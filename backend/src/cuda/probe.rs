@@ -19,7 +19,12 @@ pub struct DriverReport {
 }
 
 /// A GPU as the driver describes it.
-#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, derive_more::Display, serde::Serialize)]
+#[display(
+    "{name}, {arch}, {multiprocessors} SMs, {:.1} GiB, {:.0} MiB L2",
+    *bytes as f64 / f64::from(1u32 << 30),
+    *l2_bytes as f64 / f64::from(1u32 << 20)
+)]
 pub struct DeviceReport {
     /// From 0, as `cuda:N` names it.
     pub ordinal: u32,
@@ -256,18 +261,6 @@ impl CudaProbe {
 /// What runs on a device without NVRTC.
 const FILLED_CACHE_ONLY: &str = "models run on cuda:0 only from a filled cache, because NVRTC is \
                                  missing: fill it with `piecewise compile` where there is NVRTC";
-
-impl std::fmt::Display for DeviceReport {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let gib = self.bytes as f64 / f64::from(1u32 << 30);
-        let l2_mib = self.l2_bytes as f64 / f64::from(1u32 << 20);
-        write!(
-            f,
-            "{}, {}, {} SMs, {gib:.1} GiB, {l2_mib:.0} MiB L2",
-            self.name, self.arch, self.multiprocessors
-        )
-    }
-}
 
 impl std::fmt::Display for CudaProbe {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -387,7 +387,7 @@ fn missing_libraries_are_named() {
         options.faults.miss(library);
         let error = CudaDevice::open(options, OpRegistry::new()).unwrap_err();
         // Without a driver at all, that is what is said first.
-        let expected = [library.name(), CudaLibrary::Driver.name()];
+        let expected = [library.to_string(), CudaLibrary::Driver.to_string()];
         let text = error.to_string();
         assert!(expected.iter().any(|name| text.contains(name)), "{text}");
     }

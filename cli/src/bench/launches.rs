@@ -13,7 +13,7 @@ use std::str::FromStr;
 
 /// `NAME` or `NAME@PART`: launches of a kernel, `*` standing for any letters, whose module path
 /// contains `PART`.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, derive_more::Display)]
 pub(super) struct LaunchPattern {
     text: String,
 }
@@ -25,12 +25,6 @@ impl FromStr for LaunchPattern {
             ("", _) | (_, "") => Err(format!("`{text}` names no launch; write NAME or NAME@PART")),
             _ => Ok(Self { text: text.to_owned() }),
         }
-    }
-}
-
-impl std::fmt::Display for LaunchPattern {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.text)
     }
 }
 

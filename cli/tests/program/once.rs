@@ -33,7 +33,7 @@ fn nothing_is_planned_or_lowered_twice() {
     let model = ["--model", MODEL];
     let of_model = |command: &[&'static str]| [command, &model, &SETTINGS].concat();
     let generate = of_model(&["generate", "--prompt", "a", "--max-tokens", "2"]);
-    let inspect = of_model(&["inspect", "--sizes"]);
+    let sizes = of_model(&["inspect", "--sizes"]);
     let compile = of_model(&["compile"]);
     let (budget, no_cache) = (["--memory-budget", "64MiB"], ["--no-cache"]);
     let (dumps, html) = (["--dump-dir", &dump], ["--html", &page]);
@@ -49,7 +49,7 @@ fn nothing_is_planned_or_lowered_twice() {
             ],
         ),
         (
-            &inspect,
+            &sizes,
             &[
                 &[],
                 &[&budget[..], &html, &dumps].concat(),
@@ -66,6 +66,14 @@ fn nothing_is_planned_or_lowered_twice() {
             // Five unique pieces and split ops, at one size or more.
             assert!(pieces.len() > 5 && pieces.values().all(|&n| n == 1), "{args:?}: {pieces:?}");
         }
+    }
+    // Without sizes it shows the plan alone.
+    let inspect = of_model(&["inspect"]);
+    for flags in [&[][..], &budget, &no_cache, &dumps, &[&no_cache[..], &html, &dumps].concat()] {
+        let args = [&inspect, flags].concat();
+        let (passes, pieces) = counted(&args);
+        assert!(passes.len() >= 9 && passes.values().all(|&n| n == 1), "{args:?}: {passes:?}");
+        assert!(pieces.values().all(|&n| n == 1), "{args:?}: {pieces:?}");
     }
     let bench = ["bench", "--model", MODEL, "--batch", "1", "--context", "16", "--steps", "2"];
     let cached = [&bench[..], &["--cache-dir", &cache]].concat();

@@ -23,7 +23,6 @@ use crate::types::{IntoShape, Shape, TensorType};
 use crate::weight::Recipe;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::ops::Deref;
 use std::panic::Location;
 
 type WeightDTypes = Box<dyn Fn(&str) -> Option<DType>>;
@@ -55,14 +54,10 @@ struct State {
 /// assert_eq!(graph.weights().len(), 2);
 /// # Ok::<(), piecewise_ir::builder::BuildErrors>(())
 /// ```
+#[derive(derive_more::Debug)]
+#[debug("Builder")]
 pub struct Builder {
     state: RefCell<State>,
-}
-
-impl std::fmt::Debug for Builder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Builder").finish_non_exhaustive()
-    }
 }
 
 impl Builder {
@@ -391,8 +386,9 @@ impl Builder {
 
 /// A builder inside a scope, until it is dropped.
 #[must_use = "the scope ends where this is dropped: bind it to a name such as `_scope`"]
-#[derive(Debug)]
+#[derive(Debug, derive_more::Deref)]
 pub struct Scope<'b> {
+    #[deref(forward)]
     builder: &'b Builder,
 }
 
@@ -411,13 +407,6 @@ impl<'b> Scope<'b> {
     /// [`Builder::state`], living as long as the builder.
     pub fn state(&self, name: &str, dtype: DType, shape: impl IntoShape) -> Tensor<'b> {
         self.builder.state(name, dtype, shape)
-    }
-}
-
-impl Deref for Scope<'_> {
-    type Target = Builder;
-    fn deref(&self) -> &Builder {
-        self.builder
     }
 }
 

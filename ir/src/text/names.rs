@@ -1,6 +1,6 @@
 //! Names and strings: bare where the lexer reads them back as one word, quoted otherwise.
 
-use std::fmt::{self, Write};
+use std::fmt::{self, Display, Write};
 
 /// Whether `c` may start a word: a keyword, a symbol, an op.
 pub(super) fn starts_word(c: char) -> bool {
@@ -18,32 +18,22 @@ pub(super) fn continues_name(c: char) -> bool {
 }
 
 /// A symbol or an attribute key: a word, or a string if it is none.
-pub(super) struct Word<'a>(pub(super) &'a str);
-
-impl fmt::Display for Word<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bare = self.0.starts_with(starts_word) && self.0.chars().all(continues_word);
-        if bare { f.write_str(self.0) } else { Quoted(self.0).fmt(f) }
-    }
+pub(super) fn printed_word(text: &str) -> impl Display {
+    let bare = text.starts_with(starts_word) && text.chars().all(continues_word);
+    fmt::from_fn(move |f| if bare { f.write_str(text) } else { quoted(text).fmt(f) })
 }
 
 /// What follows `%` or `@`: a bare name, or a string if it is none.
-pub(super) struct Name<'a>(pub(super) &'a str);
-
-impl fmt::Display for Name<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bare = !self.0.is_empty() && self.0.chars().all(continues_name);
-        if bare { f.write_str(self.0) } else { Quoted(self.0).fmt(f) }
-    }
+pub(super) fn printed_name(text: &str) -> impl Display {
+    let bare = !text.is_empty() && text.chars().all(continues_name);
+    fmt::from_fn(move |f| if bare { f.write_str(text) } else { quoted(text).fmt(f) })
 }
 
 /// A string in quotes, with escapes where the lexer needs them.
-pub(super) struct Quoted<'a>(pub(super) &'a str);
-
-impl fmt::Display for Quoted<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+pub(super) fn quoted(text: &str) -> impl Display {
+    fmt::from_fn(move |f| {
         f.write_char('"')?;
-        for c in self.0.chars() {
+        for c in text.chars() {
             match c {
                 '"' => f.write_str("\\\"")?,
                 '\\' => f.write_str("\\\\")?,
@@ -55,5 +45,5 @@ impl fmt::Display for Quoted<'_> {
             }
         }
         f.write_char('"')
-    }
+    })
 }

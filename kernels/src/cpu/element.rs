@@ -1,20 +1,21 @@
 //! The three float element types, and slices whose element type is known at run time.
 
-use std::fmt;
-
 use half::{bf16, f16};
 
 use super::scratch::Shared;
 use super::simd::{MAX_LANES, Simd};
 
 /// Float element types the CPU kernels read and write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, derive_more::Display, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FloatType {
     /// IEEE binary32.
+    #[display("f32")]
     F32,
     /// IEEE binary16.
+    #[display("f16")]
     F16,
     /// bfloat16: the upper half of a binary32.
+    #[display("bf16")]
     Bf16,
 }
 
@@ -25,16 +26,6 @@ impl FloatType {
             FloatType::F32 => 4,
             FloatType::F16 | FloatType::Bf16 => 2,
         }
-    }
-}
-
-impl fmt::Display for FloatType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            FloatType::F32 => "f32",
-            FloatType::F16 => "f16",
-            FloatType::Bf16 => "bf16",
-        })
     }
 }
 

@@ -36,7 +36,7 @@ mod avx512;
 mod portable;
 mod vector;
 
-use std::fmt;
+use derive_more::Display;
 use std::sync::OnceLock;
 
 #[cfg(target_arch = "x86_64")]
@@ -48,15 +48,18 @@ pub(crate) use vector::{Kernel, MAX_LANES, Simd};
 ///
 /// The set is part of what identifies results: two sets may differ in the last bits (they sum in
 /// different lanes), one set never does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Display, Clone, Copy, PartialEq, Eq)]
 pub struct Isa(Level);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Display, Clone, Copy, PartialEq, Eq)]
 enum Level {
     #[cfg(target_arch = "x86_64")]
+    #[display("avx512")]
     Avx512(Avx512),
     #[cfg(target_arch = "x86_64")]
+    #[display("avx2")]
     Avx2(Avx2),
+    #[display("portable")]
     Portable(Portable),
 }
 
@@ -107,17 +110,5 @@ impl Isa {
             Level::Avx2(set) => set.enabled(kernel),
             Level::Portable(set) => kernel.run(set),
         }
-    }
-}
-
-impl fmt::Display for Isa {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512(_) => "avx512",
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2(_) => "avx2",
-            Level::Portable(_) => "portable",
-        })
     }
 }

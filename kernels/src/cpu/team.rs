@@ -34,6 +34,8 @@ struct Padded(AtomicUsize);
 ///
 /// Each thread takes the blocks of its own share first, the same in every step, so that weights
 /// stay in its caches; then what others left.
+#[derive(derive_more::Debug)]
+#[debug("Team({} threads)", shares.len())]
 pub struct Team {
     job: UnsafeCell<Job>,
     /// Counts jobs, so that no thread joins one twice.
@@ -230,12 +232,6 @@ impl Team {
                 unsafe { call(closure, worker, block) };
             }
         }
-    }
-}
-
-impl std::fmt::Debug for Team {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Team").field("threads", &self.shares.len()).finish_non_exhaustive()
     }
 }
 

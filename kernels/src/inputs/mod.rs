@@ -101,7 +101,8 @@ pub type FillInput =
     dyn Fn(&BatchView<'_>, &mut InputWriter<'_>) -> Result<(), String> + Send + Sync;
 
 /// An input that is filled for each step. A clone is the same declaration.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("StepInput(\"{role}\": {self})")]
 pub struct StepInput {
     role: Cow<'static, str>,
     dtype: DType,
@@ -203,12 +204,6 @@ impl std::fmt::Display for StepInput {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let shape: Vec<_> = self.shape.iter().map(Extent::to_string).collect();
         write!(f, "{}[{}] padded with {}", self.dtype, shape.join(","), self.padding.to_f64())
-    }
-}
-
-impl std::fmt::Debug for StepInput {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "StepInput(\"{}\": {self})", self.role)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Row programs as data: what a kernel image of a region holds.
 
 use super::elementwise::LINES_BYTES;
+use derive_more::Display;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_ir::op::{BinaryOp, CompareOp, ReduceOp, UnaryOp};
@@ -62,7 +63,8 @@ pub struct Place {
 }
 
 /// The loops of a step inside one row, outermost first. The last is the line.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Display, Serialize, Deserialize)]
+#[display("[{}{}]", if *fold_rows { "rows " } else { "" }, joined(extents))]
 pub struct Nest {
     /// Extents; at least one.
     pub extents: Vec<u64>,
@@ -72,7 +74,8 @@ pub struct Nest {
 }
 
 /// How a step walks over a place: strides for the loops of its nest.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Display, Serialize, Deserialize)]
+#[display("p{place}+{offset}[{}]", joined(strides))]
 pub struct Access {
     /// Index of the place.
     pub place: u32,
@@ -82,22 +85,33 @@ pub struct Access {
     pub strides: Vec<u64>,
 }
 
+fn joined(numbers: &[u64]) -> String {
+    numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
+}
+
 /// An elementwise operation.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Display, Serialize, Deserialize)]
 pub enum MapOp {
     /// One operand.
+    #[display("{}", _0.mnemonic())]
     Unary(UnaryOp),
     /// Two operands of one dtype.
+    #[display("{}", _0.mnemonic())]
     Binary(BinaryOp),
     /// Two operands of one dtype; the result is bool.
+    #[display("{}", _0.mnemonic())]
     Compare(CompareOp),
     /// Condition, if true, if false.
+    #[display("select")]
     Select,
     /// Rounding to the result's dtype; a copy where the dtype is the same.
+    #[display("cast")]
     Cast,
     /// The index along the line; no operand.
+    #[display("index")]
     Index,
     /// The number of the row; no operand.
+    #[display("row_number")]
     RowNumber,
 }
 

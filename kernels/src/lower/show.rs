@@ -1,6 +1,6 @@
 //! Row programs as text, for dumps.
 
-use super::row_program::{Access, ArgDecl, ArgKind, MapOp, Nest, PlaceKind, RowProgram, RowStep};
+use super::row_program::{ArgDecl, ArgKind, PlaceKind, RowProgram, RowStep};
 use piecewise_ir::entity::Entity;
 use std::fmt::{Display, Formatter, Result};
 
@@ -74,35 +74,4 @@ impl Display for RowStep {
             }
         }
     }
-}
-
-impl Display for MapOp {
-    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        f.write_str(match self {
-            Self::Unary(op) => op.mnemonic(),
-            Self::Binary(op) => op.mnemonic(),
-            Self::Compare(op) => op.mnemonic(),
-            Self::Select => "select",
-            Self::Cast => "cast",
-            Self::Index => "index",
-            Self::RowNumber => "row_number",
-        })
-    }
-}
-
-impl Display for Nest {
-    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let rows = if self.fold_rows { "rows " } else { "" };
-        write!(f, "[{rows}{}]", joined(&self.extents))
-    }
-}
-
-impl Display for Access {
-    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        write!(f, "p{}+{}[{}]", self.place, self.offset, joined(&self.strides))
-    }
-}
-
-fn joined(numbers: &[u64]) -> String {
-    numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
 }

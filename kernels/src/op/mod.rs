@@ -25,14 +25,9 @@ pub struct OpRegistry {
 /// Counts the rows of one kind that a batch brings.
 pub type CountRows = dyn Fn(&BatchView<'_>) -> u64 + Send + Sync;
 
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("RowCounter")]
 struct RowCounter(Arc<CountRows>);
-
-impl std::fmt::Debug for RowCounter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("RowCounter")
-    }
-}
 
 /// Two ops that declare inputs of one role.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

@@ -50,8 +50,10 @@ impl Changes {
 }
 
 /// Hands the diff of each pass that changed something to a sink.
+#[derive(derive_more::Debug)]
 pub struct PrintChanged<W> {
     changes: Changes,
+    #[debug(skip)]
     sink: W,
 }
 
@@ -59,12 +61,6 @@ impl<W: FnMut(String)> PrintChanged<W> {
     /// Texts are made by `print`.
     pub fn new(print: PrintModule, sink: W) -> Self {
         Self { changes: Changes::new(print), sink }
-    }
-}
-
-impl<W> std::fmt::Debug for PrintChanged<W> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PrintChanged").finish_non_exhaustive()
     }
 }
 
@@ -85,8 +81,10 @@ impl<W: FnMut(String)> Observer for PrintChanged<W> {
 
 /// Hands a line for each pass to a sink: its number, its name, and whether it ran and changed
 /// something.
+#[derive(derive_more::Debug)]
 pub struct BisectLog<W> {
     changes: Changes,
+    #[debug(skip)]
     sink: W,
 }
 
@@ -94,12 +92,6 @@ impl<W: FnMut(String)> BisectLog<W> {
     /// Texts are made by `print`.
     pub fn new(print: PrintModule, sink: W) -> Self {
         Self { changes: Changes::new(print), sink }
-    }
-}
-
-impl<W> std::fmt::Debug for BisectLog<W> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("BisectLog").finish_non_exhaustive()
     }
 }
 

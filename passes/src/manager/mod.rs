@@ -53,20 +53,15 @@ impl RunReport {
 }
 
 /// Runs passes in order over a module.
+#[derive(derive_more::Debug)]
 pub struct PassManager<'a> {
+    #[debug("{:?}", passes.iter().map(|pass| pass.name()).collect::<Vec<_>>())]
     passes: Vec<Box<dyn Pass>>,
+    #[debug(skip)]
     verifier: Verifier<'a>,
+    #[debug("{}", observers.len())]
     observers: Vec<Box<dyn Observer + 'a>>,
     only_first: Option<usize>,
-}
-
-impl std::fmt::Debug for PassManager<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PassManager")
-            .field("passes", &self.passes.iter().map(|pass| pass.name()).collect::<Vec<_>>())
-            .field("observers", &self.observers.len())
-            .finish()
-    }
 }
 
 impl<'a> PassManager<'a> {

@@ -68,19 +68,15 @@ impl Observer for StopAfter {
 }
 
 /// Hands the text of the module to a sink after one pass, or after every pass.
+#[derive(derive_more::Debug)]
 pub struct PrintAfter<W> {
     /// The pass; all passes if `None`.
     pub pass: Option<String>,
     /// Gives the text of a module.
     pub print: PrintModule,
     /// Takes the name of the pass and the text.
+    #[debug(skip)]
     pub sink: W,
-}
-
-impl<W> std::fmt::Debug for PrintAfter<W> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PrintAfter").field("pass", &self.pass).finish_non_exhaustive()
-    }
 }
 
 impl<W: FnMut(&'static str, String)> Observer for PrintAfter<W> {

@@ -74,7 +74,8 @@ impl PassReport {
 }
 
 /// One decision of a pass that its result alone does not explain.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, derive_more::Display, serde::Serialize)]
+#[display("{place}: {what}: {why}")]
 pub struct Remark {
     /// What was or was not done.
     pub what: String,
@@ -83,10 +84,4 @@ pub struct Remark {
     pub place: String,
     /// For what reason.
     pub why: String,
-}
-
-impl std::fmt::Display for Remark {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}: {}", self.place, self.what, self.why)
-    }
 }

@@ -13,15 +13,10 @@ struct Entry {
 }
 
 /// Passes by name.
-#[derive(Default)]
+#[derive(Default, derive_more::Debug)]
+#[debug("{:?}", entries.keys().collect::<Vec<_>>())]
 pub struct Registry {
     entries: BTreeMap<&'static str, Entry>,
-}
-
-impl std::fmt::Debug for Registry {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.entries.keys()).finish()
-    }
 }
 
 impl Registry {

@@ -10,16 +10,16 @@ use super::{CostPath, MonotoneCurve, PathCosts, StepCosts};
 use crate::error::PlannerError;
 use crate::traffic::MAX_STEP_TOKENS;
 
-/// One measurement.
+/// How long a step of one size took in one of the ways to run it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CostPoint {
-    /// How the step ran.
+    /// Which of the ways it was.
     pub path: CostPath,
     /// Its tokens: the capture size of a replay (sequences times query length of a decode), the
     /// exact count of a launched step.
     pub tokens: u32,
-    /// Microseconds of the step.
+    /// Microseconds that the step took.
     pub us: f64,
     /// Bytes that the captured graph keeps.
     #[serde(default, skip_serializing_if = "Option::is_none")]

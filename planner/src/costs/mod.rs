@@ -20,7 +20,7 @@ use crate::error::PlannerError;
 pub enum CostPath {
     /// Captured pieces are replayed, split ops run between them.
     Piecewise,
-    /// One captured graph is replayed.
+    /// One captured graph is replayed, split ops included.
     Full,
     /// Launched one by one at the exact count.
     Launched,
@@ -29,7 +29,7 @@ pub enum CostPath {
 /// The costs of one way to run a step, each a function of tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PathCosts {
-    /// Nanoseconds of a step.
+    /// How long a step takes, in nanoseconds.
     pub step_ns: MonotoneCurve,
     /// Bytes that a captured graph of this size keeps.
     pub memory_bytes: Option<MonotoneCurve>,
@@ -47,11 +47,11 @@ impl PathCosts {
 /// The costs of every way to run a step; a way that is absent was not measured.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StepCosts {
-    /// Replayed in pieces.
+    /// Of replaying pieces, with split ops launched between them.
     pub piecewise: Option<PathCosts>,
-    /// Replayed as one graph.
+    /// Of replaying the whole step as one graph.
     pub full: Option<PathCosts>,
-    /// Launched at the exact count.
+    /// Of launching at the exact count, without padding.
     pub launched: Option<PathCosts>,
     /// Where the costs come from, for reports.
     pub origin: String,

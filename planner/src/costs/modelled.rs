@@ -15,9 +15,9 @@ use crate::traffic::MAX_STEP_TOKENS;
 /// follows from `p = 12 layers width^2`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelledCosts {
-    /// Parameters of the model.
+    /// How many weights each step reads, experts and embeddings not told apart.
     pub parameters: f64,
-    /// 2 for bf16.
+    /// Bytes that a weight takes as it is read: 2 for bf16.
     pub bytes_per_parameter: f64,
     /// Layers; each has one split op and [`ModelledCosts::launches_per_layer`] launches.
     pub layers: u32,

@@ -11,6 +11,8 @@ use piecewise_ir::module::Module;
 use std::sync::Arc;
 
 /// What a running model compiles with, on any thread.
+#[derive(derive_more::Debug)]
+#[debug("LateCompiler for {}", compiler.target())]
 pub struct LateCompiler {
     /// The planned module.
     pub module: Arc<Module>,
@@ -18,14 +20,6 @@ pub struct LateCompiler {
     pub compiler: Box<dyn Compiler>,
     /// Where what is compiled is kept.
     pub store: Arc<dyn Store>,
-}
-
-impl std::fmt::Debug for LateCompiler {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LateCompiler")
-            .field("target", &self.compiler.target())
-            .finish_non_exhaustive()
-    }
 }
 
 impl LateCompiler {

@@ -4,8 +4,8 @@ use crate::mode::{GraphMode, Level};
 use crate::pipeline::plan;
 use crate::sizes::SizeList;
 use crate::stats::Statistics;
-use piecewise_backend::artifact::{Arg, ArgRef};
-use piecewise_backend::compiler::{Entry, StoreError};
+use piecewise_backend::artifact::{Arg, ArgRef, Digest};
+use piecewise_backend::compiler::{Claim, Entry, StoreError};
 use piecewise_backend::cpu::CpuCompiler;
 use piecewise_backend::store::{MemoryEntry, MemoryStore};
 use piecewise_cache::{Cache, CacheOptions};
@@ -15,6 +15,7 @@ use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 type Entries = BTreeMap<(&'static str, Digest), MemoryEntry>;
 

@@ -29,14 +29,9 @@ pub struct BoundInput {
     pub input: StepInput,
 }
 
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("CountOwn")]
 struct CountOwn(Arc<CountRows>);
-
-impl std::fmt::Debug for CountOwn {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("CountOwn")
-    }
-}
 
 /// The roles of a graph's inputs and outputs.
 #[derive(Clone, Debug)]

@@ -12,31 +12,22 @@ use toml::{Table, Value};
 const LARGEST_FILE: u64 = 1 << 20;
 
 /// Where a value came from.
-#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, derive_more::Display, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     /// Nobody set it.
+    #[display("default")]
     Default,
     /// The TOML file of this path.
     File(String),
     /// A flag of the command line.
     Flag(String),
     /// The program that uses the library.
+    #[display("set by the program")]
     Program,
     /// Nobody set it, and it follows from this.
+    #[display("from {_0}")]
     Derived(String),
-}
-
-impl std::fmt::Display for Source {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Default => f.write_str("default"),
-            Self::File(path) => f.write_str(path),
-            Self::Flag(flag) => f.write_str(flag),
-            Self::Program => f.write_str("set by the program"),
-            Self::Derived(from) => write!(f, "from {from}"),
-        }
-    }
 }
 
 /// Layers put on each other.

@@ -232,7 +232,7 @@ const REMOTE_TIMEOUT_MS: NonZeroU64 = NonZeroU64::new(5000).unwrap();
 
 /// The address of an object store. Settings are shown and logged, so it holds no user, password,
 /// query or fragment.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, PartialEq, Eq, Debug, derive_more::Into, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct RemoteUrl(String);
 
@@ -252,12 +252,6 @@ impl TryFrom<String> for RemoteUrl {
             false => Err("an address is shown to everybody: leave out user, password, query and \
                           fragment; credentials come from the environment"),
         }
-    }
-}
-
-impl From<RemoteUrl> for String {
-    fn from(url: RemoteUrl) -> Self {
-        url.0
     }
 }
 

@@ -10,14 +10,8 @@ use piecewise_backend::device::Device;
 use std::time::{Duration, Instant};
 
 /// A request's number; never used twice by an engine.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, derive_more::Display)]
 pub struct RequestId(pub(super) u64);
-
-impl std::fmt::Display for RequestId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.0)
-    }
-}
 
 /// Rows to stand for tokens.
 #[derive(Debug)]

@@ -65,16 +65,12 @@ pub(super) enum Schedule {
 }
 
 /// Why no step could be planned.
+#[derive(derive_more::From)]
 enum Unplanned {
     /// A running sequence finds no page.
     NoPages(RequestId, PoolFull),
+    #[from]
     Device(DeviceError),
-}
-
-impl From<DeviceError> for Unplanned {
-    fn from(error: DeviceError) -> Self {
-        Self::Device(error)
-    }
 }
 
 impl<D: Device> BatchingEngine<D> {

@@ -8,19 +8,14 @@ use piecewise_backend::device::Device;
 use std::time::Instant;
 
 /// Who watches an engine.
-#[derive(Default)]
+#[derive(Default, derive_more::Debug)]
+#[debug("Watchers")]
 pub(super) struct Watchers {
     pub(super) ticker: Option<Ticker>,
     pub(super) metrics: Option<Metrics>,
     pub(super) published: Option<Instant>,
     pub(super) kv: Option<KvObserver>,
     pub(super) traces: Option<TraceObserver>,
-}
-
-impl std::fmt::Debug for Watchers {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Watchers").finish_non_exhaustive()
-    }
 }
 
 impl<D: Device> BatchingEngine<D> {

@@ -7,14 +7,8 @@ use piecewise_ir::graph::Graph;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The number of rows that were added together; never used twice by an engine.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, derive_more::Display)]
 pub struct RowsId(u64);
-
-impl std::fmt::Display for RowsId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.0)
-    }
-}
 
 /// Why rows can't be taken.
 #[derive(Debug, thiserror::Error)]

@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 const BARE_SUBMITS: usize = 15;
 
 /// A model with sequences to measure it on.
+#[derive(derive_more::Debug)]
+#[debug("ModelTimer of {} sequences, {model:?}", tables.len())]
 pub struct ModelTimer<D: MeasuredDevice> {
     model: CompiledModel<D>,
     batch: BatchBuffers,
@@ -243,16 +245,6 @@ impl<D: MeasuredDevice> StepTimer for ModelTimer<D> {
 
     fn device_model(&self) -> String {
         self.model.device().model()
-    }
-}
-
-impl<D: MeasuredDevice> std::fmt::Debug for ModelTimer<D> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let sequences = self.tables.len();
-        f.debug_struct("ModelTimer")
-            .field("model", &self.model)
-            .field("sequences", &sequences)
-            .finish_non_exhaustive()
     }
 }
 

@@ -76,6 +76,8 @@ use std::sync::Arc;
 
 /// A model compiled for a device: `Send`, used by one thread at a time, one stream, at most two
 /// steps submitted.
+#[derive(derive_more::Debug)]
+#[debug("CompiledModel on {}, {} graphs, {memory:?}", device.describe(), graphs.ready_count())]
 pub struct CompiledModel<D: Device> {
     // Captured graphs and programs go before the device that they live on.
     graphs: GraphSet<D::Captured>,
@@ -175,16 +177,6 @@ impl<D: Device> CompiledModel<D> {
     /// The steps that were traced and read since this was last asked.
     pub fn take_traces(&mut self) -> Vec<StepTrace> {
         self.tracer.as_mut().map_or(Vec::new(), |tracer| std::mem::take(&mut tracer.done))
-    }
-}
-
-impl<D: Device> std::fmt::Debug for CompiledModel<D> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CompiledModel")
-            .field("device", &self.device.describe())
-            .field("memory", &self.memory)
-            .field("graphs", &self.graphs.ready_count())
-            .finish_non_exhaustive()
     }
 }
 

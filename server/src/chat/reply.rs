@@ -47,6 +47,8 @@ impl ReplyDelta {
 }
 
 /// Reads a reply as it comes; a whole one is pushed at once, with the same outcome.
+#[derive(derive_more::Debug)]
+#[debug("ReplyParser of {format:?}")]
 pub struct ReplyParser {
     format: ReplyFormat,
     tags: Tags,
@@ -68,12 +70,6 @@ enum Calls {
     List(CallList),
     #[cfg(feature = "tools")]
     Parsed(ToolCalls),
-}
-
-impl std::fmt::Debug for ReplyParser {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ReplyParser").field("format", &self.format).finish_non_exhaustive()
-    }
 }
 
 impl ReplyFormat {

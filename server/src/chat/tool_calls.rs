@@ -48,15 +48,11 @@ pub(super) fn names() -> Vec<String> {
 }
 
 /// The calls of one reply.
+#[derive(derive_more::Debug)]
+#[debug("ToolCalls of {} tools", tools.len())]
 pub(super) struct ToolCalls {
     parser: Box<dyn ToolParser>,
     tools: Vec<Tool>,
-}
-
-impl std::fmt::Debug for ToolCalls {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ToolCalls").field("tools", &self.tools.len()).finish_non_exhaustive()
-    }
 }
 
 impl ToolCalls {

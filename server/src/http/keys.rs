@@ -3,7 +3,8 @@
 use std::path::Path;
 
 /// The keys of those who may ask; without one, everybody may.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, derive_more::Debug)]
+#[debug("ApiKeys({})", _0.len())]
 pub struct ApiKeys(Vec<blake3::Hash>);
 
 impl ApiKeys {
@@ -43,12 +44,6 @@ impl ApiKeys {
 /// Whether something is in a list; each is compared, whichever is equal.
 fn is_among<T: PartialEq>(list: &[T], wanted: &T) -> bool {
     list.iter().fold(false, |found, one| found | (one == wanted))
-}
-
-impl std::fmt::Debug for ApiKeys {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ApiKeys({})", self.0.len())
-    }
 }
 
 #[cfg(test)]

@@ -93,11 +93,7 @@ impl<'t> Parser<'t> {
     }
 
     pub(super) fn eat(&mut self, c: char) -> bool {
-        let found = *self.peek() == Token::Punct(c);
-        if found {
-            self.advance();
-        }
-        found
+        self.eat_token(&Token::Punct(c))
     }
 
     pub(super) fn expect(&mut self, c: char) -> Parsed<()> {
@@ -105,7 +101,11 @@ impl<'t> Parser<'t> {
     }
 
     pub(super) fn eat_word(&mut self, word: &str) -> bool {
-        let found = *self.peek() == Token::Word(word);
+        self.eat_token(&Token::Word(word))
+    }
+
+    fn eat_token(&mut self, token: &Token<'_>) -> bool {
+        let found = self.peek() == token;
         if found {
             self.advance();
         }

@@ -7,7 +7,7 @@ use crate::dtype::DType;
 use crate::entity::{Entity, Node, Symbol, Value};
 use crate::graph::{Graph, InputDecl, Loc};
 use crate::literal::Scalar;
-use crate::text::names::{Name, Quoted};
+use crate::text::names::{printed_name, quoted};
 use crate::text::scalar;
 
 /// Which findings can point into a graph's text.
@@ -39,7 +39,7 @@ impl<'g> Scope<'g> {
         let mut scope = Self { graph, anchors, names: vec![None; graph.value_count()] };
         for (i, input) in graph.inputs().iter().enumerate() {
             let name = match mode {
-                Mode::Listing => format!("%{}", Name(&input.name)),
+                Mode::Listing => format!("%{}", printed_name(&input.name)),
                 Mode::Canonical => format!("%{i}"),
             };
             scope.define(input.value, name);
@@ -109,7 +109,7 @@ impl Printer {
     /// ` @name`, if the graph has one that counts.
     pub(super) fn graph_name(&mut self, graph: &Graph) {
         if self.mode == Mode::Listing && !graph.name.is_empty() {
-            self.put(format_args!(" @{}", Name(&graph.name)));
+            self.put(format_args!(" @{}", printed_name(&graph.name)));
         }
     }
 
@@ -143,7 +143,7 @@ impl Printer {
             self.begin();
             self.declared(scope, "state", state.value);
             if self.mode == Mode::Listing {
-                self.put(format_args!(" = {}", Quoted(&state.name)));
+                self.put(format_args!(" = {}", quoted(&state.name)));
             }
             self.role(state.role.as_deref());
             self.end();
@@ -195,7 +195,7 @@ impl Printer {
 
     fn role(&mut self, role: Option<&str>) {
         if let (Mode::Listing, Some(role)) = (self.mode, role) {
-            self.put(format_args!(" role {}", Quoted(role)));
+            self.put(format_args!(" role {}", quoted(role)));
         }
     }
 
@@ -238,10 +238,10 @@ impl Printer {
             return;
         }
         if !loc.scope.is_empty() {
-            self.put(format_args!("  #{}", Quoted(&loc.scope)));
+            self.put(format_args!("  #{}", quoted(&loc.scope)));
         }
         if !loc.source.is_empty() {
-            self.put(format_args!("  @{}", Quoted(&loc.source)));
+            self.put(format_args!("  @{}", quoted(&loc.source)));
         }
     }
 }

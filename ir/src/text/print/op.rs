@@ -9,7 +9,7 @@ use crate::graph::NodeData;
 use crate::literal::Literal;
 use crate::op::Op;
 use crate::region::{ParamMode, Region};
-use crate::text::names::{Quoted, Word};
+use crate::text::names::{printed_word, quoted};
 use crate::text::syntax::{AttrValue, attributes};
 use crate::types::TensorType;
 
@@ -154,7 +154,7 @@ impl Printer {
     }
 
     fn custom(&mut self, scope: &Scope<'_>, node: Node, call: &CustomCall) {
-        self.put(format_args!(" {}", Quoted(&call.name)));
+        self.put(format_args!(" {}", quoted(&call.name)));
         self.operands(scope, node, &call.mutates);
         let operands = scope.graph.node(node).operands.len();
         for &missing in call.mutates.iter().filter(|&&i| i >= operands) {
@@ -163,7 +163,7 @@ impl Printer {
         if !call.attrs.is_empty() {
             self.put(" {");
             self.list(&call.attrs, |p, (key, attr)| {
-                p.put(format_args!("{}=", Word(key)));
+                p.put(format_args!("{}=", printed_word(key)));
                 p.custom_attr(attr);
             });
             self.put('}');
@@ -183,7 +183,7 @@ impl Printer {
             Attr::Float(value) if value.is_finite() => self.put(format_args!("{value:?}")),
             Attr::Float(value) => self.put(format_args!("f64:0x{:016x}", value.to_bits())),
             Attr::Bool(value) => self.put(value),
-            Attr::Str(value) => self.put(Quoted(value)),
+            Attr::Str(value) => self.put(quoted(value)),
             Attr::DType(value) => self.put(value),
         }
     }

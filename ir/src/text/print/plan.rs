@@ -5,7 +5,7 @@ use super::writer::{Mode, Printer, undefined};
 use crate::diagnostic::Anchor;
 use crate::entity::{Entity, Node, PieceId, UniquePieceId, Value};
 use crate::module::{ArenaLayout, Module, PieceUse, Step, Stitch, UniquePiece};
-use crate::text::names::Word;
+use crate::text::names::printed_word;
 
 impl Printer {
     /// The graph document, then the plan document if there is anything in it.
@@ -95,7 +95,7 @@ impl Printer {
         let symbols = scope.symbols();
         self.list(layout.bounds.iter().enumerate(), |p, (i, bound)| {
             match symbols.get(Entity::new(i)) {
-                Some(decl) => p.put(Word(&decl.name)),
+                Some(decl) => p.put(printed_word(&decl.name)),
                 None => p.put('?'),
             }
             p.put(format_args!("={bound}"));

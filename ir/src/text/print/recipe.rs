@@ -3,7 +3,7 @@
 use super::graph::{Anchors, Scope};
 use super::writer::Printer;
 use crate::graph::{Graph, WeightDecl};
-use crate::text::names::Quoted;
+use crate::text::names::quoted;
 use crate::weight::Recipe;
 
 impl Printer {
@@ -57,7 +57,7 @@ impl Printer {
     fn source(&mut self, name: &str) {
         match self.sources.get(name).copied() {
             Some(number) => self.put(format_args!("\"{number}\"")),
-            None => self.put(Quoted(name)),
+            None => self.put(quoted(name)),
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::diagnostic::Anchor;
 use crate::dim::{Dim, Symbols};
 use crate::entity::{Entity, Symbol};
-use crate::text::names::Word;
+use crate::text::names::printed_word;
 use crate::types::TensorType;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
@@ -144,7 +144,7 @@ impl Printer {
             let index = self.canonical_symbol(symbol);
             self.put(format_args!("d{index}"));
         } else if let Some(decl) = symbols.get(symbol) {
-            self.put(Word(&decl.name));
+            self.put(printed_word(&decl.name));
         } else {
             self.put(format_args!("?{symbol}"));
         }

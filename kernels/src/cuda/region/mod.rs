@@ -11,6 +11,7 @@ mod cut;
 mod emit;
 mod load;
 mod plan;
+mod reads;
 mod roots;
 mod source;
 mod stage;
