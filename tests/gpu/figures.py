@@ -2,7 +2,8 @@
 """Figures of `piecewise bench --json` in a file, and the next run beside them:
   figures.py compare FIGURES RUN..    # a line a row: what, result and figures, with tabs between them
   figures.py keep FIGURES RUN..       # puts the rows of the runs into the file
-A row that takes longer than --slower allows has FAILED, and the exit code is 1 then. Ratios mean
+A row that takes longer than --slower allows has FAILED, and the exit code is 1 then; where a step has
+prompts, --slower-prompts, since what power a device may draw differs from call to call. Ratios mean
 something on the device that the file names, and on no other."""
 
 import argparse
@@ -41,7 +42,7 @@ def is_of_device(run, figures):
     return figures["device"] in run["device"]
 
 
-def compare(figures, runs, slower):
+def compare(figures, runs, slower, slower_prompts):
     kept, failed = kept_of(figures), False
     for run in runs:
         if not is_of_device(run, figures):
@@ -52,7 +53,8 @@ def compare(figures, runs, slower):
                 print(name_of(key), "none", f"{now:.3f} ms, no figure is kept", sep="\t")
                 continue
             ratio = now / kept[key]
-            is_slower = ratio > 1 + slower
+            allowed = slower if dict(zip(KEY, key))["kind"] == "decode" else slower_prompts
+            is_slower = ratio > 1 + allowed
             failed |= is_slower
             text = f"{now:.3f} of {kept[key]:.3f} ms, ratio {ratio:.3f}"
             print(name_of(key), "FAILED" if is_slower else "ok", text, sep="\t")
@@ -78,12 +80,13 @@ def main():
     parser.add_argument("figures")
     parser.add_argument("runs", nargs="+")
     parser.add_argument("--slower", type=float, default=0.03, help="share that is no change")
+    parser.add_argument("--slower-prompts", type=float, default=0.08, help="the same of steps with prompts")
     args = parser.parse_args()
     figures, runs = read(args.figures), [read(run) for run in args.runs]
     if args.what == "keep":
         keep(args.figures, figures, runs)
         return 0
-    return int(compare(figures, runs, args.slower))
+    return int(compare(figures, runs, args.slower, args.slower_prompts))
 
 
 if __name__ == "__main__":

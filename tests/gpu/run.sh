@@ -222,7 +222,7 @@ bench() {
   for model in qwen3-0.6b llama-3.2-1b qwen3-8b; do
     measured "rows_$model" 60 bin/piecewise bench --preset $model \
       --device "$PIECEWISE_TEST_DEVICE" --batch 1,8,32,128 --context 512 --graph-mode full \
-      --tune off --steps 40 --json
+      --tune off --steps 40 --mixed-steps 30 --prefill 300,512,480+32,1300,2048,2016+32 --json
     kept+=("$logs/rows_$model.json")
   done
   rows_of figures 20 python3 figures.py compare figures.json "${kept[@]}"

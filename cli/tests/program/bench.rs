@@ -98,19 +98,27 @@ fn the_figures_that_are_kept_are_those_of_the_table() {
     };
     let kept: Value = serde_json::from_str(&read("tests/gpu/figures.json")).unwrap();
     let page = read("BENCHMARKS.md");
-    let mut rows = page.lines().skip_while(|line| !line.starts_with("| `full`, `--tune off` |"));
     let cells = |line: &str| Vec::from_iter(line.split('|').map(|cell| cell.trim().to_owned()));
-    let head = cells(rows.next().unwrap());
-    let rows: Vec<_> = rows.take_while(|line| line.starts_with('|')).map(cells).collect();
+    let table = |head: &str| {
+        let rows = page.lines().skip_while(|line| !line.starts_with(head));
+        Vec::from_iter(rows.take_while(|line| line.starts_with('|')).map(cells))
+    };
+    let [decodes, prompts] = ["| `full`, `--tune off` |", "| `full`, one prompt of |"].map(table);
     let figures = kept["rows"].as_array().unwrap();
     for row in figures {
-        let batch = row["batch"].to_string();
-        let at = head.iter().position(|cell| *cell == batch).unwrap();
-        let of = rows.iter().find(|cells| row["model"] == cells[1].as_str()).unwrap();
+        let tokens = row["tokens"].as_u64().unwrap();
+        let (table, column) = match row["kind"].as_str().unwrap() {
+            "decode" => (&decodes, row["batch"].to_string()),
+            "prefill" => (&prompts, tokens.to_string()),
+            _ => (&prompts, format!("{}+32", tokens - 32)),
+        };
+        let at = table[0].iter().position(|cell| *cell == column).unwrap();
+        let of = table.iter().find(|cells| row["model"] == cells[1].as_str()).unwrap();
         assert_eq!(of[at], format!("{:.3}", row["gpu_ms"].as_f64().unwrap()), "{row}");
     }
-    let numbers = rows.iter().skip(1).flat_map(|cells| cells.iter().skip(2));
-    assert_eq!(figures.len(), numbers.filter(|cell| !cell.is_empty()).count());
+    let numbers = [&decodes, &prompts].into_iter().flat_map(|table| table.iter().skip(2));
+    let numbers = numbers.flat_map(|cells| cells.iter().skip(2)).filter(|cell| !cell.is_empty());
+    assert_eq!(figures.len(), numbers.count());
 }
 
 #[test]
