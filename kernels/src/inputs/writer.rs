@@ -11,8 +11,9 @@ pub struct InputWriter<'a> {
     dims: &'a [u64],
     /// The columns of each row, where they are fewer than the last dimension.
     columns: Option<u64>,
-    /// Bytes of the whole input.
+    /// Bytes of the whole input, and those that are written.
     end: usize,
+    written: usize,
     /// Elements that came after the last.
     past_end: u64,
     wrong: Option<DType>,
@@ -22,9 +23,8 @@ impl<'a> InputWriter<'a> {
     /// Writes elements of `dtype` in a shape of these dimensions over what `bytes` held.
     pub(super) fn new(dtype: DType, dims: &'a [u64], bytes: &'a mut Vec<u8>) -> Self {
         let end = dims.iter().fold(dtype.size() as u64, |n, &dim| n.saturating_mul(dim)) as usize;
-        bytes.clear();
-        bytes.reserve(end);
-        Self { bytes, dtype, dims, columns: None, end, past_end: 0, wrong: None }
+        bytes.reserve(end.saturating_sub(bytes.len()));
+        Self { bytes, dtype, dims, columns: None, end, written: 0, past_end: 0, wrong: None }
     }
 
     /// The extent of an axis at the true counts of the step; of the last one, the columns that rows
@@ -57,13 +57,20 @@ impl<'a> InputWriter<'a> {
             self.wrong = Some(T::DTYPE);
             return;
         }
-        for value in values {
-            if self.bytes.len() + size_of::<T>() > self.end {
-                self.past_end += 1;
-            } else {
-                self.bytes.extend_from_slice(bytemuck::bytes_of(&value));
-            }
+        // What an earlier step of as many elements left is overwritten, so that it is filled with zeros
+        // once, and a loop over places that are there needs no other check.
+        if self.bytes.len() < self.end {
+            self.bytes.resize(self.end, 0);
         }
+        let mut values = values.into_iter();
+        let places = self.bytes[self.written..self.end].chunks_exact_mut(size_of::<T>());
+        let mut taken = 0;
+        for (place, value) in places.zip(values.by_ref()) {
+            place.copy_from_slice(bytemuck::bytes_of(&value));
+            taken += size_of::<T>();
+        }
+        self.written += taken;
+        self.past_end += values.count() as u64;
     }
 
     /// Appends the same element so many times.
@@ -73,7 +80,7 @@ impl<'a> InputWriter<'a> {
 
     /// The columns that rows were shortened to, if they were; or what did not fit.
     pub(super) fn finish(self) -> Result<Option<u64>, String> {
-        let Self { bytes, dtype, dims, columns, end, past_end, wrong } = self;
+        let Self { bytes, dtype, dims, columns, end, written, past_end, wrong } = self;
         if let Some(wrong) = wrong {
             return Err(format!("writes {wrong}, but the input holds {dtype}"));
         }
@@ -83,10 +90,11 @@ impl<'a> InputWriter<'a> {
                 "writes {past_end} elements past the {all} of its buffer {dims:?}"
             ));
         }
-        if bytes.len() < end {
-            let written = bytes.len() / dtype.size();
+        if written < end {
+            let written = written / dtype.size();
             return Err(format!("writes {written} of the {all} elements of its buffer {dims:?}"));
         }
+        bytes.truncate(end);
         Ok(columns)
     }
 }
