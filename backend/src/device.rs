@@ -164,6 +164,13 @@ pub enum DeviceError {
          it can be opened anew"
     )]
     Lost { action: String, reason: String },
+    /// The device failed so that its driver refuses this process another context, as it does after an
+    /// illegal address.
+    #[error(
+        "could not {action}: {reason}; the driver refuses this process from now on: start the \
+         program again"
+    )]
+    ProcessRefused { action: String, reason: String },
     /// A rule of captures was broken; nothing was captured.
     #[error("capture of {label}: {rule}")]
     Capture {
@@ -199,7 +206,12 @@ pub enum DeviceError {
 impl DeviceError {
     /// Whether nothing works any more before [`Device::reopen`].
     pub fn is_lost(&self) -> bool {
-        matches!(self, Self::Lost { .. })
+        matches!(self, Self::Lost { .. } | Self::ProcessRefused { .. })
+    }
+
+    /// Whether nothing works any more in this process.
+    pub fn needs_new_process(&self) -> bool {
+        matches!(self, Self::ProcessRefused { .. })
     }
 }
 

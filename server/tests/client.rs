@@ -3,11 +3,12 @@
 use piecewise_runtime::engine::Engine;
 use piecewise_runtime::engine_thread::{EngineThread, ThreadOptions};
 use piecewise_server::chat::{GenerationDefaults, ReplyFormat};
-use piecewise_server::{ApiKeys, Limits, ServedModel, Server, ServerOptions};
+use piecewise_server::{ApiKeys, Limits, Outcome, ServedModel, Server, ServerOptions};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroUsize;
 use std::sync::mpsc;
+use std::thread::JoinHandle;
 
 /// A server without a model yet, for whoever asks for `tiny`, with an operator's paths.
 pub(crate) fn bind() -> Server {
@@ -28,6 +29,13 @@ pub(crate) fn bind_with(admin: bool, keys: ApiKeys) -> Server {
 
 /// Serves an engine whose prompts are ids, until the process ends.
 pub(crate) fn serve(engine: Box<dyn Engine>) -> SocketAddr {
+    serve_to_its_end(engine).0
+}
+
+/// The same, and how the server ended once it does.
+pub(crate) fn serve_to_its_end(
+    engine: Box<dyn Engine>,
+) -> (SocketAddr, JoinHandle<std::io::Result<Outcome>>) {
     let server = bind();
     let address = server.address();
     let thread = EngineThread::start(engine, ThreadOptions::default()).unwrap();
@@ -39,9 +47,9 @@ pub(crate) fn serve(engine: Box<dyn Engine>) -> SocketAddr {
         format: ReplyFormat::default(),
     };
     let (ready, is_ready) = mpsc::channel();
-    std::thread::spawn(move || server.serve(thread, model, || ready.send(()).unwrap()));
+    let end = std::thread::spawn(move || server.serve(thread, model, || ready.send(()).unwrap()));
     is_ready.recv().unwrap();
-    address
+    (address, end)
 }
 
 /// The whole answer to a request, such as `GET /health`, with this body.

@@ -3,6 +3,7 @@
 use crate::client;
 use crate::tiny_engine::{golden, tiny_engine};
 use piecewise_backend::cpu::{CpuFault, CpuFaults, FaultKind, FaultPoint};
+use piecewise_server::Outcome;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -106,4 +107,19 @@ fn requests_outlive_a_device_that_fails_and_others_come_after_one_that_stays_los
     assert!(!all_answered(address, &golden));
     assert!(is_over());
     assert!(all_answered(address, &golden), "once it is back");
+}
+
+/// What the driver keeps for the life of a process ends it, so that whoever keeps servers starts another.
+#[test]
+fn a_server_ends_where_its_process_can_have_no_device_any_more() {
+    let (golden, faults) = (golden(), CpuFaults::default());
+    let (address, end) = client::serve_to_its_end(tiny_engine(faults.clone(), REQUESTS.into()));
+    assert!(all_answered(address, &golden));
+    for point in [FaultPoint::Wait, FaultPoint::Reopen] {
+        faults.fail(CpuFault { point, kind: FaultKind::Sticky, after: 0, times: 1 });
+    }
+    let (ids, error) = ask(address, &golden[0], false);
+    let message = error.unwrap()["message"].as_str().unwrap().to_owned();
+    assert!(ids.is_empty() && message.contains("start the program again"), "{message}");
+    assert_eq!(end.join().unwrap().unwrap(), Outcome::Died);
 }

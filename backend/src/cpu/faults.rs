@@ -30,7 +30,7 @@ pub enum FaultKind {
     BrokenCapture,
     /// The call goes well, and whatever comes next finds the device lost; a wait finds it itself.
     Asynchronous,
-    /// The call finds the device lost.
+    /// The call finds the device lost; where it opens it anew, for good.
     Sticky,
 }
 
@@ -110,6 +110,9 @@ impl CpuFaults {
                 (FaultKind::Asynchronous, point) if point != FaultPoint::Wait => {
                     *is_lost = true;
                     return Ok(());
+                }
+                (FaultKind::Sticky, FaultPoint::Reopen) => {
+                    DeviceError::ProcessRefused { action: label, reason }
                 }
                 (FaultKind::Asynchronous | FaultKind::Sticky, _) => {
                     *is_lost = true;

@@ -111,6 +111,15 @@ impl EngineError {
         }
     }
 
+    /// Whether nothing works any more in this process: its requests can go on in another.
+    pub fn needs_new_process(&self) -> bool {
+        match self {
+            Self::Model(error) => error.needs_new_process(),
+            Self::Device(error) => error.needs_new_process(),
+            _ => false,
+        }
+    }
+
     /// The one request that it is about, where it is about one of those that are there.
     pub fn request(&self) -> Option<RequestId> {
         match self {

@@ -159,10 +159,16 @@ impl Worker {
             self.failures = 0;
             return;
         };
-        let of_one = error.request();
+        let (of_one, is_over) = (error.request(), error.needs_new_process());
         let failure = Failure::Engine(Arc::new(error));
         if let Some(request) = of_one {
             return self.fail(request, &failure);
+        }
+        if is_over {
+            tracing::error!("{failure}; the engine ends");
+            self.fail_all(engine, &failure);
+            self.shared.advance(Phase::Stopping);
+            return;
         }
         self.failures += 1;
         if let Some(&pause) = PAUSES.get(self.failures - 1) {

@@ -139,4 +139,9 @@ impl ModelError {
             _ => false,
         }
     }
+
+    /// Whether nothing works any more in this process ([`DeviceError::needs_new_process`]).
+    pub fn needs_new_process(&self) -> bool {
+        matches!(self, Self::Device(error) if error.needs_new_process())
+    }
 }

@@ -155,20 +155,19 @@ impl CudaDevice {
 
     /// See [`Device::reopen`](crate::device::Device::reopen).
     pub(super) fn open_anew(&mut self) -> Result<(), DeviceError> {
-        let failed = |reason: String| DeviceError::Lost {
-            action: format!("open CUDA device {} anew", self.options.ordinal),
-            reason,
-        };
+        let action = format!("open CUDA device {} anew", self.options.ordinal);
+        let failed = |reason: String| DeviceError::Lost { action: action.clone(), reason };
         let driver = &self.context.driver;
         // Another device of the context may have reset it by now.
         if !self.context.is_lost() {
             driver.reset_context(self.options.ordinal).map_err(|e| failed(e.to_string()))?;
         }
-        let context = Context::retain(driver.clone(), self.options.ordinal).map_err(|e| {
-            failed(format!(
-                "{e}; where the driver keeps an error for the life of the process, as it does \
-                 after an illegal address, start the program again"
-            ))
+        let context = Context::retain(driver.clone(), self.options.ordinal);
+        let context = context.map_err(|error| match &error {
+            CudaError::Call { source, .. } if source.is_sticky() => {
+                DeviceError::ProcessRefused { action: action.clone(), reason: error.to_string() }
+            }
+            error => failed(error.to_string()),
         })?;
         let lt = self.lt.clone();
         if let Some(lt) = &lt {
