@@ -38,6 +38,20 @@ fn an_input_takes_exactly_its_elements() {
 }
 
 #[test]
+fn rows_that_are_shortened_behind_what_is_written_are_an_error() {
+    let shape = [Extent::of(roles::SEQUENCES), Extent::AnyConstant];
+    let table = StepInput::new("my.table", DType::I32, shape, 0.0).filled(|_, out| {
+        out.repeat(7, 6);
+        out.shorten_rows(2);
+        out.repeat(8, 1);
+        Ok(())
+    });
+    let sequences = [SequenceInStep::default(); 2];
+    let filled = table.fill(&BatchView::new(&sequences, &[], &[]), &[2, 3], &mut Vec::new());
+    assert_eq!(filled, Err("writes 3 elements past the 4 of its buffer [2, 3]".to_owned()));
+}
+
+#[test]
 fn a_role_has_one_declaration() {
     let mut registry = OpRegistry::builtin();
     let declared = counts(2);

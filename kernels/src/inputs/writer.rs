@@ -42,6 +42,10 @@ impl<'a> InputWriter<'a> {
             let columns = (columns as u64).min(all);
             self.columns = Some(columns);
             self.end = self.dtype.size() * (rows * columns) as usize;
+            // What was written before it was said has no place any more.
+            let lost = self.written.saturating_sub(self.end);
+            self.past_end += (lost / self.dtype.size()) as u64;
+            self.written -= lost;
         }
     }
 
