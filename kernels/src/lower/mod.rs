@@ -27,3 +27,4 @@ pub use execute::{RowArg, RowCall, run_rows};
 pub use row_program::{
     Access, ArgDecl, ArgKind, MapOp, Nest, Place, PlaceKind, RowProgram, RowStep, Work,
 };
+pub(crate) use view::strides;

@@ -17,20 +17,23 @@ pub(super) struct Axis {
     pub(super) stride: u64,
 }
 
+/// Elements from one index to the next along each axis of a dense row-major tensor.
+pub(crate) fn strides(shape: &[u64]) -> Vec<u64> {
+    let mut stride = 1;
+    let along = shape.iter().rev().map(|&extent| {
+        let along = stride;
+        stride *= extent.max(1);
+        along
+    });
+    let mut strides = Vec::from_iter(along);
+    strides.reverse();
+    strides
+}
+
 /// The axes of a dense row-major tensor.
 pub(super) fn dense(shape: &[u64]) -> Vec<Axis> {
-    let mut stride = 1;
-    let mut dims: Vec<Axis> = shape
-        .iter()
-        .rev()
-        .map(|&extent| {
-            let axis = Axis { extent, stride };
-            stride *= extent.max(1);
-            axis
-        })
-        .collect();
-    dims.reverse();
-    dims
+    let axes = shape.iter().zip(strides(shape));
+    axes.map(|(&extent, stride)| Axis { extent, stride }).collect()
 }
 
 impl View {

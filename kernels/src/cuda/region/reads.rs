@@ -3,6 +3,7 @@
 
 use super::super::index::{Index, Variables};
 use super::source::{From, Id, Source, Value, is_uniform};
+use crate::lower::strides;
 use piecewise_ir::op::{Op, OpClass};
 
 /// What a gather reads rows of.
@@ -259,20 +260,4 @@ impl Source<'_> {
         }
         inputs
     }
-}
-
-/// Elements from one index to the next along each axis of a dense shape.
-pub(super) fn strides(shape: &[u64]) -> Vec<u64> {
-    let mut stride = 1;
-    let mut strides: Vec<u64> = shape
-        .iter()
-        .rev()
-        .map(|&extent| {
-            let along = stride;
-            stride *= extent.max(1);
-            along
-        })
-        .collect();
-    strides.reverse();
-    strides
 }
