@@ -96,8 +96,8 @@ pub struct TextTokenizer {
     vocab_size: usize,
     /// Made when it is first asked for.
     vocabulary: OnceLock<Vocabulary>,
-    /// The same where it is enough for texts; found when the first one is asked for.
-    texts: OnceLock<Option<Vocabulary>>,
+    /// Whether it is enough for texts; found when the first one is asked for.
+    makes_texts: OnceLock<bool>,
 }
 
 impl TextTokenizer {
@@ -141,7 +141,8 @@ impl TextTokenizer {
                 vocab_size,
             }),
             _ => {
-                Ok(Self { inner, vocab_size, vocabulary: OnceLock::new(), texts: OnceLock::new() })
+                let (vocabulary, makes_texts) = (OnceLock::new(), OnceLock::new());
+                Ok(Self { inner, vocab_size, vocabulary, makes_texts })
             }
         }
     }
@@ -208,11 +209,8 @@ impl TextTokenizer {
     /// As for [`Self::decode`].
     pub fn decode_with(&self, ids: &[u32], special: bool) -> Result<String, TokenizerError> {
         check_range(ids, self.vocab_size)?;
-        let texts = self
-            .texts
-            .get_or_init(|| Vocabulary::makes_texts_of(&self.inner).then(|| self.vocabulary()));
-        if let Some(vocabulary) = texts {
-            return Ok(vocabulary.text(ids, special));
+        if *self.makes_texts.get_or_init(|| Vocabulary::makes_texts_of(&self.inner)) {
+            return Ok(self.vocabulary().text(ids, special));
         }
         contained(|| self.inner.decode(ids, !special))
             .map_err(|source| TokenizerError::Decode { source })
