@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
-    /// The digest of `bytes`.
+    /// The BLAKE3 hash of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         Self(*blake3::hash(bytes).as_bytes())
     }
@@ -96,7 +96,7 @@ pub enum Access {
 pub struct Arg {
     /// The memory that is passed: an operand by position, or scratch.
     pub at: ArgRef,
-    /// How it is used.
+    /// Whether the launch reads or writes it, and whether before the launches ahead are done.
     pub access: Access,
 }
 
@@ -124,7 +124,7 @@ pub struct Launch {
 pub struct Way {
     /// What tells it from the part's others, for people: `stream`, `library`.
     pub name: String,
-    /// The launches in order.
+    /// The launches in the order in which they run.
     pub launches: Vec<Launch>,
     /// Bytes of scratch that the launches share.
     pub scratch: u64,
@@ -235,7 +235,8 @@ impl Artifact {
         parts.flat_map(|part| &mut part.ways)
     }
 
-    /// What runs unmeasured.
+    /// The launches that run where nothing was measured: those of the first ways of the first
+    /// alternative.
     pub fn first_launches(&self) -> impl Iterator<Item = &Launch> {
         self.alternatives.first().into_iter().flat_map(Alternative::first_launches)
     }

@@ -80,7 +80,7 @@ pub struct Footprint {
 pub struct PieceAt<'a> {
     /// The piece, whatever its uses.
     pub piece: &'a UniquePiece,
-    /// Its rows.
+    /// For which row counts it is compiled.
     pub size: PieceSize,
     /// The largest sizes by symbol index.
     pub bounds: &'a [u64],

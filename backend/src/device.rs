@@ -69,13 +69,13 @@ pub struct HostBlock {
 /// Where the operands of a unique piece lie for one of its uses.
 #[derive(Clone, Debug)]
 pub struct Binding<'a> {
-    /// What is bound.
+    /// The piece whose operands these are.
     pub piece: &'a UniquePiece,
     /// The alternative of the artifact that is taken, and the ways of its parts.
     pub choice: &'a Choice,
     /// For each operand position, its address; `None` for a local that got no slot.
     pub operands: &'a [Option<Address>],
-    /// Where the scratch lies.
+    /// Where the scratch that its launches share begins.
     pub scratch: Address,
     /// How many bytes of scratch there are; at least what the artifact needs.
     pub scratch_bytes: u64,

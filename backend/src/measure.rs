@@ -18,7 +18,7 @@ pub struct LaunchCounts {
 }
 
 impl LaunchCounts {
-    /// What came since `before`.
+    /// What came since `before`, an earlier count of the same device.
     pub fn since(self, before: Self) -> Self {
         Self {
             graph_launches: self.graph_launches - before.graph_launches,

@@ -118,7 +118,7 @@ unsafe extern "C" fn module_functions(
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("no profiler hears of NVTX ranges: {library}, which NVTX_INJECTION64_PATH names, {reason}")]
 pub struct NvtxError {
-    /// What was opened.
+    /// The library that was opened, as the variable names it.
     pub library: String,
     /// What it did not do.
     pub reason: String,
@@ -195,7 +195,7 @@ impl Nvtx {
     }
 }
 
-/// An open range.
+/// A range of the thread that opened it, which ends where this is dropped.
 #[derive(Debug)]
 pub struct NvtxRange {
     pop: Pop,

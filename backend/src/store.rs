@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 pub struct StoreError {
     /// `read` or `write`.
     pub action: &'static str,
-    /// The kind of entry.
+    /// The kind of entry, as [`Entry::kind`] has it.
     pub kind: &'static str,
-    /// The entry's key.
+    /// The key that was looked for or to be kept.
     pub key: Digest,
-    /// What went wrong.
+    /// What went wrong, in words.
     pub reason: String,
 }
 
@@ -29,7 +29,7 @@ pub struct Entry<'a> {
     /// Names with values: what the key was made of and where the entry came from, for people and to
     /// explain a miss.
     pub factors: &'a [(&'a str, &'a str)],
-    /// The payload.
+    /// What is kept, which comes back byte for byte.
     pub bytes: &'a [u8],
 }
 
@@ -102,9 +102,9 @@ impl Store for NoStore {
 /// An entry of a [`MemoryStore`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemoryEntry {
-    /// Names with values.
+    /// Names with values, as [`Entry::factors`] had them.
     pub factors: Vec<(String, String)>,
-    /// The payload.
+    /// What was kept.
     pub bytes: Vec<u8>,
 }
 

@@ -23,13 +23,13 @@ pub enum TuneMode {
 pub struct TuningReport {
     /// Pieces at a size with a choice, whose record was taken.
     pub loaded: usize,
-    /// Those that were measured.
+    /// Those that were measured at this start.
     pub measured: usize,
     /// Those without a record that were not measured: left as they come.
     pub unmeasured: usize,
     /// Records that the library or the store did not accept.
     pub refused: usize,
-    /// How long measuring took.
+    /// How long measuring took, all pieces together.
     pub time: Duration,
 }
 

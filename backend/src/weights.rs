@@ -66,13 +66,13 @@ pub enum WeightError {
 pub struct TensorSpec<'a> {
     /// Its name in the checkpoint.
     pub name: &'a str,
-    /// Its element type.
+    /// The dtype that the graph wants its elements in.
     pub dtype: DType,
-    /// Its extents.
+    /// Its extents, outermost first.
     pub shape: &'a [u64],
 }
 
-/// Checkpoint tensors by name.
+/// Where weights come from: a checkpoint's files, or what makes numbers for a name and a shape.
 pub trait WeightSource: Send + Sync {
     /// The tensor that the graph declares so.
     ///
@@ -84,7 +84,7 @@ pub trait WeightSource: Send + Sync {
 /// Random weights of any name and shape: for benchmarks.
 #[derive(Clone, Copy, Debug)]
 pub struct NormalWeights {
-    /// The standard deviation.
+    /// The standard deviation of the numbers.
     pub std: f32,
     /// Decides the numbers, together with each tensor's name.
     pub seed: u64,

@@ -11,7 +11,7 @@ pub type Factors = Vec<(String, String)>;
 #[derive(Clone, Debug, derive_more::Display, PartialEq, Eq, Serialize)]
 #[display("{name}: {} is wanted, {} was found", shown(wanted), shown(found))]
 pub struct FactorDifference {
-    /// The factor's name.
+    /// Which factor of the key it is: `pipeline`, `format`.
     pub name: String,
     /// Its value in what was asked for; `None` if the question has no such factor.
     pub wanted: Option<String>,

@@ -112,7 +112,7 @@ impl OpDefs {
         self.defs.insert(def.name().to_owned(), def)
     }
 
-    /// The definition of `name`.
+    /// The definition that is registered under `name`; `None` where there is none.
     pub fn get(&self, name: &str) -> Option<&Arc<dyn CustomOpDef>> {
         self.defs.get(name)
     }

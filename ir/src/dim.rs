@@ -98,7 +98,7 @@ impl Dim {
         u64::try_from(sum.max(0)).unwrap_or(u64::MAX)
     }
 
-    /// `self + other`.
+    /// `self + other`; numbers that would overflow stay at the end of their range.
     pub fn plus(&self, other: &Self) -> Self {
         Self::affine(
             self.constant.saturating_add(other.constant),
@@ -106,7 +106,7 @@ impl Dim {
         )
     }
 
-    /// `self * factor`.
+    /// `self * factor`; numbers that would overflow stay at the end of their range.
     pub fn times(&self, factor: i64) -> Self {
         Self::affine(
             self.constant.saturating_mul(factor),

@@ -94,12 +94,12 @@ impl<K: Entity, V> Arena<K, V> {
         self.items.is_empty()
     }
 
-    /// The ids in order.
+    /// The ids in the order in which they were given out.
     pub fn keys(&self) -> impl DoubleEndedIterator<Item = K> + ExactSizeIterator + use<K, V> {
         (0..self.items.len()).map(K::new)
     }
 
-    /// The elements in order.
+    /// The elements in the order of their ids.
     pub fn values(&self) -> std::slice::Iter<'_, V> {
         self.items.iter()
     }

@@ -223,17 +223,17 @@ impl Graph {
         self.symbols[symbol].max = max;
     }
 
-    /// The inputs in order.
+    /// The inputs as declared: [`ValueDef::Input`] is a position in them.
     pub fn inputs(&self) -> &[InputDecl] {
         &self.inputs
     }
 
-    /// The weights in order.
+    /// The weights as declared: [`ValueDef::Weight`] is a position in them.
     pub fn weights(&self) -> &[WeightDecl] {
         &self.weights
     }
 
-    /// The states in order.
+    /// The states as declared: [`ValueDef::State`] is a position in them.
     pub fn states(&self) -> &[StateDecl] {
         &self.states
     }

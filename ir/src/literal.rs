@@ -87,7 +87,7 @@ impl Literal {
         Self { dtype, bytes: scalars.into_iter().flat_map(Scalar::to_bytes).collect() }
     }
 
-    /// The element type.
+    /// The dtype of all elements.
     pub fn dtype(&self) -> DType {
         self.dtype
     }

@@ -78,7 +78,7 @@ impl TensorType {
         Self { dtype, shape: Shape::new() }
     }
 
-    /// The number of dimensions.
+    /// The number of dimensions; 0 of a single element.
     pub fn rank(&self) -> usize {
         self.shape.len()
     }

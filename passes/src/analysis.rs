@@ -7,7 +7,7 @@ use piecewise_ir::entity::{Entity, Node, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::op::Op;
 
-/// Who reads each value.
+/// Which nodes read each value, and whether the graph returns it.
 #[derive(Clone, Debug)]
 pub struct Users {
     users: Vec<Vec<(Node, usize)>>,
@@ -70,12 +70,12 @@ pub struct StateVersions {
 }
 
 impl StateVersions {
-    /// No mutation yet.
+    /// The versions before the first node: no state was mutated.
     pub fn new(graph: &Graph) -> Self {
         Self { version: vec![0; graph.value_count()] }
     }
 
-    /// Goes past `node`.
+    /// Goes past `node`: each state that it mutates has another version then.
     pub fn advance(&mut self, graph: &Graph, node: Node) {
         for state in states_touched(graph, node).0 {
             self.version[state.index()] += 1;

@@ -46,7 +46,7 @@ pub struct PassSpec {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Display, Default)]
 #[display("{}", passes.iter().map(PassSpec::to_string).collect::<Vec<_>>().join(","))]
 pub struct Pipeline {
-    /// The passes in order.
+    /// The passes with their options, the first to run first.
     pub passes: Vec<PassSpec>,
 }
 

@@ -26,7 +26,7 @@ pub(crate) fn register(registry: &mut Registry) {
 /// `split`: see [`split`].
 #[derive(Clone, Debug, Default)]
 pub struct SplitPass {
-    /// Where it cuts.
+    /// At which ops it cuts.
     pub options: SplitOptions,
 }
 

@@ -52,7 +52,7 @@ pub enum PlanWarning {
 /// The lists that cost least, and what others would cost.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// What to capture.
+    /// The sizes to capture, in tokens and in decode batches.
     pub sizes: CaptureSizes,
     /// What they cost on the log.
     pub outcome: Outcome,

@@ -26,7 +26,7 @@ pub struct OpSupport {
     pub inside: CaptureSupport,
 }
 
-/// Where a step runs.
+/// How a step runs, at which sizes, and why not better.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dispatch {
     /// How, provided that the graphs are there.
@@ -40,20 +40,20 @@ pub struct Dispatch {
 /// The lists and bounds that dispatch goes by.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Dispatcher {
-    /// Which graphs there are.
+    /// The mode, which says what graphs there are.
     pub mode: GraphMode,
-    /// Sizes for tokens.
+    /// Sizes in tokens that steps are padded to.
     pub tokens: SizeList,
     /// Sizes for decode batches, rows and sequences.
     pub batches: SizeList,
     /// Tokens per sequence for which uniform batches have programs and graphs of their own,
     /// ascending.
     pub query_lengths: Vec<u64>,
-    /// The bound on tokens.
+    /// The most tokens of a step.
     pub max_tokens: u64,
     /// The cap on rows of one head call.
     pub max_rows: u64,
-    /// The bound on sequences.
+    /// The most sequences of a step.
     pub max_sequences: u64,
     /// Whether a step may run at a larger size than its count.
     pub padding: bool,

@@ -59,7 +59,7 @@ impl EngineLoad {
 /// Everything that is counted, at one time.
 #[derive(Clone, PartialEq, Debug, Default, serde::Serialize)]
 pub struct Snapshot {
-    /// What the model counted.
+    /// What the model counted since it was built.
     pub statistics: Statistics,
     /// What it holds in memory.
     pub memory: Ledger,
@@ -89,7 +89,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Nothing counted yet.
+    /// Metrics that have counted nothing, in a registry of their own.
     pub fn new() -> Self {
         let (registry, published) = (Registry::new(), Published::default());
         // A registry that is new has no other collector of the same names.
@@ -115,7 +115,7 @@ impl Metrics {
         *self.published.lock() = snapshot;
     }
 
-    /// What was published last.
+    /// What was published last; zeros before that.
     pub fn snapshot(&self) -> Snapshot {
         self.published.lock().clone()
     }

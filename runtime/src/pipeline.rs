@@ -37,7 +37,7 @@ fn of_level(mut pipeline: Pipeline, level: Level, split_ops: Option<&[String]>) 
 /// How a graph is planned.
 #[derive(Debug)]
 pub struct Planner<'a> {
-    /// How far.
+    /// The level, which says whether ops are fused.
     pub level: Level,
     /// The passes, as text; at the level `eager` only those from `split` on run.
     pub pipeline: &'a str,

@@ -38,7 +38,7 @@ impl StepKind {
 /// `steps`.
 #[derive(Clone, PartialEq, Debug, Default, serde::Serialize)]
 pub struct Statistics {
-    /// Steps run.
+    /// Steps that ran, replayed or launched.
     pub steps: u64,
     /// Steps by how they ran: launched, piecewise, full.
     pub steps_by_mode: [u64; 3],
@@ -67,7 +67,7 @@ pub struct Statistics {
     /// From entering the submit of a step, or the end of the step before where that came later, to
     /// the arrival of its outputs, by how it ran; of the steps that were read.
     pub wall_time: [Histogram; 3],
-    /// Graphs captured.
+    /// Graphs that were captured, for the first time or again.
     pub captures: u64,
     /// Graphs captured that replaced one that was there before; they count as captured too.
     pub recaptures: u64,
@@ -171,7 +171,7 @@ pub struct Histogram {
     /// How many took at most [`Self::BOUNDS`]`[i]` and longer than the bound before; the last are
     /// those that took longer than every bound.
     pub buckets: [u64; Self::BOUNDS.len() + 1],
-    /// All together.
+    /// The sum of all times.
     pub sum: Duration,
 }
 
@@ -196,7 +196,7 @@ impl Histogram {
         Duration::from_secs(10),
     ];
 
-    /// Counts one.
+    /// Puts a time into its bucket and adds it to the sum.
     pub fn add(&mut self, time: Duration) {
         let bucket = Self::BOUNDS.partition_point(|bound| *bound < time);
         self.buckets[bucket] += 1;

@@ -22,9 +22,9 @@ pub struct QueryParameter {
 /// A path with one method.
 #[derive(Clone, Copy, Debug)]
 pub struct OperatorPath {
-    /// In capitals.
+    /// The method in capitals: `POST`.
     pub method: &'static str,
-    /// From the slash.
+    /// The path from its slash on: `/sleep`.
     pub path: &'static str,
     /// What it does, in a sentence.
     pub summary: &'static str,
@@ -137,7 +137,7 @@ pub struct GraphChange {
     pub recapture: bool,
 }
 
-/// What is asked.
+/// What an operator asks of the engine's thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
     /// To give the memory back.

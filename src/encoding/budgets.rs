@@ -105,7 +105,7 @@ pub enum ItemLogError {
     /// It can't be read or written.
     #[error("the item log {file}: {source}")]
     File {
-        /// Its name.
+        /// The file that was given.
         file: String,
         /// What the operating system says.
         source: std::io::Error,
@@ -116,17 +116,17 @@ pub enum ItemLogError {
          {{\"path\":\"items\",\"tokens\":[12,30,7]}}"
     )]
     Line {
-        /// Its name.
+        /// The file that was given.
         file: String,
         /// From 1.
         line: usize,
-        /// What is wrong.
+        /// Why the line can't be read.
         reason: String,
     },
     /// No line has an item for the path.
     #[error("{file} has no item for the path `{path}`")]
     Empty {
-        /// Its name.
+        /// The file that was given.
         file: String,
         /// The path as the encoder calls it.
         path: String,

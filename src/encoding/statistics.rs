@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Counts of one path since the encoder was made.
 #[derive(Clone, PartialEq, Debug, Default, serde::Serialize)]
 pub struct PathStatistics {
-    /// Its name.
+    /// The path as the encoder calls it.
     pub path: String,
     /// Items whose step replayed a graph.
     pub hits: u64,
@@ -19,7 +19,7 @@ pub struct PathStatistics {
     pub failed: BTreeMap<&'static str, u64>,
     /// Items that brought nothing to it.
     pub skipped: u64,
-    /// Steps run.
+    /// Steps that ran, replayed or launched.
     pub steps: u64,
     /// Steps that replayed, by budget.
     pub replays: BTreeMap<u64, u64>,

@@ -47,7 +47,7 @@ pub struct TextItem {
     pub token_types: Vec<u32>,
 }
 
-/// What encodes texts.
+/// The configuration of a text encoder and its tokenizer, if it has one.
 #[derive(Clone, Debug)]
 pub struct TextModel {
     config: TextEncoderConfig,

@@ -9,13 +9,13 @@ use crate::models::{Checkpoint, check_weights};
 use piecewise_runtime::config::ConfigLayers;
 use std::path::Path;
 
-/// What encodes images.
+/// The configuration of a vision tower.
 #[derive(Clone, Debug)]
 pub struct VisionModel {
     config: VisionConfig,
 }
 
-/// An encoder of images.
+/// An encoder whose items are images.
 pub type VisionEncoder = Encoder<VisionModel>;
 
 impl Encoder<VisionModel> {

@@ -44,7 +44,7 @@ impl Family {
         format!("{self}ForCausalLM")
     }
 
-    /// The value of `model_type`.
+    /// What a `config.json` has as `model_type`: `qwen3`.
     pub fn model_type(self) -> String {
         self.to_string().to_lowercase()
     }

@@ -84,7 +84,7 @@ pub struct SampleControlInputs<'b> {
 pub struct Segments<'b> {
     /// The first row of each.
     pub starts: Tensor<'b>,
-    /// The rows of each.
+    /// How many rows each has.
     pub lengths: Tensor<'b>,
 }
 

@@ -30,7 +30,7 @@ pub enum Preset {
     known = Preset::ALL.map(Preset::name).join(", ")
 )]
 pub struct UnknownPreset {
-    /// As it was given.
+    /// The name that was asked for.
     pub name: String,
 }
 

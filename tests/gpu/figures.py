@@ -3,7 +3,7 @@
   figures.py compare FIGURES RUN..    # a line a row: what, result and figures, with tabs between them
   figures.py keep FIGURES RUN..       # puts the rows of the runs into the file
 A row that takes longer than --slower allows has FAILED, and the exit code is 1 then; where a step has
-prompts, --slower-prompts, since what power a device may draw differs from call to call. Ratios mean
+prompts, --slower-prompts, since what power a device may draw differs from run to run. Ratios mean
 something on the device that the file names, and on no other."""
 
 import argparse

@@ -29,7 +29,7 @@ use std::time::Duration;
 pub struct StandIn {
     /// What to run: the worker's own executable, as a rule.
     pub program: PathBuf,
-    /// Passed as they are.
+    /// Arguments of the program, passed as they are.
     pub arguments: Vec<OsString>,
 }
 

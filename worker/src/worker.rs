@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// How a worker works.
+/// Where a worker joins, as which engine, and what may be asked of it.
 #[derive(Clone, Debug)]
 pub struct WorkerOptions {
     /// Where the front end takes engines.
@@ -179,7 +179,7 @@ impl Worker {
         Ok(Self { thread, joiner, stand_in, service, has_joined, is_cut_short, structured })
     }
 
-    /// What ends the worker.
+    /// A handle that ends the worker from another thread.
     pub fn handle(&self) -> WorkerHandle {
         let service = Arc::clone(&self.service);
         WorkerHandle { service, is_cut_short: Arc::clone(&self.is_cut_short) }

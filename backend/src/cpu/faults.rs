@@ -4,7 +4,7 @@
 use crate::device::{CaptureRule, DeviceError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Where a fault strikes.
+/// The calls of the device that a fault can strike.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultPoint {
     /// Recording a program as a graph.
@@ -19,7 +19,7 @@ pub enum FaultPoint {
     Reopen,
 }
 
-/// What a fault does.
+/// How a call that is struck fails, and what becomes of its work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultKind {
     /// The call fails before anything of it ran.
@@ -39,7 +39,7 @@ pub enum FaultKind {
 pub struct CpuFault {
     /// The call that it strikes.
     pub point: FaultPoint,
-    /// How the call fails.
+    /// How the call fails, and what follows from it.
     pub kind: FaultKind,
     /// How many calls that fit go well first.
     pub after: u32,
@@ -67,7 +67,7 @@ impl CpuFaults {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something will fail.
+    /// Adds a fault to those that are planned.
     pub fn fail(&self, fault: CpuFault) {
         self.plan().faults.push(fault);
     }

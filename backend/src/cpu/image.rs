@@ -113,7 +113,7 @@ impl Kernel {
         }
     }
 
-    /// What it holds.
+    /// What it holds, for people and dumps.
     pub(super) fn listing(&self) -> ImageListing {
         let kind = match self {
             Self::Rows(_) => "row program",

@@ -11,7 +11,7 @@ pub struct LaunchTime {
     pub label: String,
     /// Its name: its op and the first value that it defines.
     pub name: String,
-    /// How often it ran.
+    /// How often it ran while the profile was on.
     pub runs: u64,
     /// All of its runs together.
     pub time: Duration,

@@ -123,7 +123,7 @@ impl CudaCompiler {
         self.kernels.nvrtc()
     }
 
-    /// What it compiles for.
+    /// The architecture of the code that it compiles.
     pub fn arch(&self) -> Arch {
         self.kernels.arch()
     }

@@ -24,18 +24,18 @@ const IN_CAPTURE: std::ops::RangeInclusive<u32> = 900..=909;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, serde::Serialize)]
 #[error("{call} returned {name} ({code}): {description}")]
 pub struct CallError {
-    /// The function.
+    /// The driver's function, such as `cuGraphLaunch`.
     pub call: &'static str,
-    /// Its status.
+    /// The `CUresult` that it returned.
     pub code: u32,
-    /// The status by name.
+    /// The status as the driver names it: `CUDA_ERROR_OUT_OF_MEMORY`.
     pub name: String,
     /// What the driver says about it.
     pub description: String,
 }
 
 impl CallError {
-    /// Whether memory was short.
+    /// Whether the status is `CUDA_ERROR_OUT_OF_MEMORY`.
     pub fn is_out_of_memory(&self) -> bool {
         self.code == OUT_OF_MEMORY
     }

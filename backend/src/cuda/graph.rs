@@ -19,9 +19,9 @@ pub(super) struct Graph {
 pub struct GraphSummary {
     /// The kernels by name, in the order of the driver's nodes.
     pub kernels: Vec<String>,
-    /// Copies of memory.
+    /// Nodes that copy memory.
     pub copies: usize,
-    /// Fills of memory.
+    /// Nodes that fill memory.
     pub fills: usize,
     /// Nodes of every kind, child graphs not counted themselves.
     pub nodes: usize,

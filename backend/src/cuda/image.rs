@@ -20,7 +20,7 @@ pub(super) const IMAGE_VERSION: u32 = 4;
 /// The function of the library that multiplies.
 pub(super) const LIBRARY_MATMUL: &str = "cublasLtMatmul";
 
-/// What a launch runs.
+/// What a launch runs: a kernel, a product of cuBLASLt, or the host function of a custom op.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum CudaImage {
     /// Compiled code with its entry and geometry.
@@ -47,9 +47,9 @@ pub struct KernelImage {
 /// A custom op that runs by its host function.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct HostImage {
-    /// The op's name.
+    /// The op's name, by which the function is found.
     pub name: String,
-    /// The call's attributes.
+    /// What the op was called with besides its operands.
     pub attrs: Attrs,
     /// Types of the operands, then of the results.
     pub types: Vec<TensorType>,

@@ -53,7 +53,7 @@ impl CudaLibrary {
         }
     }
 
-    /// How to get it.
+    /// What to do where it is missing, as the end of a message.
     pub fn remedy(self) -> &'static str {
         match self {
             Self::Driver => {

@@ -66,9 +66,9 @@ library_api! {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{call} returned {} ({code}) for {what}", status_name(*code))]
 pub struct LtError {
-    /// The function.
+    /// The library's function, such as `cublasLtMatmul`.
     pub call: &'static str,
-    /// Its status.
+    /// The `cublasStatus_t` that it returned.
     pub code: u32,
     /// The product or query, in words.
     pub what: String,

@@ -94,7 +94,7 @@ impl std::str::FromStr for Arch {
 pub struct Source<'a> {
     /// The name in messages, and what `#line` would show.
     pub name: &'a str,
-    /// CUDA C++.
+    /// The source, in CUDA C++.
     pub text: &'a str,
     /// What `#include` finds, by name.
     pub headers: &'a [(&'a str, &'a str)],
@@ -180,7 +180,7 @@ impl Nvrtc {
         Ok(Self { api, path: library.path, version, archs: archs.collect() })
     }
 
-    /// Major and minor version.
+    /// Major and minor version: `(13, 0)` of 13.0.
     pub fn version(&self) -> (u32, u32) {
         self.version
     }

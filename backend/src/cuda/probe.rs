@@ -12,7 +12,7 @@ use std::path::PathBuf;
 /// The driver as it was found.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct DriverReport {
-    /// The library.
+    /// The file that was loaded: a path, or the name that the loader found it by.
     pub path: String,
     /// The CUDA version that it supports.
     pub version: CudaVersion,
@@ -28,13 +28,13 @@ pub struct DriverReport {
 pub struct DeviceReport {
     /// From 0, as `cuda:N` names it.
     pub ordinal: u32,
-    /// Its model.
+    /// The model, as the driver names it: `NVIDIA H100 80GB HBM3`.
     pub name: String,
-    /// Its architecture.
+    /// Its compute capability.
     pub arch: Arch,
-    /// Streaming multiprocessors.
+    /// How many streaming multiprocessors it has.
     pub multiprocessors: u32,
-    /// Device memory in bytes.
+    /// All of its memory in bytes, free or not.
     pub bytes: u64,
     /// Second-level cache in bytes.
     pub l2_bytes: u64,
@@ -89,9 +89,9 @@ impl DeviceReport {
 /// NVRTC as it was found.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct NvrtcReport {
-    /// The library.
+    /// The file that was loaded: a path, or the name that the loader found it by.
     pub path: String,
-    /// Major and minor version.
+    /// Major and minor version: `(13, 0)` of 13.0.
     pub version: (u32, u32),
     /// The architectures that it compiles for.
     pub archs: Vec<Arch>,
@@ -100,7 +100,7 @@ pub struct NvrtcReport {
 /// cuBLASLt as it was found.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct CublasLtReport {
-    /// The library.
+    /// The file that was loaded: a path, or the name that the loader found it by.
     pub path: String,
     /// Its version as it numbers it: 130100 is 13.1.0.
     pub version: u64,
@@ -115,16 +115,16 @@ pub struct CudaProbe {
     pub devices: Vec<DeviceReport>,
     /// Why devices could not be described, if so.
     pub device_error: Option<CudaError>,
-    /// The run-time compiler.
+    /// NVRTC, or why nothing can be compiled.
     pub nvrtc: Result<NvrtcReport, NvrtcError>,
-    /// The matrix product library.
+    /// cuBLASLt, or why it can't be used.
     pub cublas_lt: Result<CublasLtReport, LibraryError>,
 }
 
 /// A line of a probe, for people.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct ProbeRow {
-    /// What was looked for.
+    /// What was looked for: `driver`, `NVRTC`, a device.
     pub what: String,
     /// `false` also for what is there and too old.
     pub works: bool,

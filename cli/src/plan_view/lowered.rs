@@ -63,7 +63,7 @@ pub(crate) struct SizeRow {
     pub query_length: Option<u64>,
     pub digest: String,
     pub cache_key: String,
-    /// Bytes.
+    /// Bytes that the launches of the piece need at most.
     pub scratch: u64,
     #[serde(flatten)]
     pub bytes: BytesMoved,
@@ -77,7 +77,7 @@ pub(crate) struct SizeRow {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct WayRow {
     pub name: String,
-    /// Bytes.
+    /// Bytes that its launches share.
     pub scratch: u64,
     /// Digests of the images that it launches, in order.
     pub images: Vec<String>,

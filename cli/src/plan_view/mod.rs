@@ -101,7 +101,7 @@ pub(crate) struct ValueRow {
     pub from: String,
     pub kind: &'static str,
     pub ty: String,
-    /// At the bounds.
+    /// Where every symbol has its bound.
     pub bytes: u64,
 }
 

@@ -9,7 +9,7 @@ pub struct Array {
     pub dtype: DType,
     /// The dimensions, outermost first.
     pub shape: Vec<usize>,
-    /// Row-major elements.
+    /// The elements, row-major, held in f64 whatever `dtype` is.
     pub data: Vec<f64>,
 }
 

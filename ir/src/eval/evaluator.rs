@@ -9,7 +9,7 @@ use crate::graph::Graph;
 use crate::types::TensorType;
 use std::borrow::Cow;
 
-/// Where the evaluator rounds.
+/// Whether values are rounded to their dtypes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Rounding {
     /// Floats stay f64 throughout, whatever their dtype. Integers are exact.
@@ -41,7 +41,7 @@ impl<'a> Evaluator<'a> {
         Self { graph, ops, rounding: Rounding::Exact, max_elements: Self::MAX_ELEMENTS }
     }
 
-    /// Sets where it rounds.
+    /// Sets whether values are rounded; [`Rounding::Exact`] where this is not called.
     #[must_use]
     pub fn rounding(mut self, rounding: Rounding) -> Self {
         self.rounding = rounding;

@@ -15,7 +15,7 @@ macro_rules! op_family {
             /// Every op of the family, in table order.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// Its name in text.
+            /// The word that the textual IR has for it.
             pub const fn mnemonic(self) -> &'static str {
                 match self { $(Self::$variant => $mnemonic,)* }
             }
@@ -162,9 +162,9 @@ pub enum Format {
 /// A row of the op table.
 #[derive(Clone, Copy, Debug)]
 pub struct OpInfo {
-    /// Its name in text.
+    /// The word that the textual IR has for the op.
     pub mnemonic: &'static str,
-    /// How it is written.
+    /// How its operands and attributes are written.
     pub format: Format,
     /// What it computes, with the rule for its types.
     pub help: &'static str,

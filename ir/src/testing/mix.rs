@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub struct MixOp;
 
 impl MixOp {
-    /// Its name.
+    /// What graphs call the op.
     pub const NAME: &'static str = "test.mix";
 }
 

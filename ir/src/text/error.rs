@@ -89,7 +89,7 @@ pub enum ParseErrorKind {
 /// An error and its place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParseError {
-    /// What is wrong.
+    /// What the parser could not take, without the place.
     pub kind: ParseErrorKind,
     /// The line, counted from 1.
     pub line: usize,

@@ -50,7 +50,7 @@ impl<'g> Names<'g> {
         }
     }
 
-    /// What defines a value.
+    /// What defines a value, in words: a declaration by its name, or a result by its node.
     pub fn definition(&self, def: ValueDef) -> String {
         let declared = |kind: &str, value: Option<Value>| match value {
             Some(value) => format!("{kind} {}", self.value(value)),

@@ -19,7 +19,7 @@ pub(super) enum KeyKind {
 pub(super) struct Key {
     /// Its name in text.
     pub(super) name: &'static str,
-    /// What it holds.
+    /// What its value has to be.
     pub(super) kind: KeyKind,
 }
 

@@ -41,7 +41,7 @@ pub struct AttentionShape {
 /// Operands of [`paged_attention`]. `T` rows of q, `P` rows in the pool, `S` sequences.
 #[derive(Debug)]
 pub struct PagedAttention<'a> {
-    /// Heads and widths.
+    /// How many heads there are, and how wide their rows are.
     pub shape: AttentionShape,
     /// `[T, q_heads, head_dim]`; row `query_start[s] + j` is query `j` of sequence `s`.
     pub q: FloatSlice<'a>,
@@ -59,7 +59,7 @@ pub struct PagedAttention<'a> {
     pub seq_lens: &'a [i32],
     /// `[S + 1]`: first row of q of each sequence, from 0; rows past the last are padding.
     pub query_start: &'a [i32],
-    /// Factor of the scores.
+    /// What scores are multiplied by before the softmax.
     pub scale: f32,
     /// Query `j` of `n` sees positions `0 ..= len - n + j` instead of all `len`.
     pub causal: bool,
@@ -73,7 +73,7 @@ pub struct PagedAttention<'a> {
 /// segment, whose last positions are the queries' own.
 #[derive(Debug)]
 pub struct SegmentAttention<'a> {
-    /// Heads and widths.
+    /// How many heads there are, and how wide their rows are.
     pub shape: AttentionShape,
     /// `[T, q_heads, head_dim]`.
     pub q: FloatSlice<'a>,
@@ -87,7 +87,7 @@ pub struct SegmentAttention<'a> {
     pub key_starts: &'a [i32],
     /// `[S]`: rows of k and v of each segment.
     pub key_lengths: &'a [i32],
-    /// Factor of the scores.
+    /// What scores are multiplied by before the softmax.
     pub scale: f32,
     /// Query `j` of `n` sees positions `0 ..= len - n + j` instead of all `len`.
     pub causal: bool,

@@ -69,7 +69,7 @@ impl FloatSlice<'_> {
         }
     }
 
-    /// Elements.
+    /// How many elements it has.
     pub fn len(&self) -> usize {
         with_elements!(FloatSlice, self, s => s.len())
     }
@@ -90,7 +90,7 @@ impl FloatSliceMut<'_> {
         }
     }
 
-    /// Elements.
+    /// How many elements it has.
     pub fn len(&self) -> usize {
         with_elements!(FloatSliceMut, self, s => s.len())
     }

@@ -32,7 +32,7 @@ const PARALLEL_WORK: usize = 1 << 16;
 /// How one matrix of a product is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operand {
-    /// Element type.
+    /// What its elements are stored as.
     pub float_type: FloatType,
     /// Elements from one stored row to the next.
     pub row_stride: usize,
@@ -50,13 +50,13 @@ pub struct MatmulProblem {
     pub m: usize,
     /// Columns of b and of the output.
     pub n: usize,
-    /// The contracted size.
+    /// Columns of a and rows of b: how many products each element of the output sums.
     pub k: usize,
-    /// Independent products.
+    /// How many products of these sizes there are.
     pub batch: usize,
-    /// Left operand.
+    /// How a, the left operand, is stored.
     pub a: Operand,
-    /// Right operand.
+    /// How b, the right operand, is stored.
     pub b: Operand,
     /// Output; not transposed, stored rows at least `n` apart.
     pub out: Operand,
@@ -128,11 +128,11 @@ pub struct MatmulArgs<'a> {
     pub problem: MatmulProblem,
     /// Leading rows of a and of the output that are real; the others are neither read nor written.
     pub rows: usize,
-    /// Left operand.
+    /// The left operand, stored as the problem's `a`.
     pub a: FloatSlice<'a>,
-    /// Right operand.
+    /// The right operand, stored as the problem's `b`.
     pub b: FloatSlice<'a>,
-    /// Output.
+    /// The output, stored as the problem's `out`.
     pub out: FloatSliceMut<'a>,
     /// At least [`matmul_scratch_bytes`] bytes for as many threads as should work.
     pub scratch: &'a mut [u8],

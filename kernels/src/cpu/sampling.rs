@@ -50,7 +50,7 @@ const MAX_VOCABULARY: usize = 1 << 22;
 pub struct SampleArgs<'a> {
     /// `[R, vocabulary]`.
     pub logits: &'a [f32],
-    /// Tokens.
+    /// Logits of a row: the ids that may be sampled are below it.
     pub vocabulary: usize,
     /// `[R]`: 0 for the largest logit.
     pub temperature: &'a [f32],

@@ -105,7 +105,7 @@ pub struct LaunchRecipe {
     /// Bytes of shared memory given at the launch; above 48 KiB (less what the source declares)
     /// the function needs its attribute set.
     pub dynamic_shared: u32,
-    /// The parameters, in order.
+    /// What each parameter of the entry is, in its order.
     pub params: Vec<Param>,
     /// Whether every block executes `griddepcontrol.wait` before it touches what another kernel
     /// writes, so that an edge to it may be programmatic.
@@ -141,7 +141,7 @@ pub enum GridError {
 }
 
 impl GridAxis {
-    /// One block.
+    /// An axis of one block, whatever the counts are.
     pub fn one() -> Self {
         Self::of(1u64, 1)
     }

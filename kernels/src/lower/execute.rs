@@ -12,7 +12,7 @@ pub(super) const MAX_LOOPS: usize = 8;
 /// Element visits below which waking other threads costs more than it saves.
 const PARALLEL_ELEMENTS: u64 = 1 << 16;
 
-/// Where an argument lies.
+/// Where an argument lies on the host, and how many rows a table has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RowArg {
     /// Of its first element, on the host.
@@ -24,9 +24,9 @@ pub struct RowArg {
 /// One execution of a program.
 #[derive(Clone, Copy, Debug)]
 pub struct RowCall<'a> {
-    /// What runs.
+    /// The program whose steps run.
     pub program: &'a RowProgram,
-    /// Its arguments in order.
+    /// Where its arguments lie, in the order of [`RowProgram::args`].
     pub args: &'a [RowArg],
     /// How many rows are computed: the true count.
     pub rows: u64,

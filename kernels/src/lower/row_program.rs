@@ -22,7 +22,7 @@ pub enum ArgKind {
 /// An argument of a row program: operands in order, then results in order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct ArgDecl {
-    /// How it is seen.
+    /// Whether it is seen row by row, as a whole or as a table.
     pub kind: ArgKind,
     /// The element type in memory.
     pub dtype: DType,
@@ -66,7 +66,7 @@ pub struct Place {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Display, Serialize, Deserialize)]
 #[display("[{}{}]", if *fold_rows { "rows " } else { "" }, joined(extents))]
 pub struct Nest {
-    /// Extents; at least one.
+    /// How often each loop runs; there is at least one.
     pub extents: Vec<u64>,
     /// Whether all rows of a tile make one line: the nest is one loop, and every access goes on
     /// from row to row with the stride of the line.
@@ -77,9 +77,9 @@ pub struct Nest {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Display, Serialize, Deserialize)]
 #[display("p{place}+{offset}[{}]", joined(strides))]
 pub struct Access {
-    /// Index of the place.
+    /// The place, by its index in [`RowProgram::places`].
     pub place: u32,
-    /// The first element.
+    /// Elements before the first that is visited.
     pub offset: u64,
     /// Elements from one iteration to the next, for each loop of the nest.
     pub strides: Vec<u64>,
@@ -89,7 +89,7 @@ fn joined(numbers: &[u64]) -> String {
     numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// An elementwise operation.
+/// What a [`RowStep::Map`] computes for each element.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Display, Serialize, Deserialize)]
 pub enum MapOp {
     /// One operand.
@@ -120,7 +120,7 @@ pub enum MapOp {
 pub enum RowStep {
     /// Elementwise over a nest.
     Map {
-        /// What is computed.
+        /// What is computed of an element of each input.
         op: MapOp,
         /// The loops.
         nest: Nest,
@@ -132,7 +132,7 @@ pub enum RowStep {
     /// A reduction in f32 (or in the integer type): element `i` of the reduced loops in order
     /// goes to partial `i % 32`, and the partials are added in a tree.
     Reduce {
-        /// What is computed.
+        /// How the elements become one.
         op: ReduceOp,
         /// The loops that stay, then the loops that are reduced.
         nest: Nest,
@@ -222,13 +222,13 @@ pub struct RowProgram {
     pub over: Option<Symbol>,
     /// Operands, then results.
     pub args: Vec<ArgDecl>,
-    /// Where values lie.
+    /// Memory that the steps read and write.
     pub places: Vec<Place>,
-    /// What is computed.
+    /// What is computed for each row, one step after the other.
     pub steps: Vec<RowStep>,
     /// Constants, in 8-byte words.
     pub constants: Vec<u64>,
-    /// What it costs.
+    /// What a row costs, and how many rows make a tile.
     pub work: Work,
 }
 
@@ -259,7 +259,7 @@ impl RowProgram {
         self.over.map_or(1, |symbol| sizes.get(symbol.index()).copied().unwrap_or(0))
     }
 
-    /// Tiles of `rows` rows.
+    /// How many tiles `rows` rows make, the last of which may be short.
     pub fn tiles(&self, rows: u64) -> u64 {
         rows.div_ceil(self.work.tile_rows.max(1))
     }

@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("custom op `{op}`: {message}")]
 pub struct OpError {
-    /// The op's name.
+    /// The name that the op is registered under.
     pub op: String,
     /// What is wrong and what would fit.
     pub message: String,
@@ -26,7 +26,7 @@ pub struct CpuOpCall<'a> {
     pub operands: &'a [TensorType],
     /// The types of its results.
     pub results: &'a [TensorType],
-    /// Its attributes.
+    /// What it was called with besides its operands.
     pub attrs: &'a Attrs,
     /// The sizes by symbol index.
     pub sizes: &'a [u64],
@@ -90,7 +90,7 @@ pub struct CpuOpArgs<'a> {
 pub struct CpuOpBinding<'a> {
     /// The op's name, for errors.
     pub name: &'a str,
-    /// The call's attributes.
+    /// What the op was called with besides its operands.
     pub attrs: &'a Attrs,
     /// Types of operands, then of results; at most 64.
     pub types: &'a [TensorType],
@@ -137,7 +137,7 @@ impl<'a> CpuOpArgs<'a> {
         OpError { op: self.name.to_owned(), message: message.into() }
     }
 
-    /// The call's attributes.
+    /// What the op was called with besides its operands.
     pub fn attrs(&self) -> &'a Attrs {
         self.attrs
     }

@@ -117,13 +117,13 @@ impl CudaImplementation {
 /// A call of a custom op: everything known when it is compiled.
 #[derive(Clone, Copy, Debug)]
 pub struct CudaOpCall<'a> {
-    /// Types of the operands.
+    /// Dtypes and shapes of the operands, mutated ones among them.
     pub operands: &'a [TensorType],
     /// What each operand is.
     pub roles: &'a [OperandRole],
     /// Types of the results.
     pub results: &'a [TensorType],
-    /// The call's attributes.
+    /// What the op was called with besides its operands.
     pub attrs: &'a Attrs,
     /// What it is compiled for.
     pub target: CudaTarget,
@@ -185,7 +185,7 @@ pub trait CudaOp: Send + Sync + std::fmt::Debug {
 pub struct CudaOpArgs<'a> {
     /// The op's name, for errors.
     pub name: &'a str,
-    /// The call's attributes.
+    /// What the op was called with besides its operands.
     pub attrs: &'a Attrs,
     /// Types of operands, then of results.
     pub types: &'a [TensorType],

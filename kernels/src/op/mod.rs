@@ -38,18 +38,18 @@ struct RowCounter(Arc<CountRows>);
 pub struct InputConflict {
     /// What inputs of a graph name: `attention.kv_slots`.
     pub role: String,
-    /// Who declared it first.
+    /// The op that declared it first.
     pub first: String,
     /// The first declaration's dtype, shape and padding.
     pub first_is: String,
-    /// Who declared it otherwise.
+    /// The op that declared it otherwise.
     pub second: String,
     /// The second declaration's dtype, shape and padding.
     pub second_is: String,
 }
 
 impl OpRegistry {
-    /// No ops.
+    /// A registry that knows no op yet.
     pub fn new() -> Self {
         Self::default()
     }
@@ -126,7 +126,7 @@ impl OpRegistry {
         self.inputs.iter().map(|(_, input)| input.role())
     }
 
-    /// The definitions.
+    /// The definitions of its ops, without their implementations.
     pub fn defs(&self) -> &OpDefs {
         &self.defs
     }

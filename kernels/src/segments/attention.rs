@@ -71,10 +71,10 @@ impl SegmentSpec {
 }
 
 impl SegmentAttention {
-    /// The op's name.
+    /// What graphs call the op.
     pub const NAME: &'static str = "piecewise.segment_attention";
 
-    /// The op's attributes.
+    /// The attributes of a call; `window` is left out where it is `None`.
     pub fn attrs(scale: f64, causal: bool, window: Option<u32>) -> Attrs {
         let window = window.map(|window| ("window".to_owned(), Attr::Int(i64::from(window))));
         let common =

@@ -14,7 +14,7 @@ use piecewise_ir::types::TensorType;
 pub struct SegmentMean;
 
 impl SegmentMean {
-    /// The op's name.
+    /// What graphs call the op.
     pub const NAME: &'static str = "piecewise.segment_mean";
 }
 

@@ -41,7 +41,7 @@ pub struct MemberLaunches {
     pub member: PieceId,
     /// Bytes of scratch that its launches share.
     pub scratch: u64,
-    /// Its launches in order.
+    /// Its launches in the order in which they run.
     pub launches: Vec<LaunchAccess>,
 }
 

@@ -34,7 +34,7 @@ pub struct Member {
     pub kind: MemberKind,
     /// The symbol whose rows it iterates over.
     pub over: Option<Symbol>,
-    /// Its nodes in order.
+    /// Its nodes in program order.
     pub nodes: Vec<Node>,
 }
 

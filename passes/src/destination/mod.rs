@@ -14,7 +14,7 @@ use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{LiveRange, Module, SlotData, SlotKind, SlotTable, Stitch};
 use std::collections::BTreeSet;
 
-/// What destination passing did.
+/// How many slots values got, by what the slots are for.
 #[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct SlotReport {
     /// Slots that the host stages.

@@ -17,7 +17,7 @@ pub struct AfterPass<'a> {
     pub name: &'static str,
     /// The module as it left it, compacted. It may turn out invalid after observers saw it.
     pub module: &'a Module,
-    /// What it did.
+    /// How often it rewrote what, and its remarks.
     pub report: &'a PassReport,
     /// How long it took.
     pub elapsed: Duration,
@@ -57,7 +57,7 @@ impl Observer for Box<dyn Observer + '_> {
 /// Ends the run after a pass.
 #[derive(Clone, Debug)]
 pub struct StopAfter(
-    /// The pass.
+    /// The pass, by its name in the pipeline's text.
     pub String,
 );
 

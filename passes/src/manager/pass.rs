@@ -62,7 +62,7 @@ impl PassReport {
         self.matched.values().sum()
     }
 
-    /// Adds a remark.
+    /// Adds a [`Remark`]: what was or was not done, to what, and why.
     pub fn remark(
         &mut self,
         what: impl Into<String>,

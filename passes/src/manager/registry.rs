@@ -12,7 +12,7 @@ struct Entry {
     make: PassConstructor,
 }
 
-/// Passes by name.
+/// The passes that a pipeline's text can name, with the options that each takes.
 #[derive(Default, derive_more::Debug)]
 #[debug("{:?}", entries.keys().collect::<Vec<_>>())]
 pub struct Registry {

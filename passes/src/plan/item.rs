@@ -21,7 +21,7 @@ impl Item {
 /// An offset for each item such that items in use at one position do not overlap.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Packing {
-    /// By item.
+    /// Where each item begins, in the order of the items.
     pub offsets: Vec<u64>,
     /// The end of the highest item.
     pub height: u64,

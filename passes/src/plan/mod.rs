@@ -32,7 +32,7 @@ impl Default for PlanOptions {
     }
 }
 
-/// What the planner did.
+/// How large the arena is, and what it can't be smaller than.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct PlanReport {
     /// Bytes of the arena.

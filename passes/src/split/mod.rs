@@ -28,7 +28,7 @@ pub use classify::iteration_symbol;
 pub use error::SplitError;
 pub(crate) use remarks::explain_steps;
 
-/// Where the splitter cuts.
+/// At which ops the splitter cuts.
 #[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct SplitOptions {
     /// Names of the custom ops to cut at. `None`: every op whose call says that it splits. Empty:
@@ -36,7 +36,7 @@ pub struct SplitOptions {
     pub split_ops: Option<Vec<String>>,
 }
 
-/// What the splitter did.
+/// What a split consists of, and which nodes were moved for it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct SplitReport {
     /// The number of pieces.
@@ -54,7 +54,7 @@ pub struct SplitReport {
     pub joined: Vec<Node>,
     /// Bytes over the split ops in program order, summed over split ops, at the bounds.
     pub boundary_bytes_before: u64,
-    /// The same as split.
+    /// The same in the order that the split has, after nodes were moved.
     pub boundary_bytes: u64,
     /// Configured names that no custom op of the graph has.
     pub unmatched: Vec<String>,

@@ -63,7 +63,7 @@ impl PieceKey {
         Ok(Self { factors })
     }
 
-    /// Names with values.
+    /// What the key is a digest of, as names with values.
     pub fn factors(&self) -> Vec<(&str, &str)> {
         self.factors.iter().map(|(name, value)| (*name, value.as_str())).collect()
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 #[derive(derive_more::Debug)]
 #[debug("LateCompiler for {}", compiler.target())]
 pub struct LateCompiler {
-    /// The planned module.
+    /// The module as it was planned, whose pieces are compiled.
     pub module: Arc<Module>,
     /// The compiler that compiled it.
     pub compiler: Box<dyn Compiler>,

@@ -74,7 +74,7 @@ impl CompiledPieces {
 /// A unique piece at a size, before it is compiled.
 #[derive(Clone, Debug)]
 pub struct CompileJob<'a> {
-    /// The unique piece.
+    /// Which unique piece of the module it is.
     pub unique: UniquePieceId,
     /// Its graph and operands.
     pub piece: &'a UniquePiece,

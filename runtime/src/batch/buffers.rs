@@ -124,7 +124,7 @@ impl BatchBuffers {
         (self.rows, self.uniform) = (0, None);
     }
 
-    /// The tokens so far.
+    /// The tokens of all chunks so far.
     pub fn tokens(&self) -> u64 {
         self.ids.len() as u64
     }
@@ -134,7 +134,7 @@ impl BatchBuffers {
         self.rows
     }
 
-    /// The sequences so far.
+    /// How many sequences have brought a chunk so far.
     pub fn sequences(&self) -> u64 {
         self.sequences.len() as u64
     }
@@ -241,7 +241,7 @@ pub struct StepView<'a> {
 }
 
 impl StepView<'_> {
-    /// What is submitted.
+    /// The step as a model takes it; its bytes lie in the buffers.
     pub fn data(&self) -> StepData<'_> {
         let Self { counts, ref inputs, short_rows, query_length } = *self;
         StepData { counts, inputs, parts: &[], short_rows, query_length }

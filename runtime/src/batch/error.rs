@@ -6,9 +6,9 @@ use piecewise_kernels::op::InputConflict;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("input %{input} of `{op}` can't be filled: {reason}")]
 pub struct FillError {
-    /// Who declared the input.
+    /// The op that declared the input.
     pub op: String,
-    /// The input's name.
+    /// The input as the graph names it.
     pub input: String,
     /// What the function that fills it says, or does wrong.
     pub reason: String,

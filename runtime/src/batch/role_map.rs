@@ -19,13 +19,13 @@ use std::sync::Arc;
 /// An input of a graph and the declaration that fills it.
 #[derive(Clone, Debug)]
 pub struct BoundInput {
-    /// The input's name.
+    /// The input as the graph names it.
     pub name: String,
-    /// Its type.
+    /// Its dtype and its shape, symbols among the extents.
     pub ty: TensorType,
-    /// Who declared its role.
+    /// The op that declared its role.
     pub op: String,
-    /// The declaration.
+    /// What was declared: how it is shaped and filled.
     pub input: StepInput,
 }
 
@@ -52,7 +52,7 @@ pub struct RoleMap {
     pub sampled_entries: u64,
     /// The output `f32 [R, V]`, and V.
     pub logits: Option<(usize, u64)>,
-    /// The output `i32 [R]`.
+    /// The output `i32 [R]` of sampled ids, by its place; `None` where the graph has none.
     pub sampled: Option<usize>,
     /// The output `i32 [R, DETAIL_WORDS]` that log-probabilities are made from.
     pub details: Option<usize>,

@@ -18,7 +18,7 @@ const MIXED_DECODES: u64 = 32;
 pub struct SyntheticStep {
     /// The sizes that it fills.
     pub sizes: StepSizes,
-    /// What it brings.
+    /// The counts and inputs of a step that fills them.
     pub step: ProbeStep,
 }
 

@@ -22,7 +22,7 @@ pub struct PagesOfStep<'a> {
     pub columns: usize,
 }
 
-/// What does not fit.
+/// Where block tables, lengths and rows of the pool contradict each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum PageFault {

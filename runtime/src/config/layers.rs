@@ -40,7 +40,7 @@ pub struct ConfigLayers {
 /// A configuration and where its values came from.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Configured {
-    /// The values.
+    /// A value for every setting, defaults included.
     pub config: RuntimeConfig,
     sources: BTreeMap<&'static str, Source>,
 }
@@ -52,12 +52,12 @@ pub struct ConfigEntry {
     pub key: &'static str,
     /// The value; `None` where it is unset.
     pub value: Option<Value>,
-    /// Where it came from.
+    /// Which layer set it, if any did.
     pub source: Source,
 }
 
 impl ConfigLayers {
-    /// The defaults alone.
+    /// Layers in which nobody has set anything: the defaults.
     pub fn new() -> Self {
         Self::default()
     }

@@ -6,7 +6,7 @@ use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 
-/// What a key means.
+/// A setting as its documentation and its schema have it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct KeyDoc {
     /// The key; those of tables with a dot.
@@ -17,7 +17,7 @@ pub struct KeyDoc {
     pub choices: Vec<(String, String)>,
     /// Its value where nobody sets it; `None` for unset.
     pub default: Option<Value>,
-    /// The setting's documentation.
+    /// What it means: the documentation of its field, in one line.
     pub text: String,
 }
 

@@ -237,7 +237,7 @@ const REMOTE_TIMEOUT_MS: NonZeroU64 = NonZeroU64::new(5000).unwrap();
 pub struct RemoteUrl(String);
 
 impl RemoteUrl {
-    /// The address.
+    /// The address as it was given, which has no secrets.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -3,7 +3,7 @@
 use crate::symbols::{MAX_OWN, Over, SymbolClass};
 use piecewise_backend::artifact::PieceSize;
 
-/// What a step brings.
+/// The true counts of a step, before they are padded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StepShape {
     /// Tokens over all sequences.
@@ -23,7 +23,7 @@ pub struct StepShape {
 pub struct StepSizes {
     /// Padded rows of what iterates over tokens.
     pub tokens: PieceSize,
-    /// Rows that want logits.
+    /// Padded rows that want logits.
     pub rows: PieceSize,
     /// Sequences: only metadata is shaped by it.
     pub sequences: u64,

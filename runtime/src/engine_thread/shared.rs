@@ -74,7 +74,7 @@ impl Shared {
         self.phase.fetch_max(to as u8, Ordering::AcqRel);
     }
 
-    /// Whether it sleeps.
+    /// Whether the engine is awake, asleep or about to be.
     pub fn rest(&self) -> Rest {
         Rest::ALL[usize::from(self.rest.load(Ordering::Acquire))]
     }
@@ -87,7 +87,7 @@ impl Shared {
         self.rest.store(rest as u8, Ordering::Release);
     }
 
-    /// Requests that are there.
+    /// How many requests run and wait.
     pub fn live(&self) -> usize {
         self.live.load(Ordering::Relaxed)
     }

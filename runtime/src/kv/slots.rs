@@ -91,7 +91,7 @@ impl SlotPool {
         Ok(self.free.pop())
     }
 
-    /// Takes a slot back.
+    /// Takes a slot back; its rows are filled with zeros when it is taken again.
     pub fn give_back(&mut self, slot: StateSlot) {
         self.free.push(slot);
         debug_assert!(

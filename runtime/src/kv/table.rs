@@ -21,7 +21,7 @@ impl PageTable {
         rows.div_ceil(PAGE_ROWS) as usize
     }
 
-    /// The pages in order.
+    /// The pages in the order of the positions that they hold.
     pub fn pages(&self) -> &[Page] {
         &self.pages
     }
@@ -57,7 +57,7 @@ impl PageTable {
         Some(u64::from(page.number()) * PAGE_ROWS + position % PAGE_ROWS)
     }
 
-    /// Gives every page back.
+    /// Gives every page back to `pool`, so that the table has none.
     pub fn release(&mut self, pool: &mut PagePool) {
         pool.give_back(self.pages.drain(..));
     }

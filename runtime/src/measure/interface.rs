@@ -18,9 +18,9 @@ pub struct StepRecord {
     pub wall: Duration,
     /// From the first chunk of the batch to the last call of the driver.
     pub submit: Duration,
-    /// What was enqueued.
+    /// How many launches were enqueued, of graphs and of kernels.
     pub launches: LaunchCounts,
-    /// How it ran.
+    /// Whether it was launched, replayed in pieces or as a whole.
     pub mode: StepMode,
     /// Padded counts, or its own ones where it was launched.
     pub sizes: StepSizes,

@@ -32,7 +32,7 @@ pub struct PlannedStep {
 }
 
 impl PlannedChunk {
-    /// How many tokens.
+    /// How many tokens it brings; one where that is the id sampled before.
     pub fn count(&self) -> u64 {
         match &self.tokens {
             StepTokens::Ids(ids) => ids.len() as u64,

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 pub struct Timeline {
     /// How many multiprocessors the device has.
     pub multiprocessors: u32,
-    /// In order.
+    /// The launches in the order of the step.
     pub launches: Vec<LaunchTimes>,
 }
 
@@ -49,7 +49,7 @@ pub struct LaunchSummary {
 /// Launches of one kernel at the same place of every layer; times are microseconds.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct GroupSummary {
-    /// What runs.
+    /// The entry of a kernel, a function of a library, or the op of a host function.
     pub kernel: String,
     /// Where, with `*` for numbers: `model.layers.*.mlp`.
     pub path: String,

@@ -37,7 +37,7 @@ impl Traffic {
         }
     }
 
-    /// Bytes of a step.
+    /// Bytes that a step must read: the weights once, and the keys and values of its positions.
     pub fn bytes(&self, step: &PlannedStep) -> u64 {
         self.weights + self.per_position * step.positions()
     }

@@ -98,7 +98,8 @@ impl RequestMetrics {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A token came.
+    /// Counts a token of a request, and the time since its last one; of the first, since it was
+    /// submitted.
     pub fn token(&self, times: &mut RequestTimes, now: Instant) {
         let mut counts = self.lock();
         counts.generated_tokens += 1;

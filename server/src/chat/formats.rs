@@ -95,7 +95,7 @@ impl ReplyFormat {
         Ok(Self { reasoning, tools })
     }
 
-    /// The parser of thoughts.
+    /// The name of the parser of thoughts; `None` where replies have none.
     pub fn reasoning(&self) -> Option<&str> {
         self.reasoning.as_deref()
     }

@@ -15,7 +15,7 @@ use super::tool_calls::ToolCalls;
 #[error("the reply can't be read: {0}")]
 pub struct ReplyError(pub(super) String);
 
-/// What a call gained.
+/// What a piece of text added to one tool call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ToolCallDelta {
     /// Which call of the reply, from 0.
@@ -31,9 +31,9 @@ pub struct ToolCallDelta {
 /// What a piece of text added to a message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReplyDelta {
-    /// Thoughts.
+    /// What it added to the thoughts.
     pub reasoning: String,
-    /// The reply itself.
+    /// What it added to the reply itself.
     pub content: String,
     /// What was added to each, in the order in which they began.
     pub tool_calls: Vec<ToolCallDelta>,

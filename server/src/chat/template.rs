@@ -37,7 +37,7 @@ pub enum TemplateError {
     Field {
         /// The field, as OpenAI's interface names it.
         field: &'static str,
-        /// What is wrong.
+        /// Why it can't be used.
         message: String,
     },
 }

@@ -39,7 +39,7 @@ pub struct ServerOptions {
     pub threads: NonZeroUsize,
 }
 
-/// How a server ended.
+/// Whether every request had its answer when a server ended, and if not, why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// Every request that it had taken got its answer.
@@ -82,7 +82,7 @@ impl Server {
         Ok(Self { runtime, state, address, closing })
     }
 
-    /// Where it listens.
+    /// The address that it listens at, with the port that the system gave it.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

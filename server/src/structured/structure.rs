@@ -21,7 +21,7 @@ pub enum Structure {
 pub struct FieldError {
     /// The field by its path, such as `response_format.json_schema`.
     pub field: String,
-    /// What is wrong.
+    /// Why it can't be used.
     pub message: String,
 }
 
@@ -41,7 +41,7 @@ const GUIDED: [(&str, &str); 5] = [
 ];
 
 impl Structure {
-    /// Any JSON object.
+    /// The structure that any JSON object keeps to.
     pub fn json_object() -> Self {
         Self::JsonSchema(json!({"type": "object"}))
     }

@@ -10,7 +10,7 @@ use super::text::{IDS, POSITIONS};
 use piecewise_ir::builder::{Builder, Tensor};
 use piecewise_ir::dtype::DType;
 
-/// What a ModernBERT is.
+/// The sizes and options of a ModernBERT.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct ModernBertConfig {

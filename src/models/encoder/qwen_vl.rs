@@ -55,7 +55,7 @@ pub enum QwenVlKind {
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct QwenVlConfig {
-    /// Which tower.
+    /// Which of the two towers, with what it alone has.
     pub kind: QwenVlKind,
     /// Width of the residual stream, a multiple of `num_heads`.
     pub hidden_size: usize,
@@ -170,7 +170,7 @@ impl QwenVlConfig {
         self.merge_size * self.merge_size
     }
 
-    /// Elements of a patch.
+    /// Elements of a patch: channels times frames times pixels.
     pub fn patch_width(&self) -> usize {
         self.channels * self.temporal_patch_size * self.patch_size * self.patch_size
     }

@@ -52,7 +52,7 @@ pub enum TextArchitecture {
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct TextEncoderConfig {
-    /// The network.
+    /// The network and its sizes.
     pub architecture: TextArchitecture,
     /// Which rows make an embedding.
     pub pooling: Pooling,

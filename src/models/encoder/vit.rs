@@ -16,7 +16,7 @@ use piecewise_ir::dtype::DType;
 pub(super) const PATCHES: &str = "patches";
 const POSITIONS: &str = "positions";
 
-/// Which tower.
+/// Whose tower it is, which decides about class rows, norms and pooling.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum VitFamily {
     /// Pooled by attention with one learned query, where it has the head for it.
@@ -31,7 +31,7 @@ pub enum VitFamily {
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct VitConfig {
-    /// Which tower.
+    /// Whose tower it is.
     pub family: VitFamily,
     /// Width of the residual stream, a multiple of `num_heads`.
     pub hidden_size: usize,
@@ -134,7 +134,7 @@ impl VitConfig {
         }
     }
 
-    /// Elements of a patch.
+    /// Elements of a patch: channels times pixels.
     pub fn patch_width(&self) -> usize {
         self.channels * self.patch_size * self.patch_size
     }

@@ -8,16 +8,16 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Where events are published.
+/// Where events are published, and how many are kept for those that missed some.
 #[derive(Clone, Debug)]
 pub struct KvPublisherOptions {
-    /// Where subscribers come.
+    /// Where subscribers connect.
     pub endpoint: Address,
     /// Where those come that have missed some; `None` is nowhere.
     pub replay_endpoint: Option<Address>,
     /// What each message begins with.
     pub topic: String,
-    /// Whose events they are.
+    /// The rank of the engine whose events they are; each message has it.
     pub rank: u16,
     /// How many of the last batches can be asked for again.
     pub kept_batches: usize,
@@ -79,7 +79,7 @@ impl KvPublisher {
         Ok(Self { shared, address })
     }
 
-    /// Where subscribers come.
+    /// The address that subscribers connect to, with the port that the system gave it.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -18,7 +18,7 @@ pub(crate) struct Output {
     pub logprobs: Vec<TokenLogprobs>,
     /// Of the prompt's ids from the second on, which stand first, with the first output.
     pub prompt_logprobs: Vec<(u32, TokenLogprobs)>,
-    /// With the first id.
+    /// How many ids of the prompt were computed and found, with the first id; `None` after it.
     pub prefill: Option<Prefill>,
     /// What happened to the request since its output before.
     pub events: Vec<Event>,

@@ -25,7 +25,7 @@ pub(super) fn names_in(graph: &Graph, results: char) -> Vec<Option<String>> {
     Scope::new(graph, Mode::Listing, Anchors::Graph, results).into_names()
 }
 
-/// The graph document.
+/// The text of a graph as a document of its own, which [`parse_graph`](super::parse_graph) reads.
 pub fn print_graph(graph: &Graph) -> String {
     let mut printer = Printer::new(Mode::Listing);
     printer.graph_document(graph);

@@ -19,7 +19,7 @@ pub struct ControlArgs<'a> {
     pub masks: &'a [i32],
     /// `[Q, token_words(vocabulary)]`; rows that sample together have rows of their own.
     pub tokens: &'a mut [i32],
-    /// `[R, DETAIL_WORDS]`.
+    /// `[R, DETAIL_WORDS]`: written; what log-probabilities are made from.
     pub details: &'a mut [i32],
 }
 
