@@ -1,6 +1,6 @@
 //! Paged attention in f64, one row at a time.
 
-use super::PAGE_ROWS;
+use super::pages::PAGE_ROWS;
 use piecewise_ir::custom::{Attr, Attrs};
 use piecewise_ir::eval::Array;
 

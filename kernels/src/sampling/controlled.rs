@@ -1,7 +1,7 @@
 //! The definition of sampling with all that a request may ask of it.
 
-use super::controls::{CONTROL_WORDS, DETAIL_WORDS, inputs, mask_words, token_words};
-use super::parameter_types;
+use super::controls::{CONTROL_WORDS, DETAIL_WORDS, mask_words, token_words};
+use super::{inputs, parameter_types};
 use crate::inputs::StepInput;
 use piecewise_ir::custom::{Attrs, CustomOpDef};
 use piecewise_ir::dim::Dim;
@@ -37,7 +37,7 @@ impl ControlledSample {
 
     /// What it is told of each step besides what [`Sample`](super::Sample) is told.
     pub fn inputs() -> [StepInput; 2] {
-        inputs()
+        inputs::controls()
     }
 }
 

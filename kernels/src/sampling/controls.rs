@@ -1,10 +1,6 @@
 //! What a row may ask of sampling besides its parameters: the words and states by which
 //! [`ControlledSample`](super::ControlledSample) is told, and the words in which it answers.
 
-use crate::inputs::{Extent, StepInput};
-use crate::roles;
-use piecewise_ir::dtype::DType;
-
 /// The most ids that a request may give a bias.
 pub const MAX_LOGIT_BIASES: usize = 1024;
 /// The most ids that are told with their log-probabilities.
@@ -105,34 +101,6 @@ pub fn fill_token_row(
     for ((id, value), (biased, bias)) in ids.iter_mut().zip(values).zip(biases) {
         (*id, *value) = (*biased as i32, bias.to_bits() as i32);
     }
-}
-
-/// The inputs of [`ControlledSample`](super::ControlledSample) that [`Sample`](super::Sample) has
-/// not: words of controls `i32 [R, 4]`, and `f32 [R, 4]` of the share of the likeliest token's
-/// probability that is too little, and the penalties for presence, frequency and repetition.
-pub(super) fn inputs() -> [StepInput; 2] {
-    let shape = || [Extent::of(roles::ROWS), Extent::Constant(CONTROL_WORDS as u64)];
-    [
-        StepInput::new(roles::SAMPLE_CONTROLS, DType::I32, shape(), 0.0).filled(|batch, out| {
-            for sequence in batch.sequences() {
-                for controls in sequence.row_controls() {
-                    out.extend(controls.words());
-                }
-            }
-            Ok(())
-        }),
-        StepInput::new(roles::SAMPLE_PENALTIES, DType::F32, shape(), 0.0).filled(|batch, out| {
-            for sequence in batch.sequences() {
-                let s = sequence.sampling();
-                let penalties =
-                    [s.min_p, s.presence_penalty, s.frequency_penalty, s.repetition_penalty];
-                for _ in sequence.logit_rows() {
-                    out.extend(penalties);
-                }
-            }
-            Ok(())
-        }),
-    ]
 }
 
 /// What is told of a row: made into log-probabilities on the host, in f64.

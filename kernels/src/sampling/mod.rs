@@ -4,6 +4,7 @@ mod controlled;
 mod controls;
 mod cpu;
 mod cuda;
+mod inputs;
 mod parameters;
 
 pub use controlled::ControlledSample;
@@ -40,7 +41,7 @@ impl Sample {
 
     /// What it is told of each step: the parameters of each row.
     pub fn inputs() -> [StepInput; 5] {
-        parameters::inputs()
+        inputs::parameters()
     }
 }
 

@@ -1,7 +1,4 @@
-//! How a sequence samples, and what the op is told of it.
-
-use crate::inputs::{Element, Extent, SequenceView, StepInput};
-use crate::roles;
+//! How a sequence samples.
 
 /// How the token after a row is chosen.
 #[derive(Clone, Copy, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
@@ -40,41 +37,4 @@ impl Default for Sampling {
             seed: 0,
         }
     }
-}
-
-/// The inputs of [`Sample`](super::Sample).
-pub(super) fn inputs() -> [StepInput; 5] {
-    [
-        of_each_row(roles::SAMPLE_TEMPERATURE, 0.0, |s| s.temperature),
-        of_each_row(roles::SAMPLE_TOP_K, 0.0, |s| i32::try_from(s.top_k).unwrap_or(i32::MAX)),
-        of_each_row(roles::SAMPLE_TOP_P, 1.0, |s| s.top_p),
-        of_each_row(roles::SAMPLE_SEED, 0.0, |s| s.seed as i64),
-        rows::<i32>(roles::SAMPLE_POSITION, 0.0).filled(|batch, out| {
-            for sequence in batch.sequences() {
-                let end = sequence.length();
-                let rows = sequence.logit_rows().count() as u64;
-                out.extend((end - rows..end).map(|position| position as i32 + 1));
-            }
-            Ok(())
-        }),
-    ]
-}
-
-fn rows<T: Element>(role: &'static str, padding: f64) -> StepInput {
-    StepInput::new(role, T::DTYPE, [Extent::of(roles::ROWS)], padding)
-}
-
-/// A parameter of the sequence that each row belongs to.
-fn of_each_row<T: Element>(
-    role: &'static str,
-    padding: f64,
-    parameter: fn(Sampling) -> T,
-) -> StepInput {
-    rows::<T>(role, padding).filled(move |batch, out| {
-        let of = |sequence: SequenceView<'_>| parameter(sequence.sampling());
-        for sequence in batch.sequences() {
-            out.repeat(of(sequence), sequence.logit_rows().count());
-        }
-        Ok(())
-    })
 }

@@ -61,7 +61,7 @@ use crate::metrics::Ticker;
 use crate::model::{CompiledModel, Model};
 use in_flight::InFlight;
 use piecewise_backend::device::Device;
-use sequence::Sequence;
+use sequence::{Planned, Sequence};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 use watch::Watchers;
@@ -90,7 +90,7 @@ pub struct BatchingEngine<D: Device> {
     kept: Vec<RequestId>,
     in_flight: VecDeque<InFlight>,
     spare: Vec<InFlight>,
-    plan: Vec<schedule::Planned>,
+    plan: Vec<Planned>,
     next_id: u64,
     preemptions: u64,
     prefix_counts: PrefixCounts,

@@ -1,18 +1,11 @@
 //! The schedule: which sequences bring how many tokens to the next step.
 
 use super::request::{RequestEvent, RequestId};
-use super::sequence::Sequence;
+use super::sequence::{Planned, Sequence};
 use super::{BatchingEngine, EngineError};
 use crate::kv::{PageTable, PoolFull};
 use crate::model::Model;
 use piecewise_backend::device::{Device, DeviceError};
-
-/// A sequence's part in the next step.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Planned {
-    pub request: RequestId,
-    pub tokens: u64,
-}
 
 /// How many waiting requests are looked at when the first finds no room.
 const LOOKAHEAD: usize = 8;

@@ -1,7 +1,7 @@
 //! One request's tokens and how far they have been computed.
 
 use super::constraint::TokenLogprobs;
-use super::request::{GivenRows, Request, Usage};
+use super::request::{GivenRows, Request, RequestId, Usage};
 use super::turn_controls::TurnControls;
 use crate::batch::{
     BatchBuffers, Chunk, ChunkRows, ChunkTokens, FollowingIds, RoleMap, Sampling, TokenValues,
@@ -61,6 +61,13 @@ pub(super) struct Sequence {
     /// How many requests behind it were let in before it.
     pub passed: u32,
     stop_ids: Vec<u32>,
+}
+
+/// A sequence's part in the next step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Planned {
+    pub request: RequestId,
+    pub tokens: u64,
 }
 
 impl Sequence {

@@ -1,9 +1,9 @@
 //! Capturing between steps: a little after each, what steps gain most of first.
 
 use super::CompiledModel;
-use super::build::CaptureWhen;
 use super::error::ModelError;
 use super::graphs::{GraphKey, OnCaptureFailure};
+use super::options::CaptureWhen;
 use super::pace::Missing;
 use piecewise_backend::device::Device;
 use rustc_hash::FxHashMap;

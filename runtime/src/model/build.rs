@@ -5,15 +5,16 @@ use super::bind::BindSite;
 use super::choose::Choices;
 use super::clock::StepClock;
 use super::error::ModelError;
-use super::graphs::{GraphSet, OnCaptureFailure};
+use super::graphs::GraphSet;
 use super::launches::check_artifacts;
 use super::memory::Ledger;
+use super::options::{BuildOptions, CaptureWhen};
 use super::origin::Origin;
 use super::pace::Pace;
 use super::progress::Progress;
+use super::reports::BuildTimes;
 use crate::artifact_store::CompiledPieces;
-use crate::batch::{Probe, SyntheticStep};
-use crate::dispatch::{Dispatcher, MeasuredWays};
+use crate::dispatch::MeasuredWays;
 use crate::stats::Statistics;
 use crate::symbols::SymbolTable;
 use piecewise_backend::artifact::Artifact;
@@ -23,88 +24,8 @@ use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// How a model is built.
-#[derive(Clone, Debug)]
-pub struct BuildOptions {
-    /// Lists and bounds of dispatch, with the graph mode asked for.
-    pub dispatcher: Dispatcher,
-    /// The most rows that a step may want logits for; beyond the cap of one head call, the head
-    /// runs several times. At least that cap.
-    pub max_logit_rows: u64,
-    /// The outputs that are read back, by position.
-    pub read_outputs: Vec<usize>,
-    /// When graphs are captured.
-    pub capture: CaptureWhen,
-    /// What a failed capture does.
-    pub on_capture_failure: OnCaptureFailure,
-    /// Failures in a row after which a graph is no longer captured; 0 is never.
-    pub capture_attempts: u32,
-    /// Layers that are launched and never captured, by the scopes in which the model's code made
-    /// them: `model.layers.3`, or `model.layers.3.mlp`.
-    pub capture_exclude: Vec<String>,
-    /// Steps that show what the custom ops can be captured for; without any, what they declare is
-    /// believed.
-    pub probes: Vec<Probe>,
-    /// Whether ways and algorithms are chosen by measurement.
-    pub tune: TuneMode,
-    /// How long measuring may take; what is not reached is left to the next start.
-    pub tune_budget: Duration,
-    /// Steps that fill the sizes of captured ones, to measure ways in. Without one, a step's pieces are
-    /// measured alone.
-    pub tuning_steps: Vec<SyntheticStep>,
-    /// Whether a step that does not replay, or a mode that can't be, is an error.
-    pub strict: bool,
-    /// Checks that run with every step.
-    pub checks: Checks,
-    /// Whether it is measured, once the graphs are captured, for which steps a replay of the padded
-    /// size takes longer than another way.
-    pub measure_padding: bool,
-}
-
-/// How long the parts of building took, each to the end of its work on the device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct BuildTimes {
-    /// Every unique piece at every size, and the check of the launches.
-    pub compile: Duration,
-    /// Reserving memory and making the weights.
-    pub load: Duration,
-    /// Binding programs and making host blocks.
-    pub bind: Duration,
-    /// Choosing ways by measurement: no part of a start that finds them remembered.
-    pub measure: Duration,
-    /// Warming up, capturing, and mapping the states.
-    pub capture: Duration,
-}
-
-/// When graphs are captured.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum CaptureWhen {
-    /// All of them while the model is built.
-    #[default]
-    Startup,
-    /// Each one by the first step that would replay it.
-    Lazy,
-    /// Between steps, those first that most steps have wanted; until then steps are launched.
-    Background,
-}
-
-/// Checks that run with every step, for debugging.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Checks {
-    /// Fill float padding and dead bytes with NaN before each step.
-    pub poison: bool,
-    /// Compare the addresses of each graph with the memory's before each replay.
-    pub addresses: bool,
-    /// Launch each step again and compare with its replay.
-    pub compare: bool,
-}
+use std::time::Instant;
 
 impl<D: Device> CompiledModel<D> {
     /// Builds a model from a planned module and its artifacts, compiled for the dispatcher of

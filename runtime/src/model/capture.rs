@@ -1,8 +1,8 @@
 //! Capturing: largest first, from the programs that launches use.
 
-use super::build::CaptureWhen;
 use super::error::ModelError;
 use super::graphs::{GraphKey, GraphSet, GraphSlot, GraphState, OnCaptureFailure};
+use super::options::CaptureWhen;
 use super::programs::Member;
 use super::progress::Progress;
 use super::{CompiledModel, Model};

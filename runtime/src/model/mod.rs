@@ -18,6 +18,7 @@ mod launches;
 mod limit;
 mod lowering;
 mod memory;
+mod options;
 mod origin;
 mod pace;
 mod pages;
@@ -28,6 +29,7 @@ mod programs;
 mod progress;
 mod ranges;
 mod recover;
+mod reports;
 mod spans;
 mod specialize;
 mod staging;
@@ -37,7 +39,6 @@ mod step_launches;
 mod suspend;
 mod ways;
 
-pub use build::{BuildOptions, BuildTimes, CaptureWhen, Checks};
 pub use capture::{CapturedGraph, GraphKind};
 pub use choose::{ChosenPart, ChosenWays, WaysOrigin};
 pub use clock::StepTimes;
@@ -48,14 +49,15 @@ pub use graphs::{
 };
 pub use lowering::{LoweringSize, lowering_sizes};
 pub use memory::{Ledger, Memory};
+pub use options::{BuildOptions, CaptureWhen, Checks, SuspendedWeights};
 pub(crate) use parts::StepPart;
 pub use progress::Progress;
+pub use reports::{BuildTimes, StepReport};
 pub use spans::{SpanKind, StepSpan, StepTrace};
 pub(crate) use staging::POISON;
-pub use step::{Outputs, StepReport, Ticket};
+pub use step::{Outputs, Ticket};
 pub use step_data::StepData;
 pub use step_launches::StepLaunch;
-pub use suspend::SuspendedWeights;
 
 use crate::dispatch::{Dispatcher, MeasuredWays};
 use crate::stats::Statistics;
@@ -172,6 +174,13 @@ impl<D: Device> CompiledModel<D> {
             false => None,
         };
         Ok(())
+    }
+
+    /// Lets the profiler that started this process, if one listens to NVTX, hear from now on of each
+    /// step and of every member in it that is launched or replayed by itself, by the places in the
+    /// model's code that it computes.
+    pub fn name_ranges(&mut self) {
+        self.ranges = StepRanges::of_environment(&self.module);
     }
 
     /// The steps that were traced and read since this was last asked.

@@ -1,9 +1,7 @@
 //! NVTX ranges of steps: what a profiler calls the launches and replays of each part.
 
-use super::CompiledModel;
 use super::parts::StepPart;
 use crate::mode::StepMode;
-use piecewise_backend::device::Device;
 use piecewise_backend::nvtx::{Nvtx, NvtxRange};
 use piecewise_ir::module::Module;
 use std::ffi::{CStr, CString};
@@ -16,13 +14,23 @@ pub(super) struct StepRanges {
 }
 
 impl StepRanges {
-    fn new(nvtx: Nvtx, module: &Module) -> Self {
+    /// Of the profiler that started this process, if one listens to NVTX.
+    pub(super) fn of_environment(module: &Module) -> Option<Self> {
+        let nvtx = Nvtx::of_environment().unwrap_or_else(|error| {
+            tracing::warn!("{error}");
+            None
+        });
+        let Some(nvtx) = nvtx else {
+            tracing::info!("nobody hears the ranges of steps: no profiler started this process");
+            return None;
+        };
         let name = |part: StepPart| {
             let name = format!("{} {}", part.name, part.path);
             // Names of a graph hold no NUL; one that did would be heard without a name.
             CString::new(name.trim_end()).unwrap_or_default()
         };
-        Self { nvtx, parts: StepPart::of(module).into_iter().map(name).collect() }
+        let parts = StepPart::of(module).into_iter().map(name).collect();
+        Some(Self { nvtx, parts })
     }
 
     pub(super) fn step(&self, mode: StepMode) -> NvtxRange {
@@ -37,21 +45,5 @@ impl StepRanges {
     /// The range of a member, by its place.
     pub(super) fn member(&self, place: usize) -> Option<NvtxRange> {
         self.parts.get(place).map(|name| self.nvtx.range(name))
-    }
-}
-
-impl<D: Device> CompiledModel<D> {
-    /// Lets the profiler that started this process, if one listens to NVTX, hear from now on of each
-    /// step and of every member in it that is launched or replayed by itself, by the places in the
-    /// model's code that it computes.
-    pub fn name_ranges(&mut self) {
-        let nvtx = Nvtx::of_environment().unwrap_or_else(|error| {
-            tracing::warn!("{error}");
-            None
-        });
-        if nvtx.is_none() {
-            tracing::info!("nobody hears the ranges of steps: no profiler started this process");
-        }
-        self.ranges = nvtx.map(|nvtx| StepRanges::new(nvtx, &self.module));
     }
 }

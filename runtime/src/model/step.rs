@@ -4,6 +4,7 @@ use super::audit::audit_addresses;
 use super::compare::Trace;
 use super::error::ModelError;
 use super::graphs::{GraphKey, GraphSet};
+use super::reports::StepReport;
 use super::spans::SpanKind;
 use super::staging::{BLOCKS, Filling, POISON, ReadOutput};
 use super::step_data::StepData;
@@ -64,17 +65,6 @@ pub(super) struct Run {
     /// Whether only members over rows run, for rows beyond those of the first call. What they
     /// read lives to the end of the step, by the lifetime rule of the plan.
     pub head_again: bool,
-}
-
-/// How a submitted step ran.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct StepReport {
-    /// Launched, in pieces or as one graph.
-    pub mode: StepMode,
-    /// Padded counts, or its own ones where it was launched.
-    pub sizes: StepSizes,
-    /// Why it did not replay, where its mode would.
-    pub fallback: Option<FallbackReason>,
 }
 
 /// What became of a graph that a step was to replay.

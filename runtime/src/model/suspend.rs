@@ -3,21 +3,10 @@
 
 use super::CompiledModel;
 use super::error::ModelError;
+use super::options::SuspendedWeights;
 use super::origin::load_weights;
 use piecewise_backend::device::Device;
 use piecewise_backend::weights::WeightSource;
-use serde::{Deserialize, Serialize};
-
-/// What becomes of the weights of a suspended model.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SuspendedWeights {
-    /// They stay on the device.
-    #[default]
-    Keep,
-    /// Their memory is given back, too, and they are made again on resume.
-    Drop,
-}
 
 impl<D: Device> CompiledModel<D> {
     /// See [`Model`](super::Model).

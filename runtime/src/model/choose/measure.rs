@@ -2,8 +2,8 @@
 
 use super::descent::Descent;
 use super::record::RecordKey;
-use super::report::WaysOrigin;
 use super::step::MeasuredStep;
+use super::ways_origin::WaysOrigin;
 use super::{Choices, Place};
 use crate::batch::SyntheticStep;
 use crate::dispatch::StepSizes;

@@ -1,0 +1,72 @@
+//! What the ops are told of each step: how its rows sample.
+
+use super::controls::CONTROL_WORDS;
+use super::parameters::Sampling;
+use crate::inputs::{Element, Extent, SequenceView, StepInput};
+use crate::roles;
+use piecewise_ir::dtype::DType;
+
+/// The inputs of [`Sample`](super::Sample).
+pub(super) fn parameters() -> [StepInput; 5] {
+    [
+        of_each_row(roles::SAMPLE_TEMPERATURE, 0.0, |s| s.temperature),
+        of_each_row(roles::SAMPLE_TOP_K, 0.0, |s| i32::try_from(s.top_k).unwrap_or(i32::MAX)),
+        of_each_row(roles::SAMPLE_TOP_P, 1.0, |s| s.top_p),
+        of_each_row(roles::SAMPLE_SEED, 0.0, |s| s.seed as i64),
+        rows::<i32>(roles::SAMPLE_POSITION, 0.0).filled(|batch, out| {
+            for sequence in batch.sequences() {
+                let end = sequence.length();
+                let rows = sequence.logit_rows().count() as u64;
+                out.extend((end - rows..end).map(|position| position as i32 + 1));
+            }
+            Ok(())
+        }),
+    ]
+}
+
+/// The inputs of [`ControlledSample`](super::ControlledSample) that [`Sample`](super::Sample) has
+/// not: words of controls `i32 [R, 4]`, and `f32 [R, 4]` of the share of the likeliest token's
+/// probability that is too little, and the penalties for presence, frequency and repetition.
+pub(super) fn controls() -> [StepInput; 2] {
+    let shape = || [Extent::of(roles::ROWS), Extent::Constant(CONTROL_WORDS as u64)];
+    [
+        StepInput::new(roles::SAMPLE_CONTROLS, DType::I32, shape(), 0.0).filled(|batch, out| {
+            for sequence in batch.sequences() {
+                for controls in sequence.row_controls() {
+                    out.extend(controls.words());
+                }
+            }
+            Ok(())
+        }),
+        StepInput::new(roles::SAMPLE_PENALTIES, DType::F32, shape(), 0.0).filled(|batch, out| {
+            for sequence in batch.sequences() {
+                let s = sequence.sampling();
+                let penalties =
+                    [s.min_p, s.presence_penalty, s.frequency_penalty, s.repetition_penalty];
+                for _ in sequence.logit_rows() {
+                    out.extend(penalties);
+                }
+            }
+            Ok(())
+        }),
+    ]
+}
+
+fn rows<T: Element>(role: &'static str, padding: f64) -> StepInput {
+    StepInput::new(role, T::DTYPE, [Extent::of(roles::ROWS)], padding)
+}
+
+/// A parameter of the sequence that each row belongs to.
+fn of_each_row<T: Element>(
+    role: &'static str,
+    padding: f64,
+    parameter: fn(Sampling) -> T,
+) -> StepInput {
+    rows::<T>(role, padding).filled(move |batch, out| {
+        let of = |sequence: SequenceView<'_>| parameter(sequence.sampling());
+        for sequence in batch.sequences() {
+            out.repeat(of(sequence), sequence.logit_rows().count());
+        }
+        Ok(())
+    })
+}
