@@ -317,7 +317,8 @@ pub trait Device: Send + 'static {
         to: Address,
     ) -> Result<(), DeviceError>;
 
-    /// Enqueues a copy of rows of the block, from `offset` on, to `to`; what lies between rows stays.
+    /// Enqueues a copy of rows, which follow one another in the block from `offset` on, to where they lie
+    /// apart from `to` on; what lies between them stays.
     ///
     /// # Errors
     /// When the range is not backed, or inside a capture.
@@ -329,8 +330,8 @@ pub trait Device: Send + 'static {
         to: Address,
     ) -> Result<(), DeviceError> {
         (0..rows.count)
-            .map(|row| row * rows.pitch)
-            .try_for_each(|start| self.copy_in(block, offset + start, rows.width, to.offset(start)))
+            .map(|row| (offset + row * rows.width, to.offset(row * rows.pitch)))
+            .try_for_each(|(from, to)| self.copy_in(block, from, rows.width, to))
     }
 
     /// Enqueues a copy of `bytes` bytes at `from` to the block at `offset`.

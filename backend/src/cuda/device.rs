@@ -314,8 +314,9 @@ impl Device for CudaDevice {
         to: Address,
     ) -> Result<(), DeviceError> {
         self.enter()?;
-        let from =
-            self.copied_from("a copy of rows to the device", block, offset, rows.span(), to)?;
+        let what = "a copy of rows to the device";
+        self.memory.check(what, to, rows.span())?;
+        let from = self.copied_from(what, block, offset, rows.bytes(), to)?;
         if rows.width == 0 || rows.count == 0 {
             return Ok(());
         }

@@ -339,12 +339,13 @@ impl<D: Device> Staging<D> {
         self.copied_in[turn].wait(device)?;
         let block = self.in_blocks[turn];
         let bytes = device.host_bytes_mut(block);
-        let apart = self.apart.iter().flat_map(|&(start, rows)| {
-            let starts = (0..rows.count as usize).map(move |row| start + row * rows.pitch as usize);
-            starts.map(move |start| start..start + rows.width as usize)
-        });
-        for at in apart {
-            bytes[at.clone()].copy_from_slice(&self.mirror[at]);
+        // One after the other, where they touch a fraction of the pages that they lie in on the device.
+        for &(start, rows) in &self.apart {
+            let (width, pitch) = (rows.width as usize, rows.pitch as usize);
+            let to = bytes[start..start + rows.bytes() as usize].chunks_exact_mut(width.max(1));
+            for (to, from) in to.zip(self.mirror[start..].chunks(pitch.max(1))) {
+                to.copy_from_slice(&from[..width]);
+            }
         }
         self.pieces.fill_first(bytes, &self.mirror, step);
         Ok(())

@@ -113,6 +113,7 @@ pub(super) trait Driver: Send + Sync + std::fmt::Debug {
     fn unpin(&self, block: *mut u8) -> Outcome<()>;
 
     fn copy_in(&self, to: u64, from: *const u8, bytes: u64, stream: Handle) -> Outcome<()>;
+    /// Of rows that follow one another at `from`.
     fn copy_in_rows(&self, to: u64, from: *const u8, rows: ByteRows, stream: Handle)
     -> Outcome<()>;
     fn copy_out(&self, to: *mut u8, from: u64, bytes: u64, stream: Handle) -> Outcome<()>;

@@ -252,10 +252,10 @@ impl Driver for std::sync::Arc<SimulatedDriver> {
         let mut state = self.state();
         let to = state.bytes("cuMemcpy2DAsync_v2", to, rows.span())?;
         // SAFETY: the device passes the start of at least as many bytes.
-        let from = unsafe { std::slice::from_raw_parts(from, rows.span() as usize) };
+        let from = unsafe { std::slice::from_raw_parts(from, rows.bytes() as usize) };
         let (width, pitch) = (rows.width as usize, rows.pitch as usize);
-        for start in (0..rows.count as usize).map(|row| row * pitch) {
-            to[start..start + width].copy_from_slice(&from[start..start + width]);
+        for (to, from) in to.chunks_mut(pitch).zip(from.chunks(width)) {
+            to[..width].copy_from_slice(from);
         }
         Ok(())
     }

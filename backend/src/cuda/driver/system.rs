@@ -286,7 +286,6 @@ impl Driver for SystemDriver {
         rows: ByteRows,
         stream: Handle,
     ) -> Outcome<()> {
-        let pitch = rows.pitch as usize;
         let copy = cu::CUDA_MEMCPY2D {
             srcXInBytes: 0,
             srcY: 0,
@@ -294,14 +293,14 @@ impl Driver for SystemDriver {
             srcHost: from.cast(),
             srcDevice: 0,
             srcArray: null_mut(),
-            srcPitch: pitch,
+            srcPitch: rows.width as usize,
             dstXInBytes: 0,
             dstY: 0,
             dstMemoryType: cu::CUmemorytype::CU_MEMORYTYPE_DEVICE,
             dstHost: null_mut(),
             dstDevice: to,
             dstArray: null_mut(),
-            dstPitch: pitch,
+            dstPitch: rows.pitch as usize,
             WidthInBytes: rows.width as usize,
             Height: rows.count as usize,
         };
