@@ -61,8 +61,8 @@ pub struct BuildOptions {
     pub strict: bool,
     /// Checks that run with every step.
     pub checks: Checks,
-    /// Whether it is measured, once the graphs are captured, for which steps a replay of the padded
-    /// size takes longer than another way.
+    /// Whether it is measured, once the graphs are captured and whenever the mode is set, for which steps a
+    /// replay of the padded size takes longer than another way.
     pub measure_padding: bool,
 }
 

@@ -295,7 +295,7 @@ impl<D: Device> CompiledModel<D> {
     }
 
     /// Whether a graph that the step would replay is not ready.
-    fn is_missing(&self, dispatch: &Dispatch) -> bool {
+    pub(super) fn is_missing(&self, dispatch: &Dispatch) -> bool {
         match dispatch.mode {
             StepMode::Full => self.graphs.full(dispatch.sizes).is_none(),
             StepMode::Piecewise => !self.graphs.has_pieces(&self.members, dispatch.sizes),

@@ -8,6 +8,7 @@ use piecewise_kernels::op::cuda::TensorBoxes;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// A driver call that is to fail.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -94,6 +95,7 @@ struct Plan {
     calls: Vec<CallFault>,
     label: String,
     sizes: Vec<u64>,
+    slow: Option<(&'static str, Duration)>,
     /// The status of a sticky fault that struck.
     stuck: Option<u32>,
 }
@@ -123,6 +125,12 @@ impl Faults {
         self.plan().calls.push(fault);
     }
 
+    /// Every call of `call` keeps its caller for so long.
+    pub fn slow(&self, call: &'static str, each: Duration) {
+        self.armed.store(true, Ordering::Release);
+        self.plan().slow = Some((call, each));
+    }
+
     /// How many faults have not struck as often as planned.
     pub fn pending(&self) -> usize {
         self.plan().calls.iter().filter(|fault| fault.times > 0).count()
@@ -143,6 +151,9 @@ impl Faults {
             return Ok(());
         }
         let mut plan = self.plan();
+        if let Some((_, each)) = plan.slow.filter(|(slow, _)| *slow == call) {
+            std::thread::sleep(each);
+        }
         let Plan { calls, label, sizes, stuck, .. } = &mut *plan;
         let failed = |code, label: &str, sizes: &[u64]| {
             Err(CallError {
