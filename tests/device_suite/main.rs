@@ -25,6 +25,7 @@ mod host_kernel;
 mod late_sizes;
 mod launch_check;
 mod like_first;
+mod missing_waits;
 mod modes;
 mod moved_memory;
 mod new_compositions;

@@ -98,7 +98,8 @@ pub enum CaptureWhen {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Checks {
-    /// Fill float padding and dead bytes with NaN before each step.
+    /// Fill float padding and dead bytes with NaN before each step, and find outputs that are read before
+    /// they are there.
     pub poison: bool,
     /// Compare the addresses of each graph with the memory's before each replay.
     pub addresses: bool,
