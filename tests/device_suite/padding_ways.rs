@@ -89,7 +89,7 @@ pub(crate) fn sizes_that_are_faster_launched_are_launched<T: Breakable>() {
         let mut rng = Rng::new(43);
         let mut launched = 0;
         for slow in [FaultPoint::Replay, FaultPoint::Launch, FaultPoint::Replay] {
-            breaks.slow(slow, EACH);
+            breaks.slow(slow, longer_at(slow));
             model.measure_launches(&steps).unwrap();
             let way = match slow {
                 FaultPoint::Replay => (StepMode::None, Some(FallbackReason::LaunchesFaster)),
@@ -143,13 +143,13 @@ pub(crate) fn padding_is_measured_of_what_was_captured_late<T: Breakable>() {
             assert_eq!(tokens.count(), 4);
             count(engine) - before
         };
-        breaks.slow(FaultPoint::Replay, EACH);
+        breaks.slow(FaultPoint::Replay, longer_at(FaultPoint::Replay));
         engine.set_graph_mode(mode).unwrap();
         let what = format!("{} {capture:?}", T::NAME);
         assert_eq!([lost(&mut engine), lost(&mut engine)], [0; 2], "{what}: there was no graph");
         while engine.capture_next().unwrap() {}
         for slow in [FaultPoint::Replay, FaultPoint::Launch, FaultPoint::Replay] {
-            breaks.slow(slow, EACH);
+            breaks.slow(slow, longer_at(slow));
             engine.set_graph_mode(mode).unwrap();
             // Five tokens are padded to eight, and one to none.
             let expected = u64::from(slow == FaultPoint::Replay);
@@ -162,8 +162,12 @@ pub(crate) fn padding_is_measured_of_what_was_captured_late<T: Breakable>() {
     }
 }
 
-/// How much longer than others a call takes.
-const EACH: Duration = Duration::from_millis(1);
+/// How much longer than others a call takes: more than a busy host keeps one waiting, and of launches, which
+/// are many, no more than the comparison has time for.
+fn longer_at(point: FaultPoint) -> Duration {
+    Duration::from_millis(if point == FaultPoint::Launch { 2 } else { 20 })
+}
+
 const WIDTH: u64 = 16;
 const MOST: u64 = 16;
 
@@ -173,6 +177,7 @@ struct Dear;
 
 impl Dear {
     const OP: LikeFirst = LikeFirst { name: "test.dear", splits: false };
+    const EACH: Duration = Duration::from_millis(1);
     /// More cycles than a millisecond has.
     const SOURCE: &'static str = r#"
         extern "C" __global__ void dear(const float *x, float *y, const int *counts,
@@ -201,7 +206,7 @@ impl CpuOp for Dear {
         let (rows, padded) = (args.true_dim(0, 0), args.dim(0, 0));
         let real = rows * WIDTH as usize;
         y[..real].copy_from_slice(&x[..real]);
-        std::thread::sleep(EACH * (padded - rows) as u32);
+        std::thread::sleep(Self::EACH * (padded - rows) as u32);
         Ok(())
     }
 }
