@@ -80,6 +80,11 @@ impl GraphMode {
         }
     }
 
+    /// The most that is replayed of any step.
+    pub fn highest(self) -> StepMode {
+        self.decode().max(self.mixed())
+    }
+
     /// Whether steps of some kind run so.
     pub fn has(self, step: StepMode) -> bool {
         self.decode() == step || self.mixed() == step
@@ -87,7 +92,7 @@ impl GraphMode {
 
     /// Whether any step is captured as one graph, which every op of it must bear.
     pub fn has_full(self) -> bool {
-        self.has(StepMode::Full)
+        self.highest() == StepMode::Full
     }
 
     /// Whether it replays pieces, and so does more with a graph that is split.
@@ -161,6 +166,7 @@ mod tests {
             (FullAndPiecewise, [StepMode::Full, StepMode::Piecewise], [true; 3]),
         ] {
             assert_eq!([mode.decode(), mode.mixed()], [decode, mixed], "{mode:?}");
+            assert_eq!(mode.highest(), if decode > mixed { decode } else { mixed }, "{mode:?}");
             let needs = [mode.has_full(), mode.needs_splitting(), mode.has_token_graphs()];
             assert_eq!(needs, [full, splitting, token_graphs], "{mode:?}");
             for step in [StepMode::None, StepMode::Piecewise, StepMode::Full] {

@@ -51,7 +51,8 @@ typedef long (*function)(long, long, long, long, long, long);
   X(cuMemGetInfo_v2) X(cuMemsetD8Async) X(cuMemsetD16Async) X(cuMemsetD32Async)                \
   X(cuModuleUnload) X(cuFuncSetAttribute) X(cuStreamCreate) X(cuStreamDestroy_v2)              \
   X(cuEventDestroy_v2) X(cuGraphUpload) X(cuGraphDestroy) X(cuGraphExecDestroy)                \
-  X(cuMemcpyDtoDAsync_v2)                                                                      \
+  X(cuMemcpyDtoDAsync_v2) X(cuMemHostAlloc) X(cuMemAllocHost_v2) X(cuMemFreeHost)              \
+  X(cuMemcpy) X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemcpyDtoD_v2) X(cuMemcpy2D_v2)        \
   X(cuModuleGetFunction) X(cuFuncLoad) X(cuCtxSynchronize) X(cuEventSynchronize)               \
   X(cuEventCreate) X(cuEventRecord) X(cuMemcpyHtoDAsync_v2) X(cuMemcpy2DAsync_v2)              \
   X(cuMemcpyDtoHAsync_v2) X(cuLaunchKernelEx) X(cuGraphLaunch) X(nvrtcCompileProgram)
@@ -82,9 +83,10 @@ PASSED(PASS)
 AROUND(cuStreamSynchronize) { return real_cuStreamSynchronize(a, b, c, d, e, f); }
 
 // Where PIECEWISE_TIME_GRAPHS is set, a graph that was made executable is also updated in place by
-// the graph that it was made from, and both are timed, each with the upload that it needs.
-static function update, upload;
-static double times[5];
+// the graph that it was made from, and the parameters of each of its kernels are set to what they are;
+// all are timed, each with the upload that it needs.
+static function update, upload, nodes_of, type_of, parameters_of, set_parameters;
+static double times[8];
 static double now(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
@@ -101,6 +103,34 @@ AROUND(cuStreamEndCapture) {
   long status = real_cuStreamEndCapture(a, b, c, d, e, f);
   times[4] += now() - begun;
   return status;
+}
+static void set_all(long exec, long graph) {
+  size_t count = 0, kernels = 0;
+  if (!nodes_of || !type_of || !parameters_of || !set_parameters) return;
+  if ((int)nodes_of(graph, 0, (long)&count, 0, 0, 0) || !count) return;
+  long *nodes = malloc(count * sizeof *nodes);
+  // As large as CUDA_KERNEL_NODE_PARAMS and more.
+  long (*parameters)[16] = calloc(count, sizeof *parameters);
+  if (nodes && parameters && !(int)nodes_of(graph, (long)nodes, (long)&count, 0, 0, 0)) {
+    for (size_t i = 0; i < count; i++) {
+      int type = -1;
+      const int kernel = 0;
+      if ((int)type_of(nodes[i], (long)&type, 0, 0, 0, 0) || type != kernel) continue;
+      if ((int)parameters_of(nodes[i], (long)parameters[kernels], 0, 0, 0, 0)) continue;
+      nodes[kernels++] = nodes[i];
+    }
+    double began = now();
+    for (size_t i = 0; i < kernels; i++) {
+      long status = set_parameters(exec, nodes[i], (long)parameters[i], 0, 0, 0);
+      times[7] += (int)status != 0;
+    }
+    upload(exec, stream, 0, 0, 0, 0);
+    real_cuStreamSynchronize(stream, 0, 0, 0, 0, 0);
+    times[5] += now() - began;
+    times[6] += kernels;
+  }
+  free(nodes);
+  free(parameters);
 }
 AROUND(cuGraphInstantiateWithFlags) {
   if (!getenv("PIECEWISE_TIME_GRAPHS") || !update || !upload || !real_cuStreamSynchronize) {
@@ -120,6 +150,7 @@ AROUND(cuGraphInstantiateWithFlags) {
   times[1] += made - began;
   times[2] += now() - made;
   times[3] += (int)status != 0;
+  set_all(exec, b);
   return 0;
 }
 EACH(DEFINE)
@@ -168,6 +199,10 @@ void *dlsym(void *library, const char *name) {
   if (found && !strcmp(name, "cuGraphInstantiateWithFlags")) {
     update = (function)real(library, "cuGraphExecUpdate_v2");
     upload = (function)real(library, "cuGraphUpload");
+    nodes_of = (function)real(library, "cuGraphGetNodes");
+    type_of = (function)real(library, "cuGraphNodeGetType");
+    parameters_of = (function)real(library, "cuGraphKernelNodeGetParams_v2");
+    set_parameters = (function)real(library, "cuGraphExecKernelNodeSetParams_v2");
   }
   EACH(LOOK_UP)
   if (found && is_called("cuGetProcAddress_v2", name)) {
@@ -185,7 +220,8 @@ long piecewise_calls(const char *name) {
 }
 
 // Graphs that were timed, seconds to make them executable, seconds to update them, how many the
-// driver would not update, and seconds to capture them.
+// driver would not update, seconds to capture them, seconds to set the parameters of kernels, of how many, and
+// how many of these the driver would not set.
 void piecewise_graph_times(double *to) { memcpy(to, times, sizeof times); }
 
 long piecewise_allocations(void) { return allocations; }

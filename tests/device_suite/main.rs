@@ -25,6 +25,7 @@ mod host_kernel;
 mod late_sizes;
 mod launch_check;
 mod like_first;
+mod missing_waits;
 mod modes;
 mod moved_memory;
 mod new_compositions;
@@ -333,6 +334,30 @@ macro_rules! recovery {
         }
     };
 }
+
+/// What is measured of a device that is slow as it is told, for one target.
+macro_rules! slowed {
+    ($name:ident, $target:ty) => {
+        mod $name {
+            use crate::target::Target;
+
+            type T = $target;
+
+            cases! {
+                sizes_that_are_faster_launched_are_launched {
+                    crate::padding_ways::sizes_that_are_faster_launched_are_launched::<T>();
+                }
+                padding_is_measured_of_what_was_captured_late {
+                    crate::padding_ways::padding_is_measured_of_what_was_captured_late::<T>();
+                }
+            }
+        }
+    };
+}
+
+slowed!(slowed_cpu, crate::target::Cpu);
+slowed!(slowed_simulated, crate::target::SimulatedCuda);
+slowed!(slowed_cuda, crate::target::Cuda);
 
 recovery!(recovery_cpu, crate::target::Cpu);
 recovery!(recovery_simulated, crate::target::SimulatedCuda);

@@ -1,11 +1,12 @@
-//! Steps that go another way than a replay of their padded size, as it was measured at start: each is
+//! Steps that go another way than a replay of their padded size, as it was measured: each is
 //! counted with its reason, and computes the same.
 
 use crate::any_graph::{RandomWeights, build_of, elements, options};
 use crate::like_first::LikeFirst;
-use crate::sequences::{Sequences, Turn, set_states, states, step};
+use crate::sequences::{Sequences, Turn, roles_of, set_states, states, step};
 use crate::small_decoder::Setup;
-use crate::target::Target;
+use crate::target::{Breakable, Breaks, Target};
+use piecewise_backend::cpu::FaultPoint;
 use piecewise_ir::builder::Builder;
 use piecewise_ir::custom::Attrs;
 use piecewise_ir::dim::Dim;
@@ -13,10 +14,11 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::testing::{Rng, norm_error};
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall, Param, Scalar};
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
-use piecewise_runtime::batch::ChunkRows;
+use piecewise_runtime::batch::{ChunkRows, full_steps};
 use piecewise_runtime::dispatch::{FallbackReason, OtherWay};
+use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request, RequestEvent};
 use piecewise_runtime::mode::{GraphMode, Level, StepMode};
-use piecewise_runtime::model::{BuildOptions, Model, StepData};
+use piecewise_runtime::model::{BuildOptions, CaptureWhen, Model, StepData, SuspendedWeights};
 use piecewise_runtime::pipeline::plan;
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,6 +74,98 @@ pub(crate) fn are_taken_and_counted<T: Target>() {
             counted[1]
         );
     }
+}
+
+/// Sizes whose pieces take longer to replay than to launch are launched, to the same bits, as long as that
+/// is so where it is measured.
+pub(crate) fn sizes_that_are_faster_launched_are_launched<T: Breakable>() {
+    for mode in [GraphMode::Piecewise, GraphMode::FullAndPiecewise] {
+        let setup = Setup { mode, sizes: vec![8], batches: vec![4], ..Setup::default() };
+        let (device, compiler, breaks) = T::breakable(&Arc::new(OpRegistry::builtin()));
+        let mut model = setup.build_on::<T>(device, &*compiler);
+        let mut replayed = setup.build::<T>();
+        let steps = full_steps(&roles_of(&model), model.dispatcher());
+        let mut sequences = Sequences::of(&model);
+        let mut rng = Rng::new(43);
+        let mut launched = 0;
+        for slow in [FaultPoint::Replay, FaultPoint::Launch, FaultPoint::Replay] {
+            breaks.slow(slow, longer_at(slow));
+            model.measure_launches(&steps).unwrap();
+            let way = match slow {
+                FaultPoint::Replay => (StepMode::None, Some(FallbackReason::LaunchesFaster)),
+                _ => (StepMode::Piecewise, None),
+            };
+            for tokens in [8, 5, 2] {
+                sequences.restart(0);
+                let turn = Turn { sequence: 0, tokens, rows: ChunkRows::Last, feedback: false };
+                let view = sequences.fill(&[turn], &mut rng);
+                let before = states(&mut replayed);
+                set_states(&mut model, &before);
+                let (found, expected) = (step(&mut model, &view), step(&mut replayed, &view));
+                let replay = (expected.report.mode, expected.report.fallback);
+                assert_eq!(replay, (StepMode::Piecewise, None));
+                let what = format!("{} {mode:?}, {tokens} tokens, slow {slow:?}", T::NAME);
+                assert_eq!((found.report.mode, found.report.fallback), way, "{what}");
+                assert_eq!(found.difference(&expected), None, "{what}");
+                launched += u64::from(way.1.is_some());
+            }
+        }
+        let stats = model.statistics();
+        assert_eq!((stats.misses["launches_faster"], stats.misses()), (launched, launched));
+        assert_eq!(stats.hits() + stats.misses(), stats.steps);
+    }
+}
+
+/// What padding costs is measured of graphs that steps have captured, or that were captured between them,
+/// whenever somebody sets the mode; until then there is nothing to measure.
+pub(crate) fn padding_is_measured_of_what_was_captured_late<T: Breakable>() {
+    for capture in [CaptureWhen::Lazy, CaptureWhen::Background] {
+        let mode = GraphMode::Piecewise;
+        let setup =
+            Setup { mode, capture, sizes: vec![1, 8], batches: vec![1], ..Setup::default() };
+        let setup = Setup { measure_padding: true, ..setup };
+        let (device, compiler, breaks) = T::breakable(&Arc::new(OpRegistry::builtin()));
+        let model = setup.build_on::<T>(device, &*compiler);
+        let roles = roles_of(&model);
+        let options = EngineOptions::of(&model, &roles);
+        let mut engine = BatchingEngine::new(model, roles, options).unwrap();
+        let lost = |engine: &mut BatchingEngine<T::Device>| {
+            let count = |engine: &BatchingEngine<T::Device>| {
+                let misses = &engine.model().statistics().misses;
+                misses.get("padding_loses").copied().unwrap_or(0)
+            };
+            let (before, mut events) = (count(engine), Vec::new());
+            engine
+                .add(Request { ignore_eos: true, ..Request::new(vec![4, 5, 6, 7, 8], 4) })
+                .unwrap();
+            engine.run(&mut events).unwrap();
+            let tokens = events.iter().filter(|event| matches!(event, RequestEvent::Token { .. }));
+            assert_eq!(tokens.count(), 4);
+            count(engine) - before
+        };
+        breaks.slow(FaultPoint::Replay, longer_at(FaultPoint::Replay));
+        engine.set_graph_mode(mode).unwrap();
+        let what = format!("{} {capture:?}", T::NAME);
+        assert_eq!([lost(&mut engine), lost(&mut engine)], [0; 2], "{what}: there was no graph");
+        while engine.capture_next().unwrap() {}
+        for slow in [FaultPoint::Replay, FaultPoint::Launch, FaultPoint::Replay] {
+            breaks.slow(slow, longer_at(slow));
+            engine.set_graph_mode(mode).unwrap();
+            // Five tokens are padded to eight, and one to none.
+            let expected = u64::from(slow == FaultPoint::Replay);
+            assert_eq!(lost(&mut engine), expected, "{what}, slow {slow:?}");
+        }
+        engine.suspend(SuspendedWeights::Keep, &mut Vec::new()).unwrap();
+        engine.set_graph_mode(mode).unwrap();
+        engine.resume(None).unwrap();
+        assert_eq!(lost(&mut engine), 1, "{what}: what was measured stays");
+    }
+}
+
+/// How much longer than others a call takes: more than a busy host keeps one waiting, and of launches, which
+/// are many, no more than the comparison has time for.
+fn longer_at(point: FaultPoint) -> Duration {
+    Duration::from_millis(if point == FaultPoint::Launch { 2 } else { 20 })
 }
 
 const WIDTH: u64 = 16;

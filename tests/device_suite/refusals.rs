@@ -5,7 +5,7 @@ use crate::small_decoder::{Setup, WEIGHTS};
 use crate::target::{Cuda, SimulatedCuda, Target, in_own_process};
 use piecewise::assembly::{Assembly, AssemblyError};
 use piecewise::device::{DeviceSpec, OpenDevice};
-use piecewise_backend::cuda::{CudaDevice, CudaOptions};
+use piecewise_backend::cuda::{CallFault, CudaDevice, CudaOptions, Faults};
 use piecewise_backend::store::MemoryStore;
 use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_kernels::op::OpRegistry;
@@ -27,7 +27,7 @@ fn of(device: &OpenDevice, kv_rows: u64) -> Assembly {
     assembly.set("tune", "off").capture_sizes([1, 8])
 }
 
-/// Holds that what has no room is refused, and that nobody takes more than `noise` bytes of the device meanwhile.
+/// Holds that what has no room is refused, and that no more than `noise` bytes of the device are taken after it.
 fn refuse_what_has_no_room(device: &OpenDevice, noise: u64) {
     // What the driver takes with a first model stays.
     drop(of(device, 1 << 12).engine().unwrap());
@@ -86,21 +86,31 @@ fn cuda_a_share_of_what_is_free_is_what_is_taken() {
 }
 
 /// A device with the memory of a simulated driver, which nobody else takes of.
-fn simulated() -> Option<OpenDevice> {
-    let device = || CudaDevice::simulated(CudaOptions::default(), OpRegistry::new()).unwrap();
+fn simulated(faults: &Faults) -> Option<OpenDevice> {
+    let options = CudaOptions { faults: faults.clone(), ..CudaOptions::default() };
+    let device = || CudaDevice::simulated(options, OpRegistry::new()).unwrap();
     SimulatedCuda::is_there().then(|| device().into())
 }
 
 #[test]
 fn simulated_cuda_what_has_no_room_is_refused_before_anything_is_taken() {
-    if let Some(device) = simulated() {
-        refuse_what_has_no_room(&device, 0);
+    let faults = Faults::default();
+    let Some(device) = simulated(&faults) else { return };
+    refuse_what_has_no_room(&device, 0);
+    // Nor is any asked for, which would be refused in other words.
+    for call in ["cuMemCreate", "cuMemAlloc_v2", "cuMemHostRegister_v2", "cuMemAddressReserve"] {
+        faults.fail(CallFault::always(call, 2));
     }
+    let refused = |rows| of(&device, rows).engine().unwrap_err();
+    let error = refused(1 << 30);
+    assert!(matches!(error, AssemblyError::DoesNotFit { .. }), "{error}");
+    let error = refused(1 << 12);
+    assert!(!matches!(error, AssemblyError::DoesNotFit { .. }), "{error}");
 }
 
 #[test]
 fn simulated_cuda_a_share_of_what_is_free_is_what_is_taken() {
-    if let Some(device) = simulated() {
+    if let Some(device) = simulated(&Faults::default()) {
         take_shares(&device, GRANULES);
     }
 }

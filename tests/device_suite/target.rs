@@ -13,6 +13,7 @@ use piecewise_backend::store::MemoryStore;
 use piecewise_kernels::op::OpRegistry;
 use std::ffi::OsStr;
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 /// A device and a compiler for it, made anew as often as a case wants.
 pub(crate) trait Target {
@@ -156,6 +157,9 @@ pub(crate) struct Strike {
 pub(crate) trait Breaks {
     fn plan(&self, strike: Strike);
 
+    /// Calls at a point keep their caller for so long from now on, and no others do.
+    fn slow(&self, point: FaultPoint, each: Duration);
+
     /// Whether what was planned has struck.
     fn has_struck(&self) -> bool;
 }
@@ -179,6 +183,10 @@ impl Breaks for CpuFaults {
         self.fail(CpuFault { point, kind, after, times: 1 });
     }
 
+    fn slow(&self, point: FaultPoint, each: Duration) {
+        Self::slow(self, point, each);
+    }
+
     fn has_struck(&self) -> bool {
         self.pending() == 0
     }
@@ -196,18 +204,27 @@ impl Breakable for Cpu {
     }
 }
 
+/// The driver's call at a point.
+fn call_at(point: FaultPoint) -> &'static str {
+    match point {
+        FaultPoint::Capture => "cuGraphInstantiateWithFlags",
+        FaultPoint::Replay => "cuGraphLaunch",
+        FaultPoint::Launch => "cuLaunchKernelEx",
+        FaultPoint::Wait => "cuEventSynchronize",
+        FaultPoint::Reopen => "cuDevicePrimaryCtxReset_v2",
+    }
+}
+
 impl Breaks for Faults {
+    fn slow(&self, point: FaultPoint, each: Duration) {
+        Self::slow(self, call_at(point), each);
+    }
+
     fn plan(&self, Strike { point, kind, after }: Strike) {
-        let calls =
-            ["cuStreamBeginCapture_v2", "cuGraphInstantiateWithFlags", "cuStreamEndCapture"];
         let call = match (point, kind) {
-            (FaultPoint::Capture, FaultKind::Refused) => calls[0],
-            (FaultPoint::Capture, FaultKind::BrokenCapture) => calls[2],
-            (FaultPoint::Capture, _) => calls[1],
-            (FaultPoint::Replay, _) => "cuGraphLaunch",
-            (FaultPoint::Launch, _) => "cuLaunchKernelEx",
-            (FaultPoint::Wait, _) => "cuEventSynchronize",
-            (FaultPoint::Reopen, _) => "cuDevicePrimaryCtxReset_v2",
+            (FaultPoint::Capture, FaultKind::Refused) => "cuStreamBeginCapture_v2",
+            (FaultPoint::Capture, FaultKind::BrokenCapture) => "cuStreamEndCapture",
+            _ => call_at(point),
         };
         let fault = |code| CallFault::always(call, code).once_after(after);
         self.fail(match (kind, point) {

@@ -66,6 +66,7 @@ correctness() {
     run "$test" 180 bin/program --exact "tiny_model::$test"
   done
   run serve_tokens 60 bin/program --exact serve::a_server_answers_and_ends_when_it_is_told_to
+  run nvtx 60 bin/program nvtx:: --show-output
   run model_families 180 bin/program model_families::
   run encoders 400 bin/program equals_its_reference
   run generate_images 180 bin/program generate_images::tokens_after_an_image_equal_the_reference

@@ -3,6 +3,7 @@
 
 use crate::device::{CaptureRule, DeviceError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The calls of the device that a fault can strike.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +57,7 @@ pub struct CpuFaults(Arc<Mutex<Plan>>);
 struct Plan {
     faults: Vec<CpuFault>,
     is_lost: bool,
+    slow: Option<(FaultPoint, Duration)>,
 }
 
 fn lost(action: &str) -> DeviceError {
@@ -72,14 +74,21 @@ impl CpuFaults {
         self.plan().faults.push(fault);
     }
 
+    /// Passing a point keeps its caller for so long from now on.
+    pub fn slow(&self, point: FaultPoint, each: Duration) {
+        self.plan().slow = Some((point, each));
+    }
+
     /// How many faults have not struck as often as planned.
     pub fn pending(&self) -> usize {
         self.plan().faults.iter().filter(|fault| fault.times > 0).count()
     }
 
-    /// Nothing will fail any more; a device that is lost stays so.
+    /// Nothing will fail or be slow any more; a device that is lost stays so.
     pub fn clear(&self) {
-        self.plan().faults.clear();
+        let mut plan = self.plan();
+        plan.faults.clear();
+        plan.slow = None;
     }
 
     pub(super) fn check_lost(&self, action: &str) -> Result<(), DeviceError> {
@@ -96,7 +105,10 @@ impl CpuFaults {
     /// Passes a point, or fails as planned.
     pub(super) fn pass(&self, point: FaultPoint, label: &str) -> Result<(), DeviceError> {
         let mut plan = self.plan();
-        let Plan { faults, is_lost } = &mut *plan;
+        if let Some((_, each)) = plan.slow.filter(|(slow, _)| *slow == point) {
+            std::thread::sleep(each);
+        }
+        let Plan { faults, is_lost, .. } = &mut *plan;
         for fault in faults.iter_mut().filter(|fault| fault.point == point && fault.times > 0) {
             if fault.after > 0 {
                 fault.after -= 1;

@@ -1,14 +1,15 @@
 //! What a profiler hears of a run; the profiler is a library made of C.
 
 use crate::skip::skipped;
-use crate::support::cli::command;
+use crate::support::cli::{command, device_flags};
 use std::process::Command;
 
 #[test]
 fn a_profiler_hears_of_steps_by_the_places_in_the_models_code() {
     let folder = tempfile::tempdir().unwrap();
     let (library, heard) = (folder.path().join("profiler.so"), folder.path().join("heard"));
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../backend/tests/nvtx.c");
+    let source = folder.path().join("profiler.c");
+    std::fs::write(&source, include_str!("../../../backend/tests/nvtx.c")).unwrap();
     let mut compiler = Command::new("cc");
     let status = compiler.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).status();
     if !status.as_ref().is_ok_and(|status| status.success()) {
@@ -20,6 +21,7 @@ fn a_profiler_hears_of_steps_by_the_places_in_the_models_code() {
             "generate --model examples/tiny-qwen3 --prompt Once --max-tokens 3 --ignore-eos";
         let output = command(folder.path())
             .args(generate.split(' ').chain(flags.iter().copied()))
+            .args(device_flags())
             .env("NVTX_INJECTION64_PATH", &library)
             .env("PIECEWISE_HEARD", &heard)
             .output()

@@ -85,8 +85,8 @@ pub enum ConfigWarning {
     },
     /// What padding costs is measured on graphs that are not there yet.
     #[error(
-        "measure_padding has no effect with capture = {capture}: costs are measured on the graphs of \
-         the start; use capture = \"startup\""
+        "measure_padding measures nothing at start with capture = {capture}: costs are measured of graphs \
+         that are captured, when the graph mode is set later; set it then, or use capture = \"startup\""
     )]
     NothingToMeasure { capture: &'static str },
     /// A graph mode without effect.

@@ -80,9 +80,9 @@ pub struct RuntimeConfig {
     pub batch_invariant: bool,
     /// Whether a step may run at a larger size than its count.
     pub padding: bool,
-    /// Whether it is measured at start, once the graphs are captured, for which steps a replay of the
-    /// padded size takes longer than replaying pieces or launching: such steps go the faster way.
-    /// Bits may then differ between two starts.
+    /// Whether it is measured at start, once the graphs are captured, and whenever the graph mode is set, of
+    /// those that are captured by then, for which steps a replay of the padded size takes longer than
+    /// replaying pieces or launching: such steps go the faster way. Bits may then differ between two starts.
     pub measure_padding: bool,
     /// Sizes in tokens that steps of exactly so many take and no others: lowered and measured for them
     /// alone once a step brings so many, and captured by the next.

@@ -158,8 +158,8 @@ impl<D: Device> CompiledModel<D> {
         let mut captured = Vec::new();
         if self.capture_when == CaptureWhen::Startup {
             self.capture_listed(self.on_capture_failure, progress, Some(&mut captured))?;
-            self.measure_padding()?;
         }
+        self.measure_padding()?;
         Ok(captured)
     }
 

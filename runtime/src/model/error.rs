@@ -61,6 +61,13 @@ pub enum ModelError {
     /// A ticket whose outputs were overwritten.
     #[error("the outputs of step {step} are gone: they last until the second submit after it")]
     Expired { step: u64 },
+    /// An output that was not there yet when it was read.
+    #[error(
+        "check poison: output {output} of step {step} was read before it was copied: the wait for its copy \
+         came back too early, which is the backend's or the driver's fault; run the step again with another \
+         driver, or on the CPU"
+    )]
+    ReadEarly { step: u64, output: usize },
     /// An output that the model was not built to read back.
     #[error("output {output} is not read back; list it in the build options")]
     NotRead { output: usize },

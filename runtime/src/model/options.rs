@@ -42,8 +42,8 @@ pub struct BuildOptions {
     pub strict: bool,
     /// Checks that run with every step.
     pub checks: Checks,
-    /// Whether it is measured, once the graphs are captured, for which steps a replay of the padded
-    /// size takes longer than another way.
+    /// Whether it is measured, once the graphs are captured and whenever the mode is set, for which steps a
+    /// replay of the padded size takes longer than another way.
     pub measure_padding: bool,
 }
 
@@ -64,7 +64,8 @@ pub enum CaptureWhen {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Checks {
-    /// Fill float padding and dead bytes with NaN before each step.
+    /// Fill float padding and dead bytes with NaN before each step, and find outputs that are read before
+    /// they are there.
     pub poison: bool,
     /// Compare the addresses of each graph with the memory's before each replay.
     pub addresses: bool,

@@ -400,6 +400,36 @@ impl<D: Device> Staging<D> {
         self.copied_out[turn].record(device)
     }
 
+    /// Writes over what a step of so many rows is to bring back into block `turn`, once nothing is copied
+    /// there any more.
+    pub(crate) fn forget_out(
+        &mut self,
+        device: &mut D,
+        turn: usize,
+        counts: &[u64],
+    ) -> Result<(), DeviceError> {
+        self.copied_out[turn].wait(device)?;
+        let bytes = device.host_bytes_mut(self.out_blocks[turn]);
+        bytes.fill(0);
+        for output in self.outputs.iter().filter(|output| output.is_wanted) {
+            let Some(offset) = output.offset else { continue };
+            bytes[offset as usize..][..output.ty.bytes(counts) as usize].fill(UNREAD);
+        }
+        Ok(())
+    }
+
+    /// The first output of block `turn` whose last bytes nothing was copied to since they were written over:
+    /// copies end with what was enqueued last.
+    pub(crate) fn missing(&self, device: &D, turn: usize, counts: &[u64]) -> Option<usize> {
+        let bytes = device.host_bytes(self.out_blocks[turn]);
+        self.outputs.iter().position(|output| {
+            let Some(offset) = output.offset else { return false };
+            let all = &bytes[offset as usize..][..output.ty.bytes(counts) as usize];
+            let last = &all[all.len().saturating_sub(4 * size_of::<f32>())..];
+            last.len() >= size_of::<f32>() && last.iter().all(|&byte| byte == UNREAD)
+        })
+    }
+
     /// Waits for the outputs of block `turn`.
     pub(crate) fn wait_out(&mut self, device: &mut D, turn: usize) -> Result<(), DeviceError> {
         self.copied_out[turn].wait(device)?;
@@ -416,6 +446,9 @@ impl<D: Device> Staging<D> {
 
 /// The byte that poisoned memory is filled with: NaN in every float type, -1 in every index.
 pub(crate) const POISON: u8 = 0xff;
+
+/// The byte that is where outputs are yet to come: four of them are no number that a model gives.
+const UNREAD: u8 = 0xa5;
 
 #[cfg(test)]
 mod tests {

@@ -108,6 +108,9 @@ impl<D: Device> CompiledModel<D> {
             self.poison_dead_bytes()?;
         }
         self.staging.fill_block(&mut self.device, turn, step)?;
+        if self.checks.poison {
+            self.staging.forget_out(&mut self.device, turn, &counts)?;
+        }
         self.clock.start(&mut self.device, turn)?;
         if let Some(tracer) = &mut self.tracer {
             tracer.begin(&mut self.device, turn)?;
@@ -170,6 +173,11 @@ impl<D: Device> CompiledModel<D> {
             tracer.read(&mut self.device, turn, waiting)?;
         }
         self.clock.read(&mut self.device, turn, &mut self.stats)?;
+        if self.checks.poison
+            && let Some(output) = self.staging.missing(&self.device, turn, &ticket.counts)
+        {
+            return Err(ModelError::ReadEarly { step: ticket.step, output });
+        }
         let block = self.staging.read_out(&self.device, turn);
         // The ticket's counts are copied so that the outputs borrow from the model alone.
         self.read_counts.clear();
@@ -285,7 +293,7 @@ impl<D: Device> CompiledModel<D> {
     }
 
     /// Whether a graph that the step would replay is not ready.
-    fn is_missing(&self, dispatch: &Dispatch) -> bool {
+    pub(super) fn is_missing(&self, dispatch: &Dispatch) -> bool {
         match dispatch.mode {
             StepMode::Full => self.graphs.full(dispatch.sizes).is_none(),
             StepMode::Piecewise => !self.graphs.has_pieces(&self.members, dispatch.sizes),

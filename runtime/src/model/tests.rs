@@ -478,6 +478,11 @@ fn measuring_ways_changes_no_step_and_no_count() {
     let before = model.statistics().clone();
     model.measure_ways().unwrap();
     assert_eq!(model.statistics(), &before);
+    let lazy = Setup { capture: CaptureWhen::Lazy, ..Setup::default() };
+    let mut lazy = lazy.build().unwrap();
+    let launched = lazy.device().counts;
+    lazy.measure_ways().unwrap();
+    assert_eq!(lazy.device().counts, launched, "nothing is timed in the place of a graph");
     for ids in [&[4, 5, 6][..], &[1], &[9, 8, 7, 6, 5]] {
         let ticket = submit(&mut model, ids).unwrap();
         assert_eq!(sampled(&mut model, &ticket), expected(ids));

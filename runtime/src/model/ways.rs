@@ -26,23 +26,25 @@ const LAUNCHES_MARGIN: u32 = 1;
 const LAUNCHES_BUDGET: Duration = Duration::from_secs(2);
 
 impl<D: Device> CompiledModel<D> {
-    /// Measures which steps padding loses, if that is asked for; not where ops keep states of their
-    /// own, which a made-up step must not touch.
+    /// Measures which steps padding loses, if that is asked for, to the sizes that are captured by now; not
+    /// where ops keep states of their own, which a made-up step must not touch.
     pub(super) fn measure_padding(&mut self) -> Result<(), ModelError> {
-        match self.measures_padding && !self.origin.backed_early {
+        let is_possible = !self.origin.backed_early && self.suspended.is_none();
+        match self.measures_padding && is_possible {
             true => self.measure_ways(),
             false => Ok(()),
         }
     }
 
-    /// Times steps that bring nothing but their numbers of tokens, sequences and rows.
+    /// Times steps that bring nothing but their numbers of tokens, sequences and rows, where their graphs
+    /// are ready.
     pub(super) fn measure_ways(&mut self) -> Result<(), ModelError> {
         let stats = self.stats.clone();
         let mut ways = MeasuredWays::default();
         for shapes in self.padded_shapes() {
             let Some(last) = shapes.last() else { continue };
             let padded = self.dispatcher.dispatch(*last);
-            if padded.mode == StepMode::None {
+            if padded.mode == StepMode::None || self.is_missing(&padded) {
                 continue;
             }
             let tokens: Vec<u64> = shapes.iter().map(|shape| shape.tokens).collect();
@@ -57,12 +59,13 @@ impl<D: Device> CompiledModel<D> {
                 if (replay.mode, replay.sizes.whole()) != (padded.mode, padded.sizes.whole()) {
                     return Ok(None);
                 }
-                match way {
-                    None => self.time(shape, replay).map(Some),
-                    Some(way) => match self.dispatcher.other_way(shape, way) {
-                        Some(other) => self.time(shape, other).map(Some),
-                        None => Ok(None),
-                    },
+                let timed = match way {
+                    None => Some(replay),
+                    Some(way) => self.dispatcher.other_way(shape, way),
+                };
+                match timed.filter(|timed| !self.is_missing(timed)) {
+                    Some(timed) => self.time(shape, timed).map(Some),
+                    None => Ok(None),
                 }
             })?;
             if let Some((most, way)) = found {

@@ -8,6 +8,7 @@ use piecewise_kernels::op::cuda::TensorBoxes;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// A driver call that is to fail.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -15,7 +16,7 @@ pub struct CallFault {
     /// The driver function, by name: `cuMemCreate`, `cuLaunchKernelEx`, `cuStreamEndCapture`.
     pub call: &'static str,
     /// The status that it returns: 2 is out of memory, 700 an illegal address, 900 an unsupported
-    /// capture.
+    /// capture. A wait for an event that returns 0 says that all is well, and has not waited.
     pub code: u32,
     /// Only while this is being done: a part of the label of a program or capture.
     pub label: Option<String>,
@@ -94,6 +95,7 @@ struct Plan {
     calls: Vec<CallFault>,
     label: String,
     sizes: Vec<u64>,
+    slow: Option<(&'static str, Duration)>,
     /// The status of a sticky fault that struck.
     stuck: Option<u32>,
 }
@@ -123,6 +125,12 @@ impl Faults {
         self.plan().calls.push(fault);
     }
 
+    /// Every call of `call` keeps its caller for so long.
+    pub fn slow(&self, call: &'static str, each: Duration) {
+        self.armed.store(true, Ordering::Release);
+        self.plan().slow = Some((call, each));
+    }
+
     /// How many faults have not struck as often as planned.
     pub fn pending(&self) -> usize {
         self.plan().calls.iter().filter(|fault| fault.times > 0).count()
@@ -143,6 +151,9 @@ impl Faults {
             return Ok(());
         }
         let mut plan = self.plan();
+        if let Some((_, each)) = plan.slow.filter(|(slow, _)| *slow == call) {
+            std::thread::sleep(each);
+        }
         let Plan { calls, label, sizes, stuck, .. } = &mut *plan;
         let failed = |code, label: &str, sizes: &[u64]| {
             Err(CallError {
@@ -259,7 +270,6 @@ impl<D: Driver> Driver for FaultyDriver<D> {
         "cuEventCreate" fn create_event(timing: bool) -> Handle;
         "cuEventDestroy_v2" fn destroy_event(event: Handle) -> ();
         "cuEventRecord" fn record_event(event: Handle, stream: Handle) -> ();
-        "cuEventSynchronize" fn wait_event(event: Handle) -> ();
         "cuEventElapsedTime" fn elapsed(start: Handle, end: Handle) -> f32;
         "cuModuleLoadData" fn load_module(cubin: &[u8]) -> Handle;
         "cuModuleUnload" fn unload_module(module: Handle) -> ();
@@ -279,6 +289,13 @@ impl<D: Driver> Driver for FaultyDriver<D> {
         "cuGraphUpload" fn upload(exec: Handle, stream: Handle) -> ();
         "cuGraphLaunch" fn launch_graph(exec: Handle, stream: Handle) -> ();
         "cuGraphExecDestroy" fn destroy_exec(exec: Handle) -> ();
+    }
+
+    fn wait_event(&self, event: Handle) -> Outcome<()> {
+        match self.faults.check("cuEventSynchronize") {
+            Err(CallError { code: 0, .. }) => Ok(()),
+            planned => planned.and_then(|()| self.inner.wait_event(event)),
+        }
     }
 
     /// The stream leaves its capture even where the call is to fail, as it does with the driver.

@@ -1,5 +1,6 @@
 //! A driver without a GPU: memory is real, kernels are only noted. It keeps the driver's rules
-//! about captures, so that code which breaks them fails here as it would there.
+//! about captures, so that code which breaks them fails here as it would there, and copies to pinned
+//! memory as late as the driver may, so that what reads early finds nothing.
 
 use super::{Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outcome, TensorMap};
 use crate::cuda::error::CallError;
@@ -20,9 +21,21 @@ pub(in crate::cuda) struct Noted {
     pub(in crate::cuda) maps: Vec<(usize, Vec<u64>)>,
 }
 
+/// A copy to pinned memory that is enqueued.
+#[derive(Clone, Copy, Debug)]
+struct LateCopy {
+    /// Where it goes to on the host.
+    to: usize,
+    from: u64,
+    bytes: u64,
+}
+
 #[derive(Debug, Default)]
 struct State {
     next: u64,
+    /// Bytes of each pinned block, by its address.
+    pinned: BTreeMap<usize, u64>,
+    late: Vec<LateCopy>,
     /// What is held, by kind: everything must be returned in the end.
     live: BTreeMap<&'static str, i64>,
     /// Bytes of each reserved range.
@@ -56,6 +69,12 @@ pub(in crate::cuda) struct SimulatedDriver {
 const BASE: u64 = 0x7000_0000_0000;
 const GRANULARITY: u64 = 2 << 20;
 
+/// Whether an address of the host is in one of these blocks.
+fn is_within(blocks: &BTreeMap<usize, u64>, at: usize) -> bool {
+    let found = blocks.range(..=at).next_back();
+    found.is_some_and(|(start, bytes)| ((at - start) as u64) < *bytes)
+}
+
 fn failed<T>(call: &'static str, code: u32) -> Outcome<T> {
     let (name, description) = ("simulated".to_owned(), "simulated".to_owned());
     Err(CallError { call, code, name, description })
@@ -84,6 +103,20 @@ impl State {
             bytes.get_mut(start..start + n as usize)
         });
         inside.map_or_else(|| failed(call, 700), Ok)
+    }
+
+    /// Makes the copies that are enqueued: somebody waits for them, or what they copy changes.
+    fn catch_up(&mut self) -> Outcome<()> {
+        let mut late = std::mem::take(&mut self.late);
+        for LateCopy { to, from, bytes } in late.drain(..) {
+            let from = self.bytes("cuMemcpyDtoHAsync_v2", from, bytes)?;
+            let to = std::ptr::with_exposed_provenance_mut::<u8>(to);
+            // SAFETY: the device passed the start of at least as many bytes of a pinned block, and a block
+            // that is unpinned takes its copies along.
+            unsafe { std::slice::from_raw_parts_mut(to, bytes as usize) }.copy_from_slice(from);
+        }
+        self.late = late;
+        Ok(())
     }
 
     fn outside_capture(&self, call: &'static str) -> Outcome<()> {
@@ -217,7 +250,9 @@ impl Driver for std::sync::Arc<SimulatedDriver> {
         Ok(())
     }
     fn unmap(&self, address: u64, _: u64) -> Outcome<()> {
-        self.state().memory.remove(&address);
+        let mut state = self.state();
+        state.catch_up()?;
+        state.memory.remove(&address);
         Ok(())
     }
     fn allow_access(&self, _: u32, _: u64, _: u64) -> Outcome<()> {
@@ -231,18 +266,27 @@ impl Driver for std::sync::Arc<SimulatedDriver> {
         Ok(address)
     }
     fn free(&self, address: u64) -> Outcome<()> {
-        self.state().memory.remove(&address);
-        self.state().remove("block")
+        let mut state = self.state();
+        state.catch_up()?;
+        state.memory.remove(&address);
+        state.remove("block")
     }
-    fn pin(&self, _: *mut u8, _: u64) -> Outcome<()> {
-        self.state().add("host block");
+    fn pin(&self, block: *mut u8, bytes: u64) -> Outcome<()> {
+        let mut state = self.state();
+        state.pinned.insert(block.expose_provenance(), bytes);
+        state.add("host block");
         Ok(())
     }
-    fn unpin(&self, _: *mut u8) -> Outcome<()> {
-        self.state().remove("host block")
+    fn unpin(&self, block: *mut u8) -> Outcome<()> {
+        let mut state = self.state();
+        state.pinned.remove(&block.addr());
+        let State { late, pinned, .. } = &mut *state;
+        late.retain(|copy| is_within(pinned, copy.to));
+        state.remove("host block")
     }
     fn copy_in(&self, to: u64, from: *const u8, bytes: u64, _: Handle) -> Outcome<()> {
         let mut state = self.state();
+        state.catch_up()?;
         let to = state.bytes("cuMemcpyHtoDAsync_v2", to, bytes)?;
         // SAFETY: the device passes the start of at least as many bytes.
         to.copy_from_slice(unsafe { std::slice::from_raw_parts(from, bytes as usize) });
@@ -250,6 +294,7 @@ impl Driver for std::sync::Arc<SimulatedDriver> {
     }
     fn copy_in_rows(&self, to: u64, from: *const u8, rows: ByteRows, _: Handle) -> Outcome<()> {
         let mut state = self.state();
+        state.catch_up()?;
         let to = state.bytes("cuMemcpy2DAsync_v2", to, rows.span())?;
         // SAFETY: the device passes the start of at least as many bytes.
         let from = unsafe { std::slice::from_raw_parts(from, rows.bytes() as usize) };
@@ -261,6 +306,13 @@ impl Driver for std::sync::Arc<SimulatedDriver> {
     }
     fn copy_out(&self, to: *mut u8, from: u64, bytes: u64, _: Handle) -> Outcome<()> {
         let mut state = self.state();
+        let host = to.expose_provenance();
+        if is_within(&state.pinned, host) {
+            state.bytes("cuMemcpyDtoHAsync_v2", from, bytes)?;
+            state.late.push(LateCopy { to: host, from, bytes });
+            return Ok(());
+        }
+        state.catch_up()?;
         let from = state.bytes("cuMemcpyDtoHAsync_v2", from, bytes)?;
         // SAFETY: the device passes the start of at least as many bytes.
         unsafe { std::slice::from_raw_parts_mut(to, bytes as usize) }.copy_from_slice(from);
@@ -268,12 +320,14 @@ impl Driver for std::sync::Arc<SimulatedDriver> {
     }
     fn copy_within(&self, to: u64, from: u64, bytes: u64, _: Handle) -> Outcome<()> {
         let mut state = self.state();
+        state.catch_up()?;
         let copied = state.bytes("cuMemcpyDtoDAsync_v2", from, bytes)?.to_vec();
         state.bytes("cuMemcpyDtoDAsync_v2", to, bytes)?.copy_from_slice(&copied);
         Ok(())
     }
     fn set(&self, to: u64, value: u32, width: u32, count: u64, _: Handle) -> Outcome<()> {
         let mut state = self.state();
+        state.catch_up()?;
         let width = width as usize;
         let to = state.bytes("cuMemsetAsync", to, count * width as u64)?;
         to.chunks_mut(width).for_each(|c| c.copy_from_slice(&value.to_le_bytes()[..width]));
@@ -286,7 +340,9 @@ impl Driver for std::sync::Arc<SimulatedDriver> {
         self.state().remove("stream")
     }
     fn synchronize(&self, _: Handle) -> Outcome<()> {
-        self.state().outside_capture("cuStreamSynchronize")
+        let mut state = self.state();
+        state.outside_capture("cuStreamSynchronize")?;
+        state.catch_up()
     }
     fn create_event(&self, _: bool) -> Outcome<Handle> {
         Ok(self.state().add("event"))
@@ -298,7 +354,9 @@ impl Driver for std::sync::Arc<SimulatedDriver> {
         Ok(())
     }
     fn wait_event(&self, _: Handle) -> Outcome<()> {
-        self.state().outside_capture("cuEventSynchronize")
+        let mut state = self.state();
+        state.outside_capture("cuEventSynchronize")?;
+        state.catch_up()
     }
     fn elapsed(&self, _: Handle, _: Handle) -> Outcome<f32> {
         Ok(1.0)
