@@ -95,7 +95,7 @@ correctness() {
   run background 60 env PIECEWISE_HOLD_TIMES=1 bin/device_suite --exact cuda::captures_between_steps_change_no_bit --show-output
   # A host that is busy between two marks is time in none of a step's parts.
   run parts_of_steps 60 bin/device_suite traces::cuda --show-output
-  run device_suite 280 bin/device_suite cuda programmatic:: slot_states:: --skip $alone \
+  run device_suite 280 bin/device_suite cuda programmatic:: --skip $alone \
     --skip exhaustion:: --skip refusals:: --skip captures_between --skip traces:: --show-output
   grep -E "^cuda: arena and states" "$logs/suspended.log" || true
   grep -E "^cuda" "$logs/exhaustion.log" "$logs/refusals.log" "$logs/background.log" \
