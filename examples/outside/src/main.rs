@@ -117,9 +117,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         );
         let expected = expected.get_or_insert_with(|| found.clone());
         if found != *expected || removed * extended == 0 {
-            let other =
-                expected.texts.iter().find(|(number, text)| texts.get(number) != Some(text));
-            return Err(format!("{how}, {removed} removed, {extended} extended: not {other:?}").into());
+            let lost = expected.texts.iter().find(|(number, text)| texts.get(number) != Some(text));
+            return Err(
+                format!("{how}, {removed} removed, {extended} extended: not {lost:?}").into()
+            );
         }
     }
     let compiled = engine(GraphMode::Full)?.model().statistics().compile.total_compiled();
