@@ -4,6 +4,7 @@ use crate::support::tree::{files, root};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+mod callers;
 mod imports;
 
 /// What each crate may depend on inside the workspace, normal dependencies only.
@@ -147,27 +148,6 @@ fn only_kernels_runtime_and_the_facade_know_attention() {
 #[test]
 fn only_the_cuda_backend_names_cudarc() {
     assert_only("cudarc", &["backend/src/cuda"]);
-}
-
-/// Whoever wants a compiled model asks the assembly, benches and examples too.
-#[test]
-fn one_place_builds_a_compiled_model() {
-    let is_test = |file: &str| {
-        file.ends_with("tests.rs") || file.contains("/tests/") || file.contains("src/testing/")
-    };
-    let mut places = Vec::new();
-    let beside = ["benches", "examples"].map(|folder| files(&root().join(folder), &["rs"]));
-    assert!(beside.iter().all(|found| found.len() > 2));
-    for file in sources().into_iter().chain(beside.into_iter().flatten()) {
-        let relative = file.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
-        let text = std::fs::read_to_string(&file).unwrap();
-        let builds = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-        let builds = builds.filter(|line| line.contains("CompiledModel::build")).count();
-        if builds > 0 && !is_test(&relative) {
-            places.push((relative, builds));
-        }
-    }
-    assert_eq!(places, [("src/assembly/planned.rs".to_owned(), 1)]);
 }
 
 /// Cargo looks for no tests by itself where a crate names its programs, so that a file which no

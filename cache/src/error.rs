@@ -98,6 +98,7 @@ fn advice(error: &io::Error) -> &'static str {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             "; free space, lower the cache's size, or choose another directory"
         }
+        io::ErrorKind::FileTooLarge => "; raise the limit on the size of files, `ulimit -f`",
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
             "; choose a directory that can be written, or open the cache for reading only"
         }

@@ -13,6 +13,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+mod own_rows;
 mod probes;
 
 const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tiny-qwen3");
@@ -376,7 +377,7 @@ fn trace_runs_the_passes_that_eager_leaves_out() {
 fn a_pipeline_that_can_not_be_used_is_named() {
     let error = |text: &str| with_own(text).plan().unwrap_err().to_string();
     let breaks = error(&format!("own.count{{breaks}},{DEFAULT_PIPELINE}"));
-    assert!(breaks.contains("own.count"), "{breaks}");
+    assert!(breaks.contains("after own.count") && breaks.contains("V0101"), "{breaks}");
     let unknown = error("own.cuont,split,destination,plan,check");
     assert!(unknown.contains("unknown pass `own.cuont`, did you mean `own.count`?"), "{unknown}");
     assert!(error("own.count{broken}").contains("no option `broken`"));

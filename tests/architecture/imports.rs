@@ -68,6 +68,16 @@ impl Names {
     }
 }
 
+/// Whether only tests have a module.
+pub(super) fn is_for_tests(module: &syn::ItemMod) -> bool {
+    module.attrs.iter().any(|attribute| match &attribute.meta {
+        syn::Meta::List(list) => {
+            list.path.is_ident("cfg") && list.tokens.to_string().contains("test")
+        }
+        _ => false,
+    })
+}
+
 impl<'a> Visit<'a> for Names {
     fn visit_item(&mut self, item: &'a syn::Item) {
         let ident = match item {
@@ -87,13 +97,7 @@ impl<'a> Visit<'a> for Names {
     }
 
     fn visit_item_mod(&mut self, module: &'a syn::ItemMod) {
-        let is_test = |attribute: &syn::Attribute| match &attribute.meta {
-            syn::Meta::List(list) => {
-                list.path.is_ident("cfg") && list.tokens.to_string().contains("test")
-            }
-            _ => false,
-        };
-        if module.attrs.iter().any(is_test) {
+        if is_for_tests(module) {
             self.tests.insert(module.ident.to_string());
         } else {
             visit::visit_item_mod(self, module);

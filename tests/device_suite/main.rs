@@ -74,7 +74,7 @@ macro_rules! suite {
             use crate::user_op::{Form, Place};
             use crate::{
                 absorbing_op, alternatives, background, compare, drafts, equal_modes, late_sizes, frozen_list, modes,
-                moved_memory, new_compositions, padding_ways, page_tails, planted_pages, probes, random_graphs, random_steps, row_treatments, sampling_controls, several_rows, suspend, user_op, warm_start, wide_heads,
+                moved_memory, new_compositions, padding_ways, page_tails, planted_pages, probes, random_graphs, random_steps, row_treatments, sampling_controls, several_rows, slot_states, suspend, user_op, warm_start, wide_heads,
             };
             use piecewise_ir::dtype::DType::{BF16, F32};
             use piecewise_runtime::mode::GraphMode;
@@ -244,6 +244,18 @@ macro_rules! suite {
                 }
                 rows_of_several_kinds_each_have_their_size {
                     several_rows::equal_the_evaluator::<T>();
+                }
+                a_slot_serves_one_sequence_after_the_other_from_zeros {
+                    slot_states::a_slot_serves_one_sequence_after_the_other_from_zeros::<T>();
+                }
+                a_removed_requests_slot_is_free_within_the_step {
+                    slot_states::a_removed_requests_slot_is_free_within_the_step::<T>();
+                }
+                a_kept_conversation_goes_on_from_its_slot_or_is_computed_again {
+                    slot_states::a_kept_conversation_goes_on_from_its_slot_or_is_computed_again::<T>();
+                }
+                there_is_no_prefix_cache_and_that_is_said_at_start {
+                    slot_states::there_is_no_prefix_cache_and_that_is_said_at_start::<T>();
                 }
                 a_model_from_a_filled_store_gives_the_same_bits {
                     warm_start::equals_cold::<T>();

@@ -1,33 +1,31 @@
 //! States of one slot a sequence: given at admission, zeros before the first token, taken back.
 
 use crate::slot_model::{SLOTS, SlotSetup, ids_of, request};
-use crate::target::Cpu;
-use piecewise_backend::cpu::CpuDevice;
+use crate::target::Target;
 use piecewise_runtime::engine::{BatchingEngine, Engine, Request};
 use piecewise_runtime::mode::GraphMode;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-fn engine(mode: GraphMode) -> BatchingEngine<CpuDevice> {
-    SlotSetup::checked(mode).engine::<Cpu>()
+fn engine<T: Target>(mode: GraphMode) -> BatchingEngine<T::Device> {
+    SlotSetup::checked(mode).engine::<T>()
 }
 
 /// What each request gives in an engine that has run nothing before.
-fn alone(request: &Request) -> Vec<u32> {
-    let mut engine = engine(GraphMode::None);
+fn alone<T: Target>(request: &Request) -> Vec<u32> {
+    let mut engine = engine::<T>(GraphMode::None);
     let id = engine.add(request.clone()).unwrap();
     let mut events = Vec::new();
     engine.run(&mut events).unwrap();
     ids_of(&events).remove(&id).unwrap()
 }
 
-#[test]
-fn a_slot_serves_one_sequence_after_the_other_from_zeros() {
+pub(crate) fn a_slot_serves_one_sequence_after_the_other_from_zeros<T: Target>() {
     let requests: Vec<_> = (0..8).map(request).collect();
-    let expected: Vec<_> = requests.iter().map(alone).collect();
+    let expected: Vec<_> = requests.iter().map(alone::<T>).collect();
     for mode in [GraphMode::None, GraphMode::Piecewise, GraphMode::Full] {
-        let mut engine = engine(mode);
+        let mut engine = engine::<T>(mode);
         let mut events = Vec::new();
         let mut numbers = BTreeMap::new();
         for (number, request) in requests.iter().enumerate() {
@@ -49,9 +47,8 @@ fn a_slot_serves_one_sequence_after_the_other_from_zeros() {
     }
 }
 
-#[test]
-fn a_removed_requests_slot_is_free_within_the_step() {
-    let mut engine = engine(GraphMode::Full);
+pub(crate) fn a_removed_requests_slot_is_free_within_the_step<T: Target>() {
+    let mut engine = engine::<T>(GraphMode::Full);
     let ids: Vec<_> = (1..5).map(|number| engine.add(request(number)).unwrap()).collect();
     let mut events = Vec::new();
     for _ in 0..8 {
@@ -64,18 +61,17 @@ fn a_removed_requests_slot_is_free_within_the_step() {
     engine.run(&mut events).unwrap();
     let found = ids_of(&events);
     assert!(!found.contains_key(&ids[0]));
-    assert_eq!(found[&ids[3]], alone(&request(4)));
+    assert_eq!(found[&ids[3]], alone::<T>(&request(4)));
 }
 
-#[test]
-fn a_kept_conversation_goes_on_from_its_slot_or_is_computed_again() {
+pub(crate) fn a_kept_conversation_goes_on_from_its_slot_or_is_computed_again<T: Target>() {
     let mut more = Request::new([5, 6], 6);
     let first = Request { keep: true, ..request(2) };
-    let reply = alone(&first);
+    let reply = alone::<T>(&first);
     let whole = [first.prompt.clone(), reply.clone(), more.prompt.clone()].concat();
-    let expected = alone(&Request::new(whole.clone(), 6));
+    let expected = alone::<T>(&Request::new(whole.clone(), 6));
     for others in [0, 5] {
-        let mut engine = engine(GraphMode::Piecewise);
+        let mut engine = engine::<T>(GraphMode::Piecewise);
         let id = engine.add(first.clone()).unwrap();
         let mut events = Vec::new();
         engine.run(&mut events).unwrap();
@@ -115,13 +111,12 @@ impl Write for Log {
 }
 
 /// A state is of the whole text before a token: no page stands for it.
-#[test]
-fn there_is_no_prefix_cache_and_that_is_said_at_start() {
+pub(crate) fn there_is_no_prefix_cache_and_that_is_said_at_start<T: Target>() {
     let log = Log::default();
     let writer = log.clone();
     let warnings = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
     let warnings = warnings.with_writer(move || writer.clone()).finish();
-    let mut engine = tracing::subscriber::with_default(warnings, || engine(GraphMode::Full));
+    let mut engine = tracing::subscriber::with_default(warnings, || engine::<T>(GraphMode::Full));
     let said = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     assert!(said.contains("no prefix cache"), "{said}");
     assert!(!engine.options().prefix_cache);

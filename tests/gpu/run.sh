@@ -54,6 +54,15 @@ run() {
   row "$name" $result "$seconds" "$detail"
 }
 
+# same NAME PATTERN LOG LOG: fails unless both logs have text of the pattern, and no two texts differ.
+same() {
+  local name=$1 pattern=$2 result=ok first second
+  first=$(grep -oE "$pattern" "$logs/$3.log" | sort -u)
+  second=$(grep -oE "$pattern" "$logs/$4.log" | sort -u)
+  [[ -n $first && $first == "$second" && $first != *$'\n'* ]] || { result=FAILED; failed=1; }
+  row "$name" $result "" "$3: ${first:-nothing}; $4: ${second:-nothing}"
+}
+
 correctness() {
   run doctor 60 bin/piecewise doctor --require-gpu
   cat "$logs/doctor.log"
@@ -74,6 +83,9 @@ correctness() {
   run encoder_mixes 200 bin/device_suite encoder_mixes:: --show-output
   run encoder_shapes 240 bin/device_suite encoder_shapes::
   run custom_op 60 bin/custom_op --device "$PIECEWISE_TEST_DEVICE"
+  run outside_cpu 120 bin/outside --settings outside.toml
+  run outside 240 bin/outside --settings outside.toml --device "$PIECEWISE_TEST_DEVICE"
+  same outside_tokens "[1-9][0-9]* tokens [0-9a-f]{16}" outside_cpu outside
   run cuda_regions 120 bin/backend cuda_regions::
   run cuda_segments 300 bin/backend cuda_segments:: --show-output --test-threads=1
   # Free bytes are the whole device's, so that this one runs alone.
@@ -84,7 +96,7 @@ correctness() {
   run background 60 env PIECEWISE_HOLD_TIMES=1 bin/device_suite --exact cuda::captures_between_steps_change_no_bit --show-output
   # A host that is busy between two marks is time in none of a step's parts.
   run parts_of_steps 60 bin/device_suite traces::cuda --show-output
-  run device_suite 280 bin/device_suite cuda programmatic:: slot_states:: --skip $alone \
+  run device_suite 280 bin/device_suite cuda programmatic:: --skip $alone \
     --skip exhaustion:: --skip refusals:: --skip captures_between --skip traces:: --show-output
   grep -E "^cuda: arena and states" "$logs/suspended.log" || true
   grep -E "^cuda" "$logs/exhaustion.log" "$logs/refusals.log" "$logs/background.log" \

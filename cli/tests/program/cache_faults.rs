@@ -253,50 +253,79 @@ fn sixteen_runs_fill_one_cache_at_once() {
     assert!(files(&cache) == files(&alone));
 }
 
-/// A command in a mount namespace of its own, where `cache` has room for a few entries; the reason
-/// if there can't be one.
-fn on_a_small_disk(command: &Command, cache: &Path) -> Result<Command, String> {
-    let mut words = vec!["--mount"];
+/// A command that another program starts: the words `confiner`, then the command's own program.
+fn confined(confiner: &[&str], command: &Command) -> Command {
+    let mut confined = Command::new(confiner[0]);
+    confined.args(&confiner[1..]).arg(command.get_program());
+    confined.current_dir(command.get_current_dir().unwrap());
+    for (name, value) in command.get_envs() {
+        confined.env(name, value.unwrap());
+    }
+    confined
+}
+
+/// The words before a command that give it a mount namespace of its own, where `cache` has room for
+/// a few entries; the reason if there can't be one.
+fn small_disk(cache: &Path) -> Result<Vec<String>, String> {
+    let mut words = vec!["unshare", "--mount"];
     if !rustix::process::geteuid().is_root() {
         words.push("--map-root-user");
     }
     let mount = format!("mount -t tmpfs -o size=64k,mode=700 tmpfs '{}'", cache.display());
-    let in_namespace = |script: &str| {
-        let mut command = Command::new("unshare");
-        command.args(&words).args(["sh", "-c", script, "sh"]);
-        command
-    };
-    match in_namespace(&mount).output() {
+    let tried = Command::new(words[0]).args(&words[1..]).args(["sh", "-c", &mount]).output();
+    match tried {
         Ok(output) if output.status.success() => {}
         Ok(output) => return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
         Err(error) => return Err(format!("unshare: {error}")),
     }
-    let mut small = in_namespace(&format!("{mount} && exec \"$@\""));
-    small.arg(command.get_program()).current_dir(command.get_current_dir().unwrap());
-    for (name, value) in command.get_envs() {
-        small.env(name, value.unwrap());
-    }
-    Ok(small)
+    let script = format!("{mount} && exec \"$@\"");
+    words.extend(["sh", "-c", &script, "sh"]);
+    Ok(words.into_iter().map(str::to_owned).collect())
+}
+
+/// Runs that find no room for entries are right and say so once, with what to try; the next one with
+/// room is clean.
+fn check_full(cache: &Path, confiner: &[&str], advice: &str) {
+    let full = || confined(confiner, &command(cache));
+    let generate = |mut command: Command, extra: &[&str]| {
+        command.args(["generate", "--model", MODEL, "--prompt", "def __init__(self", "--json"]);
+        let output = checked(
+            command.args(SETTINGS).args(["--max-tokens", "8"]).args(extra).output().unwrap(),
+        );
+        (output.stdout.clone(), warnings(&output))
+    };
+    let (expected, _) = generate(command(cache), &["--no-cache"]);
+    let (found, warned) = generate(full(), &[]);
+    assert!(found == expected);
+    assert_eq!(warned.len(), 1, "{warned:?}");
+    assert!(warned[0].contains(advice), "{warned:?}");
+    let args = [&["compile", "--model", MODEL][..], &SETTINGS].concat();
+    let output = full().args(args).output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && errors.contains("not everything is in"), "{errors}");
+    assert!(files(cache).iter().all(|(_, bytes)| bytes.len() <= 1024));
+    assert_eq!(generate(command(cache), &[]), (expected, Vec::new()));
 }
 
 #[test]
 fn a_full_disk_is_said_once() {
     let dir = tempfile::tempdir().unwrap();
-    let cache = dir.path();
-    let small = || on_a_small_disk(&command(cache), cache);
-    if let Err(reason) = small() {
-        let reason = format!("no small disk can be mounted: {reason}");
-        return skipped("PIECEWISE_REQUIRE_MOUNTS", reason);
+    match small_disk(dir.path()) {
+        Ok(words) => {
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            check_full(dir.path(), &words, "free space");
+        }
+        Err(reason) => {
+            let reason = format!("no small disk can be mounted: {reason}");
+            skipped("PIECEWISE_REQUIRE_MOUNTS", reason);
+        }
     }
-    let expected = logits(cache, &["--no-cache"]);
-    let (found, warned) = logits_and_warnings(small().unwrap(), &[]);
-    assert!(found == expected);
-    assert_eq!(warned.len(), 1, "{warned:?}");
-    assert!(warned[0].contains("free space"), "{warned:?}");
-    let args = [&["compile", "--model", MODEL][..], &SETTINGS].concat();
-    let output = small().unwrap().args(args).output().unwrap();
-    let errors = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && errors.contains("not everything is in"), "{errors}");
-    assert!(files(cache).is_empty(), "the disk was the run's own");
-    assert_eq!(logits_and_warnings(command(cache), &[]), (expected, Vec::new()));
+}
+
+/// Needs no mount. The limit raises a signal that ends a program; ignored, writing fails instead.
+#[test]
+fn a_limit_on_files_is_said_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "trap '' XFSZ; ulimit -f 1; exec \"$@\"";
+    check_full(dir.path(), &["sh", "-c", script, "sh"], "raise the limit");
 }

@@ -6,7 +6,8 @@ use piecewise::prelude::*;
 
 /// Ids are below this.
 pub const VOCAB: u64 = 256;
-const LAYERS: u64 = 6;
+/// Each doubles its MLP once.
+pub const LAYERS: usize = 6;
 const HEADS: u64 = 4;
 const DIM: u64 = 16;
 const HIDDEN: u64 = HEADS * DIM;

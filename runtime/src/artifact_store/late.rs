@@ -27,7 +27,7 @@ impl LateCompiler {
     ///
     /// # Errors
     /// When a piece does not compile.
-    pub(crate) fn compile(
+    pub(crate) fn lower(
         &self,
         dispatcher: &Dispatcher,
         sizes: &[Vec<LoweringSize>],

@@ -57,7 +57,7 @@ impl<D: Device> CompiledModel<D> {
             let (sizes, layouts) = (known.sizes.clone(), known.layouts.clone());
             let mut dispatcher = self.dispatcher.clone();
             dispatcher.rules.specialize(tokens);
-            let lower = move || compiler.compile(&dispatcher, &sizes, &layouts);
+            let lower = move || compiler.lower(&dispatcher, &sizes, &layouts);
             late.running = Some((tokens, std::thread::spawn(lower)));
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! What fails, what is lost, and what is suspended: no request is lost by it.
 
 use super::*;
+use crate::batch::BoundInput;
 use crate::model::{OnCaptureFailure, SuspendedWeights};
 
 #[test]
@@ -144,37 +145,42 @@ fn suspended_requests_lose_nothing_and_go_on() {
     }
 }
 
-/// An input that can't be filled because of one request ends that one, in whatever company.
+/// An input that can't be filled because of one request ends that one, in whatever company: its
+/// function refuses, or writes an element past the end.
 #[test]
 fn what_can_t_be_told_of_one_request_ends_it_alone() {
-    let setup = Setup::default();
-    let model = setup.build().unwrap();
-    let mut roles = Setup::roles_of(&model);
-    let ids = roles
-        .inputs
-        .iter_mut()
-        .find(|bound| bound.input.role() == crate::roles::TOKEN_IDS)
-        .unwrap();
-    ids.input = ids.input.clone().filled(|batch, out| {
-        if batch.ids().contains(&13) {
-            return Err("13 is bad luck".to_owned());
+    for (overflows, said) in
+        [(false, "13 is bad luck"), (true, "writes 1 elements past the 7 of its buffer [7]")]
+    {
+        let setup = Setup::default();
+        let model = setup.build().unwrap();
+        let mut roles = Setup::roles_of(&model);
+        let is_ids = |bound: &&mut BoundInput| bound.input.role() == crate::roles::TOKEN_IDS;
+        let ids = roles.inputs.iter_mut().find(is_ids).unwrap();
+        let name = ids.name.clone();
+        ids.input = ids.input.clone().filled(move |batch, out| {
+            let is_bad = batch.ids().contains(&13);
+            if is_bad && !overflows {
+                return Err("13 is bad luck".to_owned());
+            }
+            out.extend(batch.ids().iter().copied().chain(is_bad.then_some(0)));
+            Ok(())
+        });
+        let options = EngineOptions::of(&model, &roles);
+        let mut engine = BatchingEngine::new(model, roles, options).unwrap();
+        let good = [vec![1, 2, 3], vec![4, 5]].map(|prompt| Request::new(prompt, 1));
+        let first = engine.add(good[0].clone()).unwrap();
+        let bad = engine.add(Request::new([7, 13], 4)).unwrap();
+        let second = engine.add(good[1].clone()).unwrap();
+        let mut events = Vec::new();
+        let error = engine.run(&mut events).unwrap_err();
+        assert_eq!(error.request(), Some(bad));
+        let error = error.to_string();
+        assert!(error.contains(&format!("%{name}")) && error.ends_with(said), "{error}");
+        engine.run(&mut events).unwrap();
+        for (id, request) in [first, second].into_iter().zip(&good) {
+            assert_answer(&engine, &events, id, &request.prompt, request);
         }
-        out.extend(batch.ids().iter().copied());
-        Ok(())
-    });
-    let options = EngineOptions::of(&model, &roles);
-    let mut engine = BatchingEngine::new(model, roles, options).unwrap();
-    let good = [vec![1, 2, 3], vec![4, 5]].map(|prompt| Request::new(prompt, 1));
-    let first = engine.add(good[0].clone()).unwrap();
-    let bad = engine.add(Request::new([7, 13], 4)).unwrap();
-    let second = engine.add(good[1].clone()).unwrap();
-    let mut events = Vec::new();
-    let error = engine.run(&mut events).unwrap_err();
-    assert_eq!(error.request(), Some(bad));
-    assert!(error.to_string().ends_with("can't be filled: 13 is bad luck"), "{error}");
-    engine.run(&mut events).unwrap();
-    for (id, request) in [first, second].into_iter().zip(&good) {
-        assert_answer(&engine, &events, id, &request.prompt, request);
+        assert_eq!((engine.ids(bad), engine.pool().free_pages()), (None, engine.pool().pages()));
     }
-    assert_eq!((engine.ids(bad), engine.pool().free_pages()), (None, engine.pool().pages()));
 }
