@@ -17,13 +17,23 @@ use std::sync::Arc;
 /// How often a step is replayed.
 const REPLAYS: usize = 1000;
 
-fn build(serial: bool) -> CompiledModel<CudaDevice> {
+/// A step's tokens, and whether its products are computed in tiles, as those of long prompts are.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    tokens: u64,
+    in_tiles: bool,
+}
+
+fn build(case: Case, serial: bool) -> CompiledModel<CudaDevice> {
     let (mode, dtype) = (GraphMode::Full, DType::BF16);
-    let setup = Setup { mode, dtype, sizes: vec![1, 4], batches: vec![1, 4], ..Setup::default() };
+    // Of 64 dimensions, so that warpgroups attend to prompts.
+    let (head_dim, max_tokens) = (64, case.tokens.max(4));
+    let (sizes, batches) = (vec![1, 4, max_tokens], vec![1, 4]);
+    let setup = Setup { mode, dtype, head_dim, max_tokens, sizes, batches, ..Setup::default() };
     let registry = Arc::new(OpRegistry::builtin());
     let options = CudaOptions { serial, ..CudaOptions::default() };
     let device = CudaDevice::open(options, OpRegistry::clone(&registry)).unwrap();
-    let compiler = device.compiler(registry);
+    let compiler = device.compiler(registry).with_batch_invariance(case.in_tiles);
     let (module, options, store) = (setup.module(), setup.options(), Cuda::store());
     let sizes = &options.dispatcher;
     let compiled = compile_module(&module, sizes, &compiler, store, &mut |_| {}).unwrap();
@@ -44,17 +54,20 @@ fn a_thousand_replays_leave_the_same_with_programmatic_launch_and_without() {
     if !Cuda::is_there() {
         return;
     }
-    for tokens in [1, 4] {
+    // One row, a ring, a panel, tiles beside attention by warpgroups.
+    let cases = [(1, false), (4, false), (64, false), (300, false), (64, true), (300, true)];
+    for (tokens, in_tiles) in cases {
+        let case = Case { tokens, in_tiles };
         let mut first: Option<Vec<Left>> = None;
         for serial in [true, false] {
-            let mut model = build(serial);
+            let mut model = build(case, serial);
             // Two steps at a time, so that what one leaves running meets the next.
             for round in 0..REPLAYS / 2 {
                 let found = two_steps(&mut model, tokens);
                 let expected = first.get_or_insert_with(|| two_steps(&mut model, tokens));
                 for (found, expected) in found.iter().zip(expected.iter()) {
                     let difference = found.difference(expected);
-                    assert_eq!(difference, None, "{tokens} tokens, serial {serial}, {round}");
+                    assert_eq!(difference, None, "{case:?}, serial {serial}, {round}");
                 }
             }
             let counts = model.device().launch_counts();

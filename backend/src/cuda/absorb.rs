@@ -197,7 +197,7 @@ impl Group {
                 ways.rings(&spec, rows, longer).filter_map(kernel).take(most).collect();
             return (!kernels.is_empty()).then_some(kernels);
         }
-        if self.before.is_empty() && ways.prefers_tiles(&spec, rows) {
+        if self.before.is_empty() && ways.prefers_tiles_with_region(&spec, rows) {
             let recipe = spec.tile_kernel(after).ok()?;
             return Some(vec![(Way::Tile, recipe)]);
         }

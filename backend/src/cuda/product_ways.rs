@@ -11,7 +11,8 @@ pub(super) const ABSORBING_ROWS: u64 = 1;
 /// fastest over the true rows that come: it is within some percent of the library where all rows are
 /// real, and ahead by what is padding.
 const TILE_ELEMENTS: u64 = 4 << 20;
-/// The most rows of such a product: steps of more are prompts in parts that fill them.
+/// The most rows of such a product where nothing follows it in the tiles: steps of more are prompts in
+/// parts that fill them, for which the library is as fast.
 const TILE_ROWS: u64 = 4096;
 /// The depth from which the rows of x that each block of the kernel on tensor cores holds cost more
 /// than they save.
@@ -38,9 +39,15 @@ impl ProductWays {
             && (rows > TENSOR_ROWS || self.batch_invariant)
     }
 
-    /// Whether it is expected to be fastest so.
+    /// Whether it is expected to be fastest so, alone.
     pub(super) fn prefers_tiles(self, spec: &MatMulSpec, rows: u64) -> bool {
-        let is_large = rows <= TILE_ROWS && rows.saturating_mul(spec.columns()) >= TILE_ELEMENTS;
+        let is_moderate = self.batch_invariant || rows <= TILE_ROWS;
+        is_moderate && self.prefers_tiles_with_region(spec, rows)
+    }
+
+    /// The same with the region after it, whose operand then never leaves the tiles.
+    pub(super) fn prefers_tiles_with_region(self, spec: &MatMulSpec, rows: u64) -> bool {
+        let is_large = rows.saturating_mul(spec.columns()) >= TILE_ELEMENTS;
         self.has_tiles(spec, rows) && (self.batch_invariant || is_large)
     }
 
@@ -129,18 +136,32 @@ mod tests {
                     let asked = [
                         ways.has_tiles(&spec, rows),
                         ways.prefers_tiles(&spec, rows),
+                        ways.prefers_tiles_with_region(&spec, rows),
                         ways.prefers_ring(&spec, rows),
                         ways.has_tensor(&spec, rows),
                         ways.has_stream(&spec, rows),
                         ways.has_library(),
                         ways.absorbs(rows),
                     ];
-                    let expected = [tiles, tiles, false, false, false, false, false];
+                    let expected = [tiles, tiles, tiles, false, false, false, false, false];
                     assert_eq!(asked, expected, "{arch}, {rows} rows, {spec:?}");
                 }
             }
         }
         assert!(linear(BF16, 768, 3072).multiplies_in_tiles());
         assert!(ProductWays::new(Arch::HOPPER, false).has_stream(&linear(BF16, 768, 3072), 1));
+    }
+
+    #[test]
+    fn prompts_of_any_length_keep_what_follows_a_product_in_its_tiles() {
+        let (ways, spec) = (ProductWays::new(Arch::HOPPER, false), linear(BF16, 4096, 24576));
+        for (rows, alone, with_region) in
+            [(128, false, false), (512, true, true), (4096, true, true), (8192, false, true)]
+        {
+            assert_eq!(ways.prefers_tiles(&spec, rows), alone, "{rows}");
+            assert_eq!(ways.prefers_tiles_with_region(&spec, rows), with_region, "{rows}");
+            let first = ways.in_order(&spec, rows)[0];
+            assert_eq!(first == Way::Tile, alone, "{rows}: {first}");
+        }
     }
 }

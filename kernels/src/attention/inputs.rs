@@ -13,10 +13,10 @@ pub(super) fn inputs() -> [StepInput; 5] {
     [
         StepInput::new(roles::KV_SLOTS, DType::I32, [Extent::of(roles::TOKENS)], -1.0).filled(
             |batch, out| {
-                for sequence in batch.sequences() {
-                    let row = |position| sequence.page_row(position).map_or(-1, |row| row as i32);
-                    out.extend(sequence.positions().map(row));
-                }
+                out.extend(batch.sequences().flat_map(|sequence| {
+                    let row = move |at| sequence.page_row(at).map_or(-1, |row| row as i32);
+                    sequence.positions().map(row)
+                }));
                 Ok(())
             },
         ),

@@ -3,6 +3,7 @@
 use super::{Extent, StepInput};
 use crate::roles;
 use piecewise_ir::dtype::DType;
+use std::iter::repeat_n;
 
 /// Who declares these inputs, in errors.
 pub const DECLARED_BY: &str = "the engine";
@@ -19,16 +20,15 @@ pub fn engine_inputs() -> [StepInput; 8] {
             Ok(())
         }),
         tokens(roles::TOKEN_FEEDBACK, -1.0).filled(|batch, out| {
-            for sequence in batch.sequences() {
+            out.extend(batch.sequences().flat_map(|sequence| {
                 let entry = sequence.feedback().map_or(-1, |entry| entry as i32);
-                out.repeat(entry, sequence.tokens() as usize);
-            }
+                repeat_n(entry, sequence.tokens() as usize)
+            }));
             Ok(())
         }),
         tokens(roles::TOKEN_POSITIONS, 0.0).filled(|batch, out| {
-            for sequence in batch.sequences() {
-                out.extend(sequence.positions().map(|position| position as i32));
-            }
+            let positions = batch.sequences().flat_map(|sequence| sequence.positions());
+            out.extend(positions.map(|position| position as i32));
             Ok(())
         }),
         StepInput::new(roles::SEQUENCE_SLOTS, DType::I32, [Extent::of(roles::SEQUENCES)], -1.0)
@@ -45,19 +45,16 @@ pub fn engine_inputs() -> [StepInput; 8] {
                 Ok(())
             }),
         rows(roles::LOGIT_ROWS, 0.0).filled(|batch, out| {
-            for sequence in batch.sequences() {
-                out.extend(sequence.wanted_rows().map(|row| row as i32));
-            }
+            let rows = batch.sequences().flat_map(|sequence| sequence.wanted_rows());
+            out.extend(rows.map(|row| row as i32));
             Ok(())
         }),
         rows(roles::SAMPLE_SLOTS, -1.0).filled(|batch, out| {
-            for sequence in batch.sequences() {
+            out.extend(batch.sequences().flat_map(|sequence| {
                 let rows = sequence.logit_rows().count();
-                if let Some(others) = rows.checked_sub(1) {
-                    out.repeat(-1, others);
-                    out.push(sequence.entry().map_or(-1, |entry| entry as i32));
-                }
-            }
+                let last = sequence.entry().map_or(-1, |entry| entry as i32);
+                repeat_n(-1, rows.saturating_sub(1)).chain(repeat_n(last, rows.min(1)))
+            }));
             Ok(())
         }),
         tokens(roles::TOKEN_EMBEDDINGS, -1.0).filled(|batch, out| {

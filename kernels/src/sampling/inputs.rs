@@ -2,9 +2,10 @@
 
 use super::controls::CONTROL_WORDS;
 use super::parameters::Sampling;
-use crate::inputs::{Element, Extent, SequenceView, StepInput};
+use crate::inputs::{Element, Extent, StepInput};
 use crate::roles;
 use piecewise_ir::dtype::DType;
+use std::iter::repeat_n;
 
 /// The inputs of [`Sample`](super::Sample).
 pub(super) fn parameters() -> [StepInput; 5] {
@@ -14,11 +15,11 @@ pub(super) fn parameters() -> [StepInput; 5] {
         of_each_row(roles::SAMPLE_TOP_P, 1.0, |s| s.top_p),
         of_each_row(roles::SAMPLE_SEED, 0.0, |s| s.seed as i64),
         rows::<i32>(roles::SAMPLE_POSITION, 0.0).filled(|batch, out| {
-            for sequence in batch.sequences() {
+            let positions = batch.sequences().flat_map(|sequence| {
                 let end = sequence.length();
-                let rows = sequence.logit_rows().count() as u64;
-                out.extend((end - rows..end).map(|position| position as i32 + 1));
-            }
+                end - sequence.logit_rows().count() as u64..end
+            });
+            out.extend(positions.map(|position| position as i32 + 1));
             Ok(())
         }),
     ]
@@ -63,10 +64,9 @@ fn of_each_row<T: Element>(
     parameter: fn(Sampling) -> T,
 ) -> StepInput {
     rows::<T>(role, padding).filled(move |batch, out| {
-        let of = |sequence: SequenceView<'_>| parameter(sequence.sampling());
-        for sequence in batch.sequences() {
-            out.repeat(of(sequence), sequence.logit_rows().count());
-        }
+        out.extend(batch.sequences().flat_map(|sequence| {
+            repeat_n(parameter(sequence.sampling()), sequence.logit_rows().count())
+        }));
         Ok(())
     })
 }

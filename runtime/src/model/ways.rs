@@ -19,8 +19,9 @@ const ROUNDS: usize = 3;
 /// Steps that are submitted one after the other where graphs and launches are compared.
 const AHEAD: usize = 4;
 
-/// Launches must be so many percent faster than a replay in pieces to be taken.
-const LAUNCHES_MARGIN: u32 = 1;
+/// By so many thousandths launches must be faster than a replay in pieces to be taken: repeats of the
+/// least time differ by two.
+const LAUNCHES_MARGIN: u32 = 5;
 
 /// How long graphs and launches are compared at a start.
 const LAUNCHES_BUDGET: Duration = Duration::from_secs(2);
@@ -123,7 +124,7 @@ impl<D: Device> CompiledModel<D> {
                     *best = (*best).min(self.time_of(way, AHEAD)?);
                 }
             }
-            let is_faster = best[1] < best[0] * (100 - LAUNCHES_MARGIN) / 100;
+            let is_faster = best[1] < best[0] * (1000 - LAUNCHES_MARGIN) / 1000;
             self.ways.set_launched(sizes.whole(), is_faster);
         }
         self.stats = stats;
