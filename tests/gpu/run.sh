@@ -120,20 +120,25 @@ traces() {
 # Each mode of the tiny model under each tool of compute-sanitizer, the tools beside each other. A
 # tool that says nothing at its end has not checked: its row fails like one with errors.
 sanitizer() {
-  local tools=(memcheck initcheck racecheck) mode tool log code result found start
+  local tools=(memcheck initcheck racecheck) mode tool log code result found start long
   local flags=(--model $model --device "$PIECEWISE_TEST_DEVICE" --tune off --dtype bf16 --max-tokens 4
-    --ignore-eos --max-num-tokens 16 --max-num-seqs 2 --max-seq-len 64
-    --capture-num-tokens 2,16 --decode-batch-sizes 1,2)
+    --ignore-eos --max-num-seqs 2 --decode-batch-sizes 1,2)
+  local short=(--max-num-tokens 16 --max-seq-len 64 --capture-num-tokens 2,16)
+  # Without the library every product of more rows is in tiles.
+  local tiles=(--max-num-tokens 320 --max-seq-len 512 --capture-num-tokens 64,320 --batch-invariant)
+  long=$(printf 'def f%d(x): return x + 1\n' {1..24})
   if ! command -v compute-sanitizer >/dev/null; then
     PATH=$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer
   fi
   for mode in none piecewise full; do
     start=$EPOCHREALTIME
-    local children=()
+    local children=() kinds=(1 2)
+    [ $mode != full ] || kinds+=(long)
     for tool in "${tools[@]}"; do
-      for prompts in 1 2; do
-        local given=(--prompt "def __init__(self")
-        [ $prompts -eq 1 ] || given+=(--prompt "import numpy as np and then")
+      for prompts in "${kinds[@]}"; do
+        local given=("${short[@]}" --prompt "def __init__(self")
+        [ "$prompts" != 2 ] || given+=(--prompt "import numpy as np and then")
+        [ "$prompts" != long ] || given=("${tiles[@]}" --prompt "$long")
         timeout 150 compute-sanitizer --tool "$tool" --error-exitcode 86 --print-limit 20 \
           bin/piecewise generate "${flags[@]}" "${given[@]}" --graph-mode "$mode" \
           >"$logs/${tool}_${mode}_$prompts.log" 2>&1 &
@@ -141,7 +146,7 @@ sanitizer() {
       done
     done
     for tool in "${tools[@]}"; do
-      for prompts in 1 2; do
+      for prompts in "${kinds[@]}"; do
         log=$logs/${tool}_${mode}_$prompts.log
         wait "${children[0]}"
         code=$?
