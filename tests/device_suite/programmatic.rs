@@ -28,7 +28,8 @@ fn build(case: Case, serial: bool) -> CompiledModel<CudaDevice> {
     let (mode, dtype) = (GraphMode::Full, DType::BF16);
     // Of 64 dimensions, so that warpgroups attend to prompts.
     let (head_dim, max_tokens) = (64, case.tokens.max(4));
-    let (sizes, batches) = (vec![1, 4, max_tokens], vec![1, 4]);
+    let (mut sizes, batches) = (vec![1, 4, max_tokens], vec![1, 4]);
+    sizes.dedup();
     let setup = Setup { mode, dtype, head_dim, max_tokens, sizes, batches, ..Setup::default() };
     let registry = Arc::new(OpRegistry::builtin());
     let options = CudaOptions { serial, ..CudaOptions::default() };

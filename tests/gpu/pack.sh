@@ -39,6 +39,9 @@ cp tests/gpu/{run.sh,rows.py,figures.py,figures.json,cache.py,ledger.py,serve.py
 PIECEWISE_CUDA_LIBRARY_DIRS=${PIECEWISE_CUDA_LIBRARY_DIRS:-$(.ci/install-nvrtc)} \
   python3 tests/gpu/cache.py pack "$out/bin/piecewise" "$out"
 git rev-parse HEAD >"$out/COMMIT"
+# run.sh unpacks it.
+tar -C "$out" -cf - bin | xz -T0 --lzma2=preset=4,dict=192MiB >"$out/bin.tar.xz"
+rm -r "$out/bin"
 du -sm "$out" | {
   read -r size _
   echo "$out: $size MiB"
