@@ -155,7 +155,7 @@ fn tiles_of_every_height_hold_what_the_product_is() {
     }
     const DEPTH: usize = 72;
     let mut r = Rng(5);
-    // On three multiprocessors: heights of 64, 112, 160, 176, 192, 208, 224, 256 and 64 again. Up to four
+    // On three multiprocessors: heights of 112 twice, 160, 176, 192, 208, 224, 256 and 112 again. Up to four
     // tiles in turn, finished between products and beside them.
     let cases = [
         (After::Nothing, BF16, 1160, 60, 64),

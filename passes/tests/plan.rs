@@ -152,14 +152,20 @@ fn the_counts_and_the_inputs_are_one_prefix() {
     let (module, _) = planned(decoder(Widths::tiny(2)));
     let (layout, slots) = (module.layout().expect("planned"), module.slots().expect("planned"));
     assert_eq!(layout.counts, 0);
-    let mut end = 256;
+    let mut inputs = Vec::new();
     for (i, slot) in slots.slots.values().enumerate() {
         if slot.kind == SlotKind::Input {
-            assert_eq!(layout.offsets[i], end);
-            end += layout.sizes[i].next_multiple_of(256);
+            inputs.push((layout.offsets[i], layout.sizes[i]));
         } else {
             assert!(layout.offsets[i] >= layout.staged);
         }
+    }
+    inputs.sort_unstable();
+    assert!(inputs.is_sorted_by_key(|&(_, size)| size), "the smallest first: {inputs:?}");
+    let mut end = 256;
+    for (offset, size) in inputs {
+        assert_eq!(offset, end);
+        end += size.next_multiple_of(256);
     }
     assert_eq!(layout.staged, end);
 }

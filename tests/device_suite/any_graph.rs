@@ -157,13 +157,7 @@ pub(crate) fn step<D: Device>(
 ) -> Vec<Vec<u8>> {
     let inputs: Vec<Vec<u8>> = inputs.iter().map(bytes_of).collect();
     let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
-    let step = StepData {
-        counts: &[rows],
-        inputs: &inputs,
-        parts: &[],
-        short_rows: &[],
-        query_length: None,
-    };
+    let step = StepData { counts: &[rows], inputs: &inputs, ..StepData::default() };
     let ticket = model.submit(&step).unwrap();
     assert_eq!(model.last_step().unwrap().mode, expected_mode);
     let count = model.module().graph().outputs().len();

@@ -104,13 +104,7 @@ fn cuda_an_op_that_takes_memory_is_launched_and_never_captured() {
     };
     let ones: Vec<u8> = (0..ROWS * WIDTH).flat_map(|_| 1f32.to_le_bytes()).collect();
     let inputs = [&ones[..]];
-    let step = StepData {
-        counts: &[ROWS],
-        inputs: &inputs,
-        parts: &[],
-        short_rows: &[],
-        query_length: None,
-    };
+    let step = StepData { counts: &[ROWS], inputs: &inputs, ..StepData::default() };
     let mut outputs = Vec::new();
     for mode in [GraphMode::None, GraphMode::Piecewise, GraphMode::Full] {
         if mode != GraphMode::None {

@@ -88,8 +88,7 @@ pub(crate) fn finds_an_op_that_counts_its_runs<T: Target>() {
     let module = Arc::new(plan(graph, Level::Piecewise, None, Vec::new()).unwrap().0);
     let ones: Vec<u8> = (0..3 * WIDTH).flat_map(|_| 1f32.to_le_bytes()).collect();
     let inputs = [&ones[..]];
-    let step =
-        StepData { counts: &[3], inputs: &inputs, parts: &[], short_rows: &[], query_length: None };
+    let step = StepData { counts: &[3], inputs: &inputs, ..StepData::default() };
     for mode in [GraphMode::Piecewise, GraphMode::Full] {
         for compare in [false, true] {
             let checks = Checks { poison: false, addresses: true, compare };

@@ -60,13 +60,7 @@ fn read_twice<D: Device>(
     let left = model.memory().address(graph, graph.outputs()[0]).unwrap();
     model.device_mut().write(left, &brought).unwrap();
     let (counts, inputs) = ([ROWS], [&brought[..]]);
-    let step = StepData {
-        counts: &counts,
-        inputs: &inputs,
-        parts: &[],
-        short_rows: &[],
-        query_length: None,
-    };
+    let step = StepData { counts: &counts, inputs: &inputs, ..StepData::default() };
     let ticket = model.submit(&step).unwrap();
     let read = |model: &mut CompiledModel<D>| Ok(model.read(&ticket)?.bytes(0)?.to_vec());
     let early = read(model);

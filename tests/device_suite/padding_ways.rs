@@ -247,13 +247,7 @@ pub(crate) fn dear_padding_is_launched<T: Target>() {
         for rows in [2, MOST, 1, 3] {
             let ones: Vec<u8> = (0..rows * WIDTH).flat_map(|_| 1f32.to_le_bytes()).collect();
             let (counts, inputs) = ([rows], [&ones[..]]);
-            let step = StepData {
-                counts: &counts,
-                inputs: &inputs,
-                parts: &[],
-                short_rows: &[],
-                query_length: None,
-            };
+            let step = StepData { counts: &counts, inputs: &inputs, ..StepData::default() };
             let run = |model: &mut piecewise_runtime::model::CompiledModel<T::Device>| {
                 let ticket = model.submit(&step).unwrap();
                 let left = elements(DType::F32, model.read(&ticket).unwrap().bytes(0).unwrap());

@@ -91,13 +91,7 @@ pub(crate) fn equal_the_evaluator<T: Target>() {
             });
             let bytes = inputs.each_ref().map(bytes_of);
             let bytes = bytes.each_ref().map(Vec::as_slice);
-            let step = StepData {
-                counts: &counts,
-                inputs: &bytes,
-                parts: &[],
-                short_rows: &[],
-                query_length: None,
-            };
+            let step = StepData { counts: &counts, inputs: &bytes, ..StepData::default() };
             let ticket = model.submit(&step).unwrap();
             let report = model.last_step().unwrap();
             let launched = windows > 16;
@@ -112,13 +106,7 @@ pub(crate) fn equal_the_evaluator<T: Target>() {
         }
         let x = [vec![0; 4 * 8 * 2], vec![0; 4 * 8 * 7], vec![0; 4 * 8]];
         let x = x.each_ref().map(Vec::as_slice);
-        let step = StepData {
-            counts: &[2, 7, 1],
-            inputs: &x,
-            parts: &[],
-            short_rows: &[],
-            query_length: None,
-        };
+        let step = StepData { counts: &[2, 7, 1], inputs: &x, ..StepData::default() };
         let error = model.submit(&step).unwrap_err();
         assert!(matches!(error, ModelError::Tied { count: 7, expected: 8, .. }), "{error}");
     }

@@ -297,7 +297,8 @@ impl Device for CudaDevice {
         to: Address,
     ) -> Result<(), DeviceError> {
         self.enter()?;
-        let from = self.copied_from("a copy to the device", block, offset, bytes, to)?;
+        let one = ByteRows { width: bytes, pitch: bytes, count: 1 };
+        let from = self.copied_from(block, offset, one, to)?;
         if bytes == 0 {
             return Ok(());
         }
@@ -314,9 +315,7 @@ impl Device for CudaDevice {
         to: Address,
     ) -> Result<(), DeviceError> {
         self.enter()?;
-        let what = "a copy of rows to the device";
-        self.memory.check(what, to, rows.span())?;
-        let from = self.copied_from(what, block, offset, rows.bytes(), to)?;
+        let from = self.copied_from(block, offset, rows, to)?;
         if rows.width == 0 || rows.count == 0 {
             return Ok(());
         }

@@ -102,18 +102,24 @@ pub fn plan_arena(module: &mut Module, options: &PlanOptions) -> Result<PlanRepo
 
     let mut offsets = vec![0; sizes.len()];
     let mut staged = counts;
+    let mut inputs = Vec::new();
     let mut items = Vec::new();
     let mut packed = Vec::new();
     for (at, slot) in table.slots.values().enumerate() {
         let size = sizes[at].next_multiple_of(align);
         if slot.kind == SlotKind::Input {
-            offsets[at] = staged;
-            staged += size;
+            inputs.push((size, at));
         } else {
             // Packed in units of the alignment, so that every offset is a multiple of it.
             items.push(Item { start: slot.live.start, end: slot.live.end, size: size / align });
             packed.push(at);
         }
+    }
+    // The beginnings of small ones lie near each other, so that one copy brings what a step uses.
+    inputs.sort_unstable();
+    for (size, at) in inputs {
+        offsets[at] = staged;
+        staged += size;
     }
     let packing = pack(&items);
     for (&at, &offset) in packed.iter().zip(&packing.offsets) {

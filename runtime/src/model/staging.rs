@@ -229,13 +229,7 @@ impl<D: Device> Staging<D> {
         let empty: Vec<Vec<u8>> =
             inputs.map(|input| vec![0; input.ty.bytes(&counts) as usize]).collect();
         let inputs: Vec<&[u8]> = empty.iter().map(Vec::as_slice).collect();
-        let step = StepData {
-            counts: &counts,
-            inputs: &inputs,
-            parts: &[],
-            short_rows: &[],
-            query_length: None,
-        };
+        let step = StepData { counts: &counts, inputs: &inputs, ..StepData::default() };
         self.fill(&step, &counts, symbols.bounds(), Filling::Whole)?;
         Ok(counts)
     }

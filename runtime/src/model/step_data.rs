@@ -1,7 +1,7 @@
 //! What a step brings.
 
 /// What a step brings: true counts and the real bytes of each input.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub struct StepData<'a> {
     /// The true size of each symbol, by symbol index; fixed symbols are ignored.
     pub counts: &'a [u64],

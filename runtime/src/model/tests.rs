@@ -208,23 +208,11 @@ fn inputs_and_counts_that_do_not_fit_are_named() {
     let mut model = Setup::default().build().unwrap();
     let error = submit(&mut model, &[1; 17]).unwrap_err();
     assert!(matches!(error, ModelError::TooMany { option: "max_num_tokens", .. }), "{error}");
-    let step = StepData {
-        counts: &[1, 1, 1],
-        inputs: &[&[0; 4]],
-        parts: &[],
-        short_rows: &[],
-        query_length: None,
-    };
+    let step = StepData { counts: &[1, 1, 1], inputs: &[&[0; 4]], ..StepData::default() };
     let error = model.submit(&step).unwrap_err().to_string();
     assert!(error.contains("tokens_feedback") && error.contains("1 of 15"), "{error}");
     let inputs = vec![&[0u8; 3][..]; 15];
-    let step = StepData {
-        counts: &[1, 1, 1],
-        inputs: &inputs,
-        parts: &[],
-        short_rows: &[],
-        query_length: None,
-    };
+    let step = StepData { counts: &[1, 1, 1], inputs: &inputs, ..StepData::default() };
     let error = model.submit(&step).unwrap_err().to_string();
     assert!(error.contains("tokens_ids") && error.contains("3 bytes"), "{error}");
 }

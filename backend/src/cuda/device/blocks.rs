@@ -2,20 +2,20 @@
 
 use super::CudaDevice;
 use crate::cuda::host::PinnedBlock;
-use crate::device::{Address, DeviceError, HostBlock};
+use crate::device::{Address, ByteRows, DeviceError, HostBlock};
 
 impl CudaDevice {
-    /// Where in a block `what`, a copy of `bytes` bytes to `to`, begins, if both ends are backed.
+    /// Where in a block a copy of rows that lie there one after the other begins, if both ends are
+    /// backed.
     pub(super) fn copied_from(
         &self,
-        what: &str,
         block: HostBlock,
         offset: u64,
-        bytes: u64,
+        rows: ByteRows,
         to: Address,
     ) -> Result<*const u8, DeviceError> {
-        self.memory.check(what, to, bytes)?;
-        let from = self.block(block, offset.saturating_add(bytes))?.as_ptr();
+        self.memory.check("a copy to the device", to, rows.span())?;
+        let from = self.block(block, offset.saturating_add(rows.bytes()))?.as_ptr();
         Ok(from.wrapping_add(offset as usize))
     }
 

@@ -11,7 +11,7 @@ use piecewise_ir::dtype::DType;
 use std::fmt::Write;
 
 /// Rows of x of a tile; the kernel chooses among them by the true rows.
-const HEIGHTS: [u64; 8] = [256, 224, 208, 192, 176, 160, 112, 64];
+const HEIGHTS: [u64; 7] = [256, 224, 208, 192, 176, 160, 112];
 /// The ring of slices in shared memory, what is finished, and what aligns them.
 const SHARED_BYTES: u32 = (224 << 10) + 1024;
 /// Rows of a box of a result.
