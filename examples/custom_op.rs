@@ -1,8 +1,8 @@
 //! An op of one's own: a running sum over the rows of a step that goes on in the next step.
 //!
-//! It mixes rows and mutates a state. By its definition the graph is split at it: it runs eagerly
-//! between two captured pieces. Because it masks padding rows and reads no host values, it can
-//! also run inside a piece; both give the same numbers.
+//! It mixes rows and mutates a state. By its definition the graph is split at it: it is launched
+//! as itself between two captured pieces. Because it masks padding rows and reads no host values,
+//! it can also run inside a piece; both give the same numbers.
 //!
 //! It runs on the CPU, and with `--device cuda` on a GPU, where it is CUDA source with a launch
 //! recipe.
@@ -103,7 +103,7 @@ impl CudaOp for RunningSum {
             [Self::X, Self::CARRY, Self::Y].map(|i| cuda::Param::Arg(i as u32)).to_vec();
         params.extend([cuda::Param::Counts, cuda::Param::Scalar(cuda::Scalar::U32(width))]);
         let launch = cuda::LaunchRecipe::new(KERNEL, "running_sum", blocks, 32, params);
-        Ok(CudaImplementation::Source(OpKernels { launches: vec![launch], scratch: 0.into() }))
+        Ok(CudaImplementation::Source(OpKernels::new([launch])))
     }
 }
 

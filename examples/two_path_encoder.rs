@@ -94,7 +94,7 @@ fn graph(path: usize, bounds: EncoderBounds) -> Result<Graph, BuildErrors> {
     let h = h.linear(b.weight("in", [HIDDEN, PATCH]));
     let [q, k, v] = ["q", "k", "v"].map(|n| h.linear(b.weight(n, [HIDDEN, HIDDEN])).heads(HEAD));
     let spec = AttentionSpec { scale: (HEAD as f64).powf(-0.5), causal: false };
-    let mixed = q.segment_attention(k, v, [segments; 2], spec, None);
+    let mixed = q.segment_attention(k, v, [segments; 2], spec);
     b.finish([h + mixed.linear(b.weight("out", [HIDDEN, HIDDEN]))])
 }
 

@@ -143,7 +143,7 @@ fn encoder_within(
         let x = b.input("x", DType::F32, (rows, WIDTH as u64));
         let heads = x.heads(WIDTH as u64);
         let spec = AttentionSpec { scale: 0.5, causal: false };
-        let mixed = heads.segment_attention(heads, heads, [segments; 2], spec, None);
+        let mixed = heads.segment_attention(heads, heads, [segments; 2], spec);
         let graph = b.finish([x.segment_mean(segments), mixed]).unwrap();
         let heard = Arc::clone(&warnings);
         let assembly = Assembly::graph(graph).set("cache.enabled", false).watch(move |notice| {

@@ -3,6 +3,7 @@
 use super::dumps::{DumpArgs, bisect_log, print_changed};
 use super::model_source::read_module;
 use piecewise_ir::text::print_module;
+use piecewise_kernels::op::OpRegistry;
 use piecewise_passes::pipeline::DEFAULT_PIPELINE;
 use piecewise_passes::{PassContext, PassManager, Pipeline, Registry};
 use std::path::PathBuf;
@@ -50,7 +51,8 @@ pub(crate) fn run(args: OptArgs) -> anyhow::Result<ExitCode> {
     if args.print_changed {
         manager = manager.observe(print_changed());
     }
-    let report = manager.run(&mut module, &mut PassContext::default())?;
+    let defs = OpRegistry::builtin().defs().clone();
+    let report = manager.run(&mut module, &mut PassContext { defs })?;
     args.dumps.write_module(&module, &dumps)?;
     if args.json {
         let passes: Vec<_> = report

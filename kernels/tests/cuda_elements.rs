@@ -43,7 +43,7 @@ fn turned(rows: Dim) -> OpKernels {
     params.extend([number(0), number(WIDTH)]);
     let grid = GridAxis::of(rows, 1);
     let launch = LaunchRecipe::new(SOURCE, "turned", grid, 32, params);
-    OpKernels { launches: vec![launch], scratch: Dim::constant(0) }
+    OpKernels::new([launch])
 }
 
 /// A region of several operands, a table and constants of several elements among them; the op; a region

@@ -1,6 +1,7 @@
 //! From a graph to a planned module: the pipeline of each level.
 
 use crate::mode::Level;
+use piecewise_ir::custom::OpDefs;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_passes::pipeline::{DEFAULT_PIPELINE, OptionValue};
@@ -45,11 +46,14 @@ pub struct Planner<'a> {
     pub registry: &'a Registry,
     /// The custom ops to split at; `None` leaves it to the text and to their definitions.
     pub split_ops: Option<&'a [String]>,
+    /// What calls of custom ops are held against, and passes may ask.
+    pub defs: &'a OpDefs,
 }
 
 impl Planner<'_> {
-    /// Runs the pipeline over `graph`. At level `trace` the whole pipeline runs with all its
-    /// checks, and what comes back is unfused.
+    /// Runs the pipeline over `graph`. At level `trace` there are two forms of the graph: the
+    /// compiled one, which every pass makes and checks and which is dropped, and the launched one,
+    /// which comes back, as at the level `eager`. What makes which is told by `form` in the log.
     ///
     /// # Errors
     /// When the text is wrong or names what the registry lacks, a pass fails, or the module is not
@@ -77,13 +81,17 @@ impl Planner<'_> {
         for observer in observers {
             manager = manager.observe(observer);
         }
+        let form = if level == Level::Eager { "launched" } else { "compiled" };
+        let _form = tracing::info_span!("plan", form).entered();
         let mut module = Module::new(graph);
-        let report = manager.run(&mut module, &mut PassContext::default())?;
+        let mut cx = PassContext { defs: self.defs.clone() };
+        let report = manager.run(&mut module, &mut cx)?;
         Ok((module, report))
     }
 }
 
-/// Plans by the default pipeline; see [`Planner::plan`].
+/// Plans by the default pipeline, with calls of custom ops taken at their word; see
+/// [`Planner::plan`].
 ///
 /// # Errors
 /// As there.
@@ -94,5 +102,7 @@ pub fn plan(
     observers: Vec<Box<dyn Observer>>,
 ) -> Result<(Module, RunReport), PlanError> {
     let registry = &Registry::standard();
-    Planner { level, pipeline: DEFAULT_PIPELINE, registry, split_ops }.plan(graph, observers)
+    let defs = &OpDefs::new();
+    let planner = Planner { level, pipeline: DEFAULT_PIPELINE, registry, split_ops, defs };
+    planner.plan(graph, observers)
 }

@@ -83,6 +83,7 @@ enum Model {
     Graph(Graph),
     /// With a plan or without one.
     Text {
+        name: String,
         module: Module,
     },
     Decoder(DecoderConfig),
@@ -168,7 +169,8 @@ impl Assembly {
         Self::of(Model::Graph(graph))
     }
 
-    /// A graph as text, with its plan or without; `name` is what errors call it.
+    /// A graph as text, with its plan or without; `name` is what errors call it. What it says of
+    /// custom ops is held against their definitions once they are known, by [`Self::plan`].
     ///
     /// # Errors
     /// When it does not parse, or it brings a plan that its graph can't be run by.
@@ -183,7 +185,7 @@ impl Assembly {
                 failed("has a plan that can't be used", render(&module, &found))
             })?;
         }
-        Ok(Self::of(Model::Text { module }))
+        Ok(Self::of(Model::Text { name, module }))
     }
 
     /// A text in a file.
@@ -261,7 +263,7 @@ impl Assembly {
     pub(crate) fn given_graph(&self) -> Option<&Graph> {
         match &self.model {
             Model::Graph(graph) => Some(graph),
-            Model::Text { module } => Some(module.graph()),
+            Model::Text { module, .. } => Some(module.graph()),
             Model::Decoder(_) => None,
         }
     }
@@ -452,7 +454,7 @@ impl Assembly {
         let layers = self.layers.clone()?;
         match &self.model {
             Model::Graph(graph) => Settings::of_graph(layers, graph, &self.ops),
-            Model::Text { module } => Settings::of_graph(layers, module.graph(), &self.ops),
+            Model::Text { module, .. } => Settings::of_graph(layers, module.graph(), &self.ops),
             Model::Decoder(config) => Settings::of_model(layers, config, self.sequences),
         }
     }

@@ -18,6 +18,8 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{Module, Stitch};
 use piecewise_ir::op::Op;
+use piecewise_ir::text::render;
+use piecewise_ir::verify::verify_graph_with;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_passes::RunReport;
 use piecewise_runtime::artifact_store::{
@@ -109,6 +111,16 @@ fn check_split_ops(names: &[String], graph: &Graph) -> Result<(), AssemblyError>
     }
 }
 
+/// A text that brings its plan runs no pass, which would hold what it says of custom ops against
+/// their definitions.
+fn check_calls(name: String, module: &Module, ops: &OpRegistry) -> Result<(), AssemblyError> {
+    verify_graph_with(module.graph(), ops.defs()).map_err(|found| AssemblyError::Text {
+        name,
+        what: "is not valid",
+        reason: render(module.graph(), &found),
+    })
+}
+
 fn limits(config: &RuntimeConfig, kv_rows: u64, embedding_rows: Option<u64>) -> DecoderLimits {
     DecoderLimits {
         activations: config.dtype.unwrap_or(DType::F32),
@@ -141,8 +153,11 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
     let mut brought = None;
     let graph = match assembly.model {
         Model::Graph(graph) => graph,
-        Model::Text { module } => {
-            brought = module.layout().is_some().then(|| module.clone());
+        Model::Text { name, module } => {
+            if module.layout().is_some() {
+                check_calls(name, &module, &assembly.ops)?;
+                brought = Some(module.clone());
+            }
             module.into_graph()
         }
         Model::Decoder(model) => {
@@ -183,6 +198,7 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
             pipeline: &assembly.pipeline,
             registry: &assembly.passes,
             split_ops,
+            defs: assembly.ops.defs(),
         }
         .plan(graph, assembly.observers)?,
     };

@@ -113,9 +113,9 @@ fn given_rows<'b>(
     let symbol = b.symbol_with_role("E", 1, most, roles::EMBEDDING_ROWS);
     let shape = x.shape();
     let [tokens, hidden] = &*shape else { return x };
-    let state = b.state("embeddings", DType::F32, [symbol.into(), hidden.clone()]);
-    let given = state.role(roles::EMBEDDINGS).gather(rows.maximum(0.0)).cast(x.dtype());
-    let is_given = rows.less(b.scalar(DType::I32, 0.0)).logical_not();
+    let state = b.state("embeddings", DType::F32, (symbol, hidden.clone()));
+    let given = state.role(roles::EMBEDDINGS).gather(rows.maximum(0)).cast(x.dtype());
+    let is_given = rows.less(0).logical_not();
     is_given.reshape([tokens.clone(), Dim::constant(1)]).select(given, x)
 }
 

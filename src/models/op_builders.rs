@@ -50,6 +50,27 @@ pub struct AttentionSpec {
     pub causal: bool,
 }
 
+impl AttentionSpec {
+    /// The same, where a row sees only rows at most so far from it; `None` bounds nothing.
+    #[must_use]
+    pub fn window(self, rows: impl Into<Option<u32>>) -> SegmentAttentionSpec {
+        SegmentAttentionSpec { attention: self, window: rows.into() }
+    }
+}
+
+/// How attention within segments scores and masks: as an [`AttentionSpec`], with a window or without.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct SegmentAttentionSpec {
+    attention: AttentionSpec,
+    window: Option<u32>,
+}
+
+impl From<AttentionSpec> for SegmentAttentionSpec {
+    fn from(attention: AttentionSpec) -> Self {
+        attention.window(None)
+    }
+}
+
 /// How rows of logits become tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct SampleParameters<'b> {
@@ -153,21 +174,21 @@ pub trait KernelOps<'b>: Into<Tensor<'b>> {
     }
 
     /// Attention of `self [T, heads, dim]` over `keys` and `values` `[K, kv_heads, dim]`: the rows
-    /// of each segment of `queries` over those of the same segment of `keys`: `[T, heads * dim]`.
-    /// With `window`, a row sees only rows at most so far from it.
+    /// of each segment of queries over those of the same segment of keys: `[T, heads * dim]`. The spec
+    /// may have a [window](AttentionSpec::window).
     #[track_caller]
     fn segment_attention(
         self,
         keys: Tensor<'b>,
         values: Tensor<'b>,
         [of_queries, of_keys]: [Segments<'b>; 2],
-        spec: AttentionSpec,
-        window: Option<u32>,
+        spec: impl Into<SegmentAttentionSpec>,
     ) -> Tensor<'b> {
         let query: Tensor<'b> = self.into();
         let Segments { starts, lengths } = of_queries;
         let operands = [query, keys, values, starts, lengths, of_keys.starts, of_keys.lengths];
-        let attrs = SegmentAttention::attrs(spec.scale, spec.causal, window);
+        let SegmentAttentionSpec { attention, window } = spec.into();
+        let attrs = SegmentAttention::attrs(attention.scale, attention.causal, window);
         query.builder().custom_one(&SegmentAttention, &operands, attrs)
     }
 
@@ -181,3 +202,28 @@ pub trait KernelOps<'b>: Into<Tensor<'b>> {
 }
 
 impl<'b> KernelOps<'b> for Tensor<'b> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use piecewise_ir::text::print_graph;
+
+    #[test]
+    fn attention_within_segments_takes_a_spec_with_a_window_or_without() {
+        let b = Builder::new("windows");
+        let (rows, segments) = (b.symbol("T", 1, 8), b.symbol_with_role("S", 1, 4, "rows.items"));
+        let x = b.input("x", DType::F32, (rows, 2, 4));
+        let index = |name| b.input(name, DType::I32, [segments]).padding(0);
+        let items = Segments { starts: index("starts"), lengths: index("lengths") };
+        let spec = AttentionSpec { scale: 0.5, causal: false };
+        let outputs = [
+            x.segment_attention(x, x, [items; 2], spec),
+            x.segment_attention(x, x, [items; 2], spec.window(3)),
+            x.segment_attention(x, x, [items; 2], spec.window(None)),
+        ];
+        let text = print_graph(&b.finish(outputs).unwrap());
+        let windows = text.lines().filter(|line| line.contains("segment_attention"));
+        let windows = windows.map(|line| line.contains("window=3"));
+        assert_eq!(windows.collect::<Vec<_>>(), [false, true, false]);
+    }
+}

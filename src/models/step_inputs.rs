@@ -120,7 +120,7 @@ impl<'b> StepInputs<'b> {
         let sampled = b.state("sampled", DType::I32, [entries]).role(roles::SAMPLED);
         // Ids that the previous step sampled never leave the device: -1 takes the staged id.
         let fed_back = sampled.gather(feedback);
-        let is_staged = feedback.less(b.scalar(DType::I32, 0.0));
+        let is_staged = feedback.less(0);
         let ids = is_staged.select(staged, fed_back);
         Self {
             tokens,

@@ -109,7 +109,7 @@ impl CudaOp for Turned {
         let grid = GridAxis::of(Dim::from(rows), 1);
         let launch = LaunchRecipe::new(self.source, "turned", grid, 32, params);
         let scratch = Dim::constant(0);
-        Ok(CudaImplementation::Source(OpKernels { launches: vec![launch], scratch }))
+        Ok(CudaImplementation::Source(OpKernels::new([launch]).with_scratch(scratch)))
     }
 }
 

@@ -70,7 +70,7 @@ impl SourceMix {
         params.push(Param::Scalar(Scalar::U32(padded)));
         let grid = GridAxis::of(width, threads.into());
         let launch = LaunchRecipe::new(SOURCE, ENTRY, grid, threads, params);
-        Ok(OpKernels { launches: vec![launch], scratch: Dim::constant(0) })
+        Ok(OpKernels::new([launch]))
     }
 }
 

@@ -56,6 +56,6 @@ impl LikeFirst {
         params.extend(rest(rows));
         let launch = LaunchRecipe::new(source, entry, GridAxis::one(), threads, params);
         let scratch = Dim::constant(0);
-        Ok(CudaImplementation::Source(OpKernels { launches: vec![launch], scratch }))
+        Ok(CudaImplementation::Source(OpKernels::new([launch]).with_scratch(scratch)))
     }
 }

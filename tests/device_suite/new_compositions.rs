@@ -22,20 +22,20 @@ use std::sync::Arc;
 const SEED: u64 = 8;
 
 /// `x / min(max((mean |x|^3)^(1/3), 0.1), 10)`, in f32.
-fn cube_mean_norm<'b>(b: &'b Builder, x: Tensor<'b>) -> Tensor<'b> {
+fn cube_mean_norm(x: Tensor<'_>) -> Tensor<'_> {
     let dtype = x.dtype();
     let x = x.cast(F32);
     let magnitude = x.abs();
     let mean = (magnitude * magnitude * magnitude).reduce_mean([1]);
     let root = (mean.log() * (1.0 / 3.0)).exp();
-    let clamped = root.maximum(b.scalar(F32, 0.1)).minimum(b.scalar(F32, 10.0));
+    let clamped = root.maximum(0.1).minimum(10);
     (x / clamped).cast(dtype)
 }
 
 /// `max(gate, 0)^2 * tanh(up)`, in f32.
-fn squared_relu_gate<'b>(b: &'b Builder, gate: Tensor<'b>, up: Tensor<'b>) -> Tensor<'b> {
+fn squared_relu_gate<'b>(gate: Tensor<'b>, up: Tensor<'b>) -> Tensor<'b> {
     let dtype = gate.dtype();
-    let positive = gate.cast(F32).maximum(b.scalar(F32, 0.0));
+    let positive = gate.cast(F32).maximum(0);
     (positive * positive * up.cast(F32).tanh()).cast(dtype)
 }
 
@@ -43,10 +43,10 @@ fn graph(dtype: DType) -> Graph {
     let b = Builder::new("composed").weight_dtype(dtype);
     let t = b.symbol("T", 1, 16);
     let x = b.input("x", dtype, (t, 24));
-    let h = cube_mean_norm(&b, x.linear(b.weight("in", [32, 24])));
+    let h = cube_mean_norm(x.linear(b.weight("in", [32, 24])));
     let gate = h.linear(b.weight("gate", [48, 32]));
     let up = h.linear(b.weight("up", [48, 32]));
-    let y = squared_relu_gate(&b, gate, up).linear(b.weight("out", [24, 48]));
+    let y = squared_relu_gate(gate, up).linear(b.weight("out", [24, 48]));
     b.finish([y]).unwrap()
 }
 

@@ -1,5 +1,8 @@
 //! Making weights from recipes.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use super::random::{BLOCK, Normal};
 use crate::weight_plan::{Place, StridedCopy, WeightPlan, WeightStep, evaluate, tensor};
 use crate::weights::{TensorSource, TensorSpec, WeightError, WeightSource};
@@ -161,7 +164,10 @@ fn cast(from: &[u8], source: DType, target: DType, out: &mut [u8]) {
             match source {
                 // Integers beyond 2^53 would not survive f64.
                 DType::I64 if target == DType::I64 => to.copy_from_slice(&bits[..to_size]),
-                _ => put(to, target, x.to_f64()),
+                DType::F32 | DType::F16 | DType::BF16 | DType::I32 | DType::I64 => {
+                    put(to, target, x.to_f64());
+                }
+                DType::U8 | DType::Bool => put(to, target, x.to_f64()),
             }
         }
     });

@@ -4,25 +4,43 @@ use crate::support::cache::{MODEL, SETTINGS};
 use crate::support::cli::command;
 use std::collections::BTreeMap;
 
-/// Runs a command with its log, and returns how often each pass ran and each piece was lowered at
-/// each size.
-fn counted(args: &[&str]) -> (BTreeMap<String, usize>, BTreeMap<String, usize>) {
+type Counts = BTreeMap<String, usize>;
+
+/// Runs a command with its log, and returns how often each pass ran over each form of the graph, and
+/// each piece was lowered at each size.
+fn counted(args: &[&str]) -> (Counts, Counts) {
     let cache = tempfile::tempdir().unwrap();
     let mut command = command(cache.path());
     command.env("PIECEWISE_LOG", "piecewise_runtime=debug,piecewise_passes=debug");
     let output = command.args(args).output().unwrap();
     let log = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{args:?}: {log}");
-    let count = |text: &str, of: fn(&str) -> Option<&str>| {
-        let mut counts = BTreeMap::new();
+    let count = |text: &str, of: fn(&str) -> Option<String>| {
+        let mut counts = Counts::new();
         for line in log.lines().filter(|line| line.contains(text)) {
-            *counts.entry(of(line).unwrap().to_owned()).or_default() += 1;
+            *counts.entry(of(line).unwrap()).or_default() += 1;
         }
         counts
     };
-    let passes = count("pass done", |line| line.split("name=\"").nth(1)?.split('"').next());
-    let pieces = count("a piece is lowered", |line| Some(line.split("unique=").nth(1)?.trim()));
+    let passes = count("pass done", |line| {
+        let field = |name: &str| line.split(name).nth(1)?.split('"').nth(1);
+        Some(format!("{} {}", field("form=")?, field("name=")?))
+    });
+    let pieces =
+        count("a piece is lowered", |line| Some(line.split("unique=").nth(1)?.trim().to_owned()));
     (passes, pieces)
+}
+
+/// Of the compiled form, once each.
+fn assert_planned_once(passes: &Counts, args: &[&str]) {
+    let is_compiled = passes.keys().all(|pass| pass.starts_with("compiled "));
+    assert!(passes.len() >= 9 && is_compiled, "{args:?}: {passes:?}");
+    assert!(passes.values().all(|&n| n == 1), "{args:?}: {passes:?}");
+}
+
+/// Five unique pieces and split ops, at one size or more, once each.
+fn assert_lowered_once(pieces: &Counts, args: &[&str]) {
+    assert!(pieces.len() > 5 && pieces.values().all(|&n| n == 1), "{args:?}: {pieces:?}");
 }
 
 #[test]
@@ -62,9 +80,8 @@ fn nothing_is_planned_or_lowered_twice() {
         for flags in flags {
             let args = [command, flags].concat();
             let (passes, pieces) = counted(&args);
-            assert!(passes.len() >= 9 && passes.values().all(|&n| n == 1), "{args:?}: {passes:?}");
-            // Five unique pieces and split ops, at one size or more.
-            assert!(pieces.len() > 5 && pieces.values().all(|&n| n == 1), "{args:?}: {pieces:?}");
+            assert_planned_once(&passes, &args);
+            assert_lowered_once(&pieces, &args);
         }
     }
     // Without sizes it shows the plan alone.
@@ -72,14 +89,24 @@ fn nothing_is_planned_or_lowered_twice() {
     for flags in [&[][..], &budget, &no_cache, &dumps, &[&no_cache[..], &html, &dumps].concat()] {
         let args = [&inspect, flags].concat();
         let (passes, pieces) = counted(&args);
-        assert!(passes.len() >= 9 && passes.values().all(|&n| n == 1), "{args:?}: {passes:?}");
+        assert_planned_once(&passes, &args);
         assert!(pieces.values().all(|&n| n == 1), "{args:?}: {pieces:?}");
     }
     let bench = ["bench", "--model", MODEL, "--batch", "1", "--context", "16", "--steps", "2"];
     let cached = [&bench[..], &["--cache-dir", &cache]].concat();
     for args in [&bench[..], &cached] {
         let (passes, pieces) = counted(args);
-        assert!(passes.values().all(|&n| n == 1), "{passes:?}");
-        assert!(pieces.len() > 5 && pieces.values().all(|&n| n == 1), "{pieces:?}");
+        assert_planned_once(&passes, args);
+        assert_lowered_once(&pieces, args);
+    }
+    // Of its two forms the compiled one is made to be checked, and the launched one to run.
+    for command in [&generate[..], &bench] {
+        let args = [command, &["--level", "trace"]].concat();
+        let (mut passes, pieces) = counted(&args);
+        for pass in ["split", "destination", "plan", "check"] {
+            assert_eq!(passes.remove(&format!("launched {pass}")), Some(1), "{args:?}");
+        }
+        assert_planned_once(&passes, &args);
+        assert_lowered_once(&pieces, &args);
     }
 }

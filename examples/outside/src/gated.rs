@@ -129,6 +129,6 @@ impl CudaOp for GatedLinearAttention {
         let name = "gated_linear_attention";
         let mut launch = LaunchRecipe::new(source, name, sequences, threads, params);
         launch.grid[1] = GridAxis::of(heads, 1);
-        Ok(CudaImplementation::Source(OpKernels { launches: vec![launch], scratch: 0.into() }))
+        Ok(CudaImplementation::Source(OpKernels::new([launch])))
     }
 }

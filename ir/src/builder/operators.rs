@@ -15,22 +15,26 @@ macro_rules! operators {
                 }
             }
 
-            impl<'b> $trait<f64> for Tensor<'b> {
-                type Output = Tensor<'b>;
-                #[track_caller]
-                fn $method(self, other: f64) -> Self {
-                    self.elementwise(Op::Binary(BinaryOp::$op), self.like(other))
-                }
-            }
-
-            impl<'b> $trait<Tensor<'b>> for f64 {
-                type Output = Tensor<'b>;
-                #[track_caller]
-                fn $method(self, other: Tensor<'b>) -> Tensor<'b> {
-                    other.like(self).elementwise(Op::Binary(BinaryOp::$op), other)
-                }
-            }
+            operators! { $trait, $method, $op, f64 }
+            operators! { $trait, $method, $op, i32 }
         )*
+    };
+    ($trait:ident, $method:ident, $op:ident, $number:ty) => {
+        impl<'b> $trait<$number> for Tensor<'b> {
+            type Output = Tensor<'b>;
+            #[track_caller]
+            fn $method(self, other: $number) -> Self {
+                self.elementwise(Op::Binary(BinaryOp::$op), self.like(other.into()))
+            }
+        }
+
+        impl<'b> $trait<Tensor<'b>> for $number {
+            type Output = Tensor<'b>;
+            #[track_caller]
+            fn $method(self, other: Tensor<'b>) -> Tensor<'b> {
+                other.like(self.into()).elementwise(Op::Binary(BinaryOp::$op), other)
+            }
+        }
     };
 }
 

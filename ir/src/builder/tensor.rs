@@ -15,11 +15,20 @@ pub trait Operand<'b> {
     /// The tensor that it stands for.
     #[track_caller]
     fn beside(self, tensor: Tensor<'b>) -> Tensor<'b>;
+
+    /// The tensor that it is; `None` of a number, which has no dtype by itself.
+    fn tensor(&self) -> Option<Tensor<'b>> {
+        None
+    }
 }
 
 impl<'b> Operand<'b> for Tensor<'b> {
     fn beside(self, _: Tensor<'b>) -> Tensor<'b> {
         self
+    }
+
+    fn tensor(&self) -> Option<Tensor<'b>> {
+        Some(*self)
     }
 }
 
@@ -27,6 +36,13 @@ impl<'b> Operand<'b> for f64 {
     #[track_caller]
     fn beside(self, tensor: Tensor<'b>) -> Tensor<'b> {
         tensor.like(self)
+    }
+}
+
+impl<'b> Operand<'b> for i32 {
+    #[track_caller]
+    fn beside(self, tensor: Tensor<'b>) -> Tensor<'b> {
+        tensor.like(self.into())
     }
 }
 
@@ -39,7 +55,7 @@ impl<'b> Operand<'b> for f64 {
 /// use piecewise_ir::dtype::DType;
 ///
 /// fn leaky<'b>(x: Tensor<'b>) -> Tensor<'b> {
-///     x.greater(0.0).select(x, 0.1 * x).minimum(6.0)
+///     x.greater(0).select(x, 0.1 * x).minimum(6)
 /// }
 ///
 /// let b = Builder::new("leaky");
@@ -180,9 +196,14 @@ impl<'b> Tensor<'b> {
         reduce_min = Min, "The smallest over `axes`, which stay with extent 1.";
     }
 
-    /// Elements of `a` where `self` is true, of `b` elsewhere.
+    /// Elements of `a` where `self` is true, of `b` elsewhere. One of them may be a number.
     #[track_caller]
-    pub fn select(self, a: Self, b: Self) -> Self {
+    pub fn select(self, a: impl Operand<'b>, b: impl Operand<'b>) -> Self {
+        let Some(like) = a.tensor().or(b.tensor()) else {
+            let why = "a select between two numbers has no dtype: give one of them by `scalar`";
+            return self.builder.fail(why.to_owned());
+        };
+        let (a, b) = (a.beside(like), b.beside(like));
         let Some(shape) = self.common_shape(&[self, a, b]) else {
             return Self::poison(self.builder);
         };

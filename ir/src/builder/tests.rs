@@ -52,3 +52,31 @@ fn what_is_no_input_takes_no_role_and_no_padding() {
         assert!(errors.lines().any(|e| e.contains(&place) && e.contains(what)), "{errors}");
     }
 }
+
+#[test]
+fn a_number_takes_the_dtype_of_the_tensor_beside_it() {
+    let b = Builder::new("numbers");
+    let x = b.input("x", DType::F32, [4]);
+    let at = b.input("at", DType::I32, [4]).padding(0);
+    let is_less = at.less(0);
+    let outputs =
+        [x * 2, 2 * x, x.maximum(1), is_less.select(0, at), is_less.select(x, 0.5), 7 - at];
+    let text = print_graph(&b.finish(outputs).unwrap());
+    for constant in ["f32 2", "f32 1", "i32 0", "f32 0.5", "i32 7"] {
+        let (dtype, value) = constant.split_once(' ').unwrap();
+        let is_there =
+            |line: &str| line.contains(dtype) && line.contains(&format!("literal {value}"));
+        assert!(text.lines().any(is_there), "{constant} in {text}");
+    }
+}
+
+#[test]
+fn a_select_between_two_numbers_is_named() {
+    let b = Builder::new("wrong");
+    let x = b.input("x", DType::F32, [4]);
+    let line = line!() + 1;
+    let step = x.greater(0).select(1.0, 0);
+    let errors = b.finish([step + x]).unwrap_err().to_string();
+    assert!(errors.contains(&format!("tests.rs:{line}")), "{errors}");
+    assert!(errors.contains("two numbers has no dtype") && errors.contains("scalar"), "{errors}");
+}

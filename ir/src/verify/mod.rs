@@ -151,13 +151,22 @@ pub(crate) fn verify_structure(graph: &Graph, ops: &OpDefs) -> Result<(), Diagno
     found.into_result()
 }
 
-/// Checks a module: its graph, and as much of its plan as there is.
+/// Checks a module: its graph, and as much of its plan as there is. Calls of custom ops are taken at
+/// their word.
 ///
 /// # Errors
 /// All findings.
 pub fn verify_module(module: &Module) -> Result<(), Diagnostics> {
+    verify_module_with(module, &OpDefs::new())
+}
+
+/// Checks a module, and calls of the custom ops in `ops` against their definitions.
+///
+/// # Errors
+/// All findings.
+pub fn verify_module_with(module: &Module, ops: &OpDefs) -> Result<(), Diagnostics> {
     let graph = module.graph();
-    verify_graph(graph)?;
+    verify_graph_with(graph, ops)?;
     let mut found = Diagnostics::default();
     if let Some(stitch) = module.stitch() {
         if let Some(order) = steps::check(graph, stitch, &mut found) {

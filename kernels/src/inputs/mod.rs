@@ -186,7 +186,8 @@ impl StepInput {
     ///
     /// # Errors
     /// What the function that fills it says, or a sentence where it writes more or fewer elements
-    /// than the dimensions make, or elements of another type; `bytes` then mean nothing.
+    /// than the dimensions make, elements of another type, or there is no memory for so many;
+    /// `bytes` then mean nothing.
     pub fn fill(
         &self,
         batch: &BatchView<'_>,
@@ -194,7 +195,7 @@ impl StepInput {
         bytes: &mut Vec<u8>,
     ) -> Result<Option<u64>, String> {
         let Some(fill) = &self.fill else { return Err("nothing fills it".to_owned()) };
-        let mut writer = InputWriter::new(self.dtype, dims, bytes);
+        let mut writer = InputWriter::new(self.dtype, dims, bytes)?;
         fill(batch, &mut writer)?;
         writer.finish()
     }

@@ -38,6 +38,16 @@ fn an_input_takes_exactly_its_elements() {
 }
 
 #[test]
+fn an_input_of_more_bytes_than_there_are_is_an_error() {
+    let sequences = [SequenceInStep::default()];
+    let batch = BatchView::new(&sequences, &[], &[]);
+    for dims in [[u64::MAX], [u64::MAX / 8]] {
+        let error = counts(1).fill(&batch, &dims, &mut Vec::new()).unwrap_err();
+        assert!(error.contains("no memory for its buffer") && error.contains("fewer"), "{error}");
+    }
+}
+
+#[test]
 fn rows_that_are_shortened_behind_what_is_written_are_an_error() {
     let shape = [Extent::of(roles::SEQUENCES), Extent::AnyConstant];
     let table = StepInput::new("my.table", DType::I32, shape, 0.0).filled(|_, out| {

@@ -21,10 +21,19 @@ pub struct InputWriter<'a> {
 
 impl<'a> InputWriter<'a> {
     /// Writes elements of `dtype` in a shape of these dimensions over what `bytes` held.
-    pub(super) fn new(dtype: DType, dims: &'a [u64], bytes: &'a mut Vec<u8>) -> Self {
+    pub(super) fn new(
+        dtype: DType,
+        dims: &'a [u64],
+        bytes: &'a mut Vec<u8>,
+    ) -> Result<Self, String> {
         let end = dims.iter().fold(dtype.size() as u64, |n, &dim| n.saturating_mul(dim)) as usize;
-        bytes.reserve(end.saturating_sub(bytes.len()));
-        Self { bytes, dtype, dims, columns: None, end, written: 0, past_end: 0, wrong: None }
+        bytes.try_reserve(end.saturating_sub(bytes.len())).map_err(|error| {
+            format!(
+                "there is no memory for its buffer {dims:?} of {dtype}: {error}; bring fewer rows"
+            )
+        })?;
+        let (columns, wrong) = (None, None);
+        Ok(Self { bytes, dtype, dims, columns, end, written: 0, past_end: 0, wrong })
     }
 
     /// The extent of an axis at the true counts of the step; of the last one, the columns that rows

@@ -1,5 +1,8 @@
 //! From the body of a row to a row program.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use super::body::{RowBody, static_dims};
 use super::error::{LowerError, fail};
 use super::finish;
@@ -8,7 +11,7 @@ use super::view::{View, dense, nest_of};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Symbol, Value};
 use piecewise_ir::literal::Literal;
-use piecewise_ir::op::Op;
+use piecewise_ir::op::{Op, OpClass};
 use piecewise_ir::region::Region;
 use piecewise_ir::types::TensorType;
 
@@ -115,7 +118,7 @@ impl Builder {
     pub(super) fn is_table(&self, view: &View) -> bool {
         match self.places[view.place as usize].kind {
             PlaceKind::Arg(arg) => self.args[arg as usize].kind == ArgKind::Table,
-            _ => false,
+            PlaceKind::Temp(_) | PlaceKind::Constant(_) => false,
         }
     }
 
@@ -172,11 +175,13 @@ impl Builder {
         operands: &[View],
         results: &[TensorType],
     ) -> Result<Vec<View>, LowerError> {
-        let tables = match op {
-            Op::Gather | Op::Scatter => &operands[1..],
-            _ => operands,
+        let values = match op.class() {
+            OpClass::Gather | OpClass::Scatter => &operands[1..],
+            OpClass::Elementwise | OpClass::Remap | OpClass::Reduction => operands,
+            OpClass::Search | OpClass::Product { .. } | OpClass::Constant => operands,
+            OpClass::Region(_) | OpClass::Custom(_) => operands,
         };
-        if tables.iter().any(|view| self.is_table(view)) {
+        if values.iter().any(|view| self.is_table(view)) {
             return fail("a whole operand of symbolic extent can only be gathered from");
         }
         let one = |view| Ok(vec![view]);

@@ -19,6 +19,7 @@ pub use registry::{OptionReader, PassConstructor, Registry};
 use crate::pipeline::{Pipeline, PipelineError};
 use piecewise_ir::diagnostic::Diagnostics;
 use piecewise_ir::module::Module;
+use piecewise_ir::verify::verify_module_with;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -58,7 +59,7 @@ pub struct PassManager<'a> {
     #[debug("{:?}", passes.iter().map(|pass| pass.name()).collect::<Vec<_>>())]
     passes: Vec<Box<dyn Pass>>,
     #[debug(skip)]
-    verifier: Verifier<'a>,
+    verifier: Option<Verifier<'a>>,
     #[debug("{}", observers.len())]
     observers: Vec<Box<dyn Observer + 'a>>,
     only_first: Option<usize>,
@@ -72,19 +73,14 @@ impl<'a> PassManager<'a> {
     pub fn new(pipeline: &Pipeline, registry: &Registry) -> Result<Self, PipelineError> {
         let passes = pipeline.passes.iter().map(|spec| registry.make(spec));
         let passes = passes.collect::<Result<Vec<_>, _>>()?;
-        Ok(Self {
-            passes,
-            verifier: &piecewise_ir::verify::verify_module,
-            observers: Vec::new(),
-            only_first: None,
-        })
+        Ok(Self { passes, verifier: None, observers: Vec::new(), only_first: None })
     }
 
     /// Checks the module with `verifier` before the first pass and after each one, instead of by
-    /// [`piecewise_ir::verify::verify_module`].
+    /// [`verify_module_with`] and the definitions of the [`PassContext`].
     #[must_use]
     pub fn verify_with(mut self, verifier: Verifier<'a>) -> Self {
-        self.verifier = verifier;
+        self.verifier = Some(verifier);
         self
     }
 
@@ -104,8 +100,17 @@ impl<'a> PassManager<'a> {
         self
     }
 
-    fn verify(&self, after: &'static str, module: &Module) -> Result<(), PassError> {
-        (self.verifier)(module).map_err(|diagnostics| PassError::Invalid { after, diagnostics })
+    fn verify(
+        &self,
+        after: &'static str,
+        module: &Module,
+        cx: &PassContext,
+    ) -> Result<(), PassError> {
+        let verified = match self.verifier {
+            Some(verifier) => verifier(module),
+            None => verify_module_with(module, &cx.defs),
+        };
+        verified.map_err(|diagnostics| PassError::Invalid { after, diagnostics })
     }
 
     /// Runs the passes over `module`.
@@ -118,7 +123,7 @@ impl<'a> PassManager<'a> {
         module: &mut Module,
         cx: &mut PassContext,
     ) -> Result<RunReport, PassError> {
-        self.verify("the input", module)?;
+        self.verify("the input", module, cx)?;
         if module.stitch().is_none() {
             module.graph_mut().compact();
         }
@@ -140,7 +145,7 @@ impl<'a> PassManager<'a> {
             }
             let elapsed = start.elapsed();
             tracing::debug!(matched = report.total(), ?elapsed, "pass done");
-            let verified = self.verify(name, module);
+            let verified = self.verify(name, module, cx);
             let after = AfterPass { index, name, module, report: &report, elapsed };
             let mut stopped = false;
             for observer in &mut self.observers {

@@ -26,7 +26,8 @@ pub trait Pass {
 /// What every pass of a run may use.
 #[derive(Clone, Default, Debug)]
 pub struct PassContext {
-    /// The known custom op definitions; a call carries its signature, so most passes do without.
+    /// The known custom op definitions, which calls are held against before the first pass and after
+    /// each one. A call carries its signature, so most passes do without.
     pub defs: OpDefs,
 }
 

@@ -195,12 +195,23 @@ impl BatchBuffers {
         self.rows += rows;
     }
 
+    fn batch(&self) -> BatchView<'_> {
+        let Self { sequences, ids, pages, values, numbers, .. } = self;
+        BatchView::new(sequences, ids, pages).with_values(values, numbers)
+    }
+
+    /// Whether a step has room for the rows of the graph's own kinds that the chunks so far bring.
+    pub fn has_room(&self) -> bool {
+        self.roles.count_own(&self.batch()).is_ok()
+    }
+
     /// Fills the inputs: the step.
     ///
     /// # Errors
-    /// When an input can't be filled, or is filled with more or fewer elements than it has. The
-    /// chunks stay.
+    /// When there are more rows of the graph's own kinds than a step has room for, an input can't be
+    /// filled, or is filled with more or fewer elements than it has. The chunks stay.
     pub fn view(&mut self) -> Result<StepView<'_>, FillError> {
+        let own = self.roles.count_own(&self.batch())?;
         let Self {
             roles, sequences, ids, pages, inputs, short_rows, counts, rows, uniform, ..
         } = self;
@@ -209,16 +220,14 @@ impl BatchBuffers {
             SymbolClass::Tokens => ids.len() as u64,
             SymbolClass::Rows => *rows,
             SymbolClass::Sequences => sequences.len() as u64,
-            SymbolClass::Own(kind) => roles.count_own(kind, &batch),
+            SymbolClass::Own(kind) => own[kind],
             SymbolClass::Fixed => 0,
         });
         short_rows.clear();
         for (i, (bound, bytes)) in roles.inputs.iter().zip(&mut *inputs).enumerate() {
             let dims = bound.ty.dims(counts);
-            let columns = bound.input.fill(&batch, &dims, bytes).map_err(|reason| FillError {
-                op: bound.op.clone(),
-                input: bound.name.clone(),
-                reason,
+            let columns = bound.input.fill(&batch, &dims, bytes).map_err(|reason| {
+                FillError::Input { op: bound.op.clone(), input: bound.name.clone(), reason }
             })?;
             short_rows.extend(columns.map(|columns| (i, columns)));
         }

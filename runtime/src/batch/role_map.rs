@@ -1,10 +1,10 @@
 //! The role map: which input of a graph gets what, found once at load.
 
-use super::error::RoleError;
+use super::error::{FillError, RoleError};
 use crate::kv::StateKind;
 use crate::roles;
-use crate::symbols::{SymbolClass, SymbolTable};
-use piecewise_ir::dim::{Dim, SymbolDecl};
+use crate::symbols::{MAX_OWN, SymbolClass, SymbolTable};
+use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::{Graph, InputDecl};
 use piecewise_ir::op::Op;
@@ -29,9 +29,15 @@ pub struct BoundInput {
     pub input: StepInput,
 }
 
+/// What counts the rows of one of the graph's own kinds.
 #[derive(Clone, derive_more::Debug)]
-#[debug("CountOwn")]
-struct CountOwn(Arc<CountRows>);
+#[debug("CountOwn({symbol} up to {bound})")]
+struct CountOwn {
+    count: Arc<CountRows>,
+    /// The symbol of the kind that leaves room for the fewest, and how many.
+    symbol: String,
+    bound: u64,
+}
 
 /// The roles of a graph's inputs and outputs.
 #[derive(Clone, Debug)]
@@ -113,9 +119,40 @@ impl RoleMap {
         Ok(map)
     }
 
-    /// How many rows of one of the graph's own kinds a batch brings.
-    pub(super) fn count_own(&self, kind: usize, batch: &BatchView<'_>) -> u64 {
-        self.own[kind].0(batch)
+    /// How many rows of each of the graph's own kinds a batch brings. What a function counts is held
+    /// against its symbol's bound before anything is made of it.
+    ///
+    /// # Errors
+    /// When they are more than the bound.
+    pub(super) fn count_own(&self, batch: &BatchView<'_>) -> Result<[u64; MAX_OWN], FillError> {
+        let mut counts = [0; MAX_OWN];
+        for (kind, (own, rows)) in self.own.iter().zip(&mut counts).enumerate() {
+            *rows = (own.count)(batch);
+            if *rows > own.bound {
+                return Err(self.too_many(kind, own, *rows));
+            }
+        }
+        Ok(counts)
+    }
+
+    fn too_many(&self, kind: usize, own: &CountOwn, count: u64) -> FillError {
+        let class = SymbolClass::Own(kind);
+        let is_over =
+            |dim: &Dim| dim.terms().iter().any(|&(symbol, _)| self.symbols.class(symbol) == class);
+        let inputs = self.inputs.iter().filter(|bound| bound.ty.shape.iter().any(is_over));
+        let ops: BTreeSet<String> = inputs.map(|bound| format!("`{}`", bound.op)).collect();
+        FillError::Rows {
+            role: self.symbols.own()[kind].clone(),
+            symbol: own.symbol.clone(),
+            ops: if ops.is_empty() { "no op".to_owned() } else { Vec::from_iter(ops).join(", ") },
+            count,
+            bound: own.bound,
+        }
+    }
+
+    /// Whether steps bring rows of the graph's own kinds.
+    pub fn has_own_rows(&self) -> bool {
+        !self.own.is_empty()
     }
 
     /// Whether an input has this role.
@@ -202,16 +239,19 @@ fn own_counters(
     symbols: &SymbolTable,
     ops: &OpRegistry,
 ) -> Result<Vec<CountOwn>, RoleError> {
-    let counter = |role: &String| {
-        let counter = ops.row_counter(role).ok_or_else(|| {
-            let is =
-                |decl: &&SymbolDecl| decl.role.as_deref().is_some_and(|r| r.ends_with(&**role));
-            let symbol = graph.symbols().values().find(is).map_or("", |decl| &decl.name);
-            RoleError::Uncounted { symbol: symbol.to_owned(), role: role.clone() }
-        })?;
-        Ok(CountOwn(Arc::clone(counter)))
+    let counter = |(kind, role): (usize, &String)| {
+        let is_own = |at: &usize| symbols.class_at(*at) == SymbolClass::Own(kind);
+        let bound = |at: usize| symbols.bounds()[at] / symbols.times_at(at);
+        let bounds = (0..symbols.len()).filter(is_own).map(|at| (bound(at), at));
+        let (bound, at) = bounds.min().unwrap_or_default();
+        let decl = graph.symbols().values().nth(at);
+        let symbol = decl.map_or_else(String::new, |decl| decl.name.clone());
+        let Some(count) = ops.row_counter(role) else {
+            return Err(RoleError::Uncounted { symbol, role: role.clone() });
+        };
+        Ok(CountOwn { count: Arc::clone(count), symbol, bound })
     };
-    symbols.own().iter().map(counter).collect()
+    symbols.own().iter().enumerate().map(counter).collect()
 }
 
 fn bind_input(graph: &Graph, ops: &OpRegistry, decl: &InputDecl) -> Result<BoundInput, RoleError> {

@@ -1,5 +1,6 @@
 //! Logits of every position of a prompt.
 
+use super::own_rows::largest;
 use super::request::check_ids;
 use super::{BatchingEngine, Engine, EngineError, Request};
 use crate::batch::{
@@ -67,15 +68,10 @@ impl<D: Device> BatchingEngine<D> {
             .ok_or(RoleError::NoOutput { what: "logits", expected: "f32 [rows, vocabulary]" })?;
         let most = self.options.max_num_tokens.min(self.model.max_logit_rows());
         let mut start = 0;
-        for chunk in ids.chunks(most.max(1) as usize) {
-            if let Some(poison) = &self.poison {
-                let kept = self.sequences.values().map(|s| (&s.table, s.computed));
-                let live = kept.chain([(table, start)]);
-                poison.fill(self.model.device_mut(), &self.pool, live)?;
-            }
-            self.batch.clear();
-            self.batch.push(&Chunk {
-                tokens: ChunkTokens::Ids(chunk),
+        let mut left = ids;
+        while !left.is_empty() {
+            let chunk = |count: u64| Chunk {
+                tokens: ChunkTokens::Ids(&left[..count as usize]),
                 start,
                 table,
                 slot,
@@ -84,10 +80,25 @@ impl<D: Device> BatchingEngine<D> {
                 values,
                 sampling: Sampling::default(),
                 controls: SampleControls::default(),
-            });
+            };
+            let mut fits = |count| {
+                self.batch.clear();
+                self.batch.push(&chunk(count));
+                self.batch.has_room()
+            };
+            let most = most.clamp(1, left.len() as u64);
+            let count = if fits(most) { most } else { largest(most - 1, fits).max(1) };
+            if let Some(poison) = &self.poison {
+                let kept = self.sequences.values().map(|s| (&s.table, s.computed));
+                let live = kept.chain([(table, start)]);
+                poison.fill(self.model.device_mut(), &self.pool, live)?;
+            }
+            self.batch.clear();
+            self.batch.push(&chunk(count));
             let ticket = self.model.submit(&self.batch.view()?.data())?;
             rows(start, self.model.read(&ticket)?.bytes(output)?);
-            start += chunk.len() as u64;
+            left = &left[count as usize..];
+            start += count;
         }
         Ok(())
     }

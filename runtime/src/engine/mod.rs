@@ -31,6 +31,7 @@ mod in_flight;
 mod interface;
 mod logits;
 mod order;
+mod own_rows;
 mod prefix;
 mod record;
 mod recover;

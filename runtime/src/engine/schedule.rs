@@ -75,6 +75,7 @@ impl<D: Device> BatchingEngine<D> {
         loop {
             match self.plan_step() {
                 Ok(()) => {
+                    self.fit_own_rows();
                     if self.plan.is_empty() {
                         self.check_stuck()?;
                     }

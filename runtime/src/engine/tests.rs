@@ -334,7 +334,7 @@ fn a_full_pool_preempts_the_sequence_admitted_last() {
 }
 
 #[test]
-fn removing_a_request_leaves_the_others_alone() {
+fn removing_a_request_frees_its_pages_and_leaves_the_others_alone() {
     let mut engine = engine(&Setup::default(), true);
     let a = engine.add(Request::new([1], 10)).unwrap();
     let request = Request::new([2], 10);
@@ -343,7 +343,10 @@ fn removing_a_request_leaves_the_others_alone() {
     for _ in 0..3 {
         engine.step(&mut events).unwrap();
     }
+    let (free, held) = (engine.pool().free_pages(), engine.sequences[&a].table.pages().len());
     engine.remove(a).unwrap();
+    assert!(held > 0 && !engine.in_flight.is_empty(), "it runs, and a step is under way");
+    assert_eq!(engine.pool().free_pages(), free + held, "at once");
     let c = engine.add(request.clone()).unwrap();
     engine.run(&mut events).unwrap();
     for id in [b, c] {

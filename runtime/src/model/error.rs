@@ -44,6 +44,12 @@ pub enum ModelError {
         /// The configuration key to raise.
         option: &'static str,
     },
+    /// Rows of the graph's own kind beyond the bound of their symbol.
+    #[error(
+        "a step brings {count} rows of symbol {symbol}, which goes up to {bound}; split the step, or \
+         declare the symbol up to more"
+    )]
+    TooManyOwn { symbol: String, count: u64, bound: u64 },
     /// A count that is not as many times another as the symbols' roles say.
     #[error(
         "a step brings {count} rows of symbol {symbol}, which is tied to another by its role and \

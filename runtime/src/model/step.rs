@@ -231,9 +231,11 @@ impl<D: Device> CompiledModel<D> {
             let (what, option, bound) = match class {
                 SymbolClass::Tokens => ("tokens", "max_num_tokens", bounds[i]),
                 SymbolClass::Sequences => ("sequences", "max_num_seqs", bounds[i]),
-                SymbolClass::Own(_) => {
-                    ("rows of its own kind", "the bound of its symbol", bounds[i])
+                SymbolClass::Own(_) if *count > bounds[i] => {
+                    let (symbol, count, bound) = (self.symbol_at(i), *count, bounds[i]);
+                    return Err(ModelError::TooManyOwn { symbol, count, bound });
                 }
+                SymbolClass::Own(_) => continue,
                 SymbolClass::Rows | SymbolClass::Fixed => {
                     ("rows", "max_logit_rows", self.max_logit_rows * self.symbols.times_at(i))
                 }
@@ -246,14 +248,19 @@ impl<D: Device> CompiledModel<D> {
         Ok(counts)
     }
 
+    /// What the graph calls the symbol at an index.
+    fn symbol_at(&self, index: usize) -> String {
+        let decl = self.symbols_of_graph().values().nth(index);
+        decl.map_or_else(String::new, |decl| decl.name.clone())
+    }
+
     /// Holds the counts of symbols that are tied to each other against each other.
     fn check_tied(&self, counts: &[u64]) -> Result<(), ModelError> {
         for (i, &count) in counts.iter().enumerate() {
             let class = self.symbols.class_at(i);
             let expected = self.symbols.count(class, counts) * self.symbols.times_at(i);
             if class != SymbolClass::Fixed && count != expected {
-                let decl = self.module.graph().symbols().values().nth(i);
-                let symbol = decl.map_or(String::new(), |decl| decl.name.clone());
+                let symbol = self.symbol_at(i);
                 return Err(ModelError::Tied { symbol, count, expected });
             }
         }

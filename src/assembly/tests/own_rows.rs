@@ -59,8 +59,8 @@ fn inputs() -> [StepInput; 3] {
     [patches, taken, window_of]
 }
 
-/// A model whose next id is that of the window of the token before it.
-fn windowed() -> Graph {
+/// A model whose next id is that of the window of the token before it, at most `most` windows a step.
+fn windowed(most: u64) -> Graph {
     let b = Builder::new("windowed");
     let bounds = StepBounds {
         max_tokens: 8,
@@ -71,8 +71,8 @@ fn windowed() -> Graph {
         state_slots: 0,
     };
     let step = StepInputs::declare(&b, &bounds);
-    let windows = b.symbol_with_role("W", 1, 8, WINDOWS);
-    let patches = b.symbol_with_role("X", 4, 32, PATCHES);
+    let windows = b.symbol_with_role("W", 1, most, WINDOWS);
+    let patches = b.symbol_with_role("X", 4, 4 * most, PATCHES);
     let [of_patches, of_windows, of_tokens] = inputs();
     let x = b.input("patches", DType::F32, (patches, VOCAB)).padding(0.0).role(of_patches.role());
     let taken = b.input("taken", DType::I32, [windows]).padding(0.0).role(of_windows.role());
@@ -82,42 +82,115 @@ fn windowed() -> Graph {
     b.finish([logits, step.sample(logits)]).unwrap()
 }
 
-fn assembly(ops: OpRegistry) -> Assembly {
-    let assembly = Assembly::graph(windowed()).ops(ops).set("cache.enabled", false).threads(1);
+fn assembly(ops: OpRegistry, most: u64) -> Assembly {
+    let assembly = Assembly::graph(windowed(most)).ops(ops).set("cache.enabled", false).threads(1);
     assembly.capture_sizes([1, 2, 4, 8]).set("strict", true).set("checks.poison", true)
+}
+
+fn ops(count: impl Fn(&BatchView<'_>) -> u64 + Send + Sync + 'static) -> OpRegistry {
+    let mut ops = OpRegistry::builtin();
+    ops.declare_inputs("own.windows", inputs()).declare_rows(WINDOWS, count);
+    ops
+}
+
+fn windows_of(batch: &BatchView<'_>) -> u64 {
+    batch.sequences().map(|sequence| windows(&sequence).count() as u64).sum()
+}
+
+const MAX_TOKENS: u64 = 9;
+
+fn request(length: u32) -> Request {
+    Request::new(vec![3; length as usize], MAX_TOKENS)
+}
+
+/// What follows a prompt of so many ids.
+fn answer(length: u32) -> Vec<u32> {
+    let before = u64::from(length) - 1..u64::from(length) - 1 + MAX_TOKENS;
+    before.map(|at| id_of(at / 2, picked(at / 2)) as u32).collect()
+}
+
+fn answered(events: &[RequestEvent], request: RequestId) -> Vec<u32> {
+    let ids = events.iter().filter_map(|event| match *event {
+        RequestEvent::Token { request: of, id, .. } if of == request => Some(id),
+        _ => None,
+    });
+    ids.collect()
 }
 
 #[test]
 fn steps_of_an_engine_bring_rows_of_the_models_own_kind_and_rows_tied_to_them() {
-    let mut ops = OpRegistry::builtin();
-    ops.declare_inputs("own.windows", inputs());
-    let error = assembly(ops.clone()).engine().unwrap_err().to_string();
+    let mut uncounted = OpRegistry::builtin();
+    uncounted.declare_inputs("own.windows", inputs());
+    let error = assembly(uncounted, 8).engine().unwrap_err().to_string();
     assert!(error.contains("symbol W has the role \"rows.windows\""), "{error}");
     let counted = Arc::new(AtomicUsize::new(0));
     let most = Arc::clone(&counted);
-    ops.declare_rows(WINDOWS, move |batch| {
-        let rows = batch.sequences().map(|sequence| windows(&sequence).count()).sum();
-        most.fetch_max(rows, Ordering::Relaxed);
-        rows as u64
+    let ops = ops(move |batch| {
+        let rows = windows_of(batch);
+        most.fetch_max(rows as usize, Ordering::Relaxed);
+        rows
     });
     for mode in [GraphMode::None, GraphMode::Piecewise, GraphMode::Full] {
-        let mut engine = assembly(ops.clone()).graph_mode(mode).engine().unwrap();
+        let mut engine = assembly(ops.clone(), 8).graph_mode(mode).engine().unwrap();
         counted.store(0, Ordering::Relaxed);
-        let requests =
-            PROMPTS.map(|length| engine.add(Request::new(vec![3; length as usize], 9)).unwrap());
+        let requests = PROMPTS.map(|length| engine.add(request(length)).unwrap());
         let mut events = Vec::new();
         engine.run(&mut events).unwrap();
         for (request, length) in requests.into_iter().zip(PROMPTS) {
-            let ids = events.iter().filter_map(|event| match *event {
-                RequestEvent::Token { request: of, id, .. } if of == request => Some(id),
-                _ => None,
-            });
-            let before = u64::from(length) - 1..u64::from(length) + 8;
-            let expected = before.map(|at| id_of(at / 2, picked(at / 2)) as u32);
-            assert_eq!(ids.collect::<Vec<_>>(), expected.collect::<Vec<_>>(), "{}", mode.name());
+            assert_eq!(answered(&events, request), answer(length), "{}", mode.name());
         }
         assert!(counted.load(Ordering::Relaxed) > 4, "more than a window for each sequence");
         let steps = engine.model().statistics().steps_by_mode;
         assert!(steps[mode.mixed() as usize] > 0, "{steps:?} in mode {}", mode.name());
+    }
+}
+
+/// A prompt is cut where its rows end, and who finds no room for a row waits for a later step.
+#[test]
+fn own_rows_that_do_not_fit_together_go_into_several_steps() {
+    let mut steps = Vec::new();
+    for most in [8, 2, 1] {
+        let assembly = assembly(ops(windows_of), most).purpose(Purpose::Logits);
+        let mut engine = assembly.graph_mode(GraphMode::Piecewise).engine().unwrap();
+        let requests = PROMPTS.map(|length| engine.add(request(length)).unwrap());
+        let mut events = Vec::new();
+        engine.run(&mut events).unwrap();
+        for (request, length) in requests.into_iter().zip(PROMPTS) {
+            assert_eq!(answered(&events, request), answer(length), "{most} windows a step");
+        }
+        steps.push(engine.model().statistics().steps);
+        let mut rows = 0;
+        let count = |bytes: &[u8]| bytes.len() as u64 / (4 * VOCAB);
+        engine.logits(&request(11), &mut |_, bytes| rows += count(bytes)).unwrap();
+        assert_eq!(rows, 11);
+    }
+    assert!(steps.is_sorted_by(|a, b| a < b), "{steps:?}");
+}
+
+#[test]
+fn a_request_whose_own_rows_no_step_has_room_for_fails_alone() {
+    for wild in [9, u64::MAX / 8, u64::MAX] {
+        let is_bad = |sequence: SequenceView<'_>| sequence.start() == 0 && sequence.ids()[0] == 14;
+        let count = move |batch: &BatchView<'_>| match batch.sequences().any(is_bad) {
+            true => wild,
+            false => windows_of(batch),
+        };
+        let mut engine = assembly(ops(count), 8).engine().unwrap();
+        let [first, second] = [1, 6].map(|length| engine.add(request(length)).unwrap());
+        let bad = engine.add(Request::new([14, 3, 3], 4)).unwrap();
+        let last = engine.add(request(4)).unwrap();
+        let mut events = Vec::new();
+        let error = engine.run(&mut events).unwrap_err();
+        assert_eq!(error.request(), Some(bad));
+        let error = error.to_string();
+        let role = format!("the batch brings {wild} rows of role \"{WINDOWS}\"");
+        for part in [&*format!("request {bad}: {role}"), "`own.windows`", "symbol W goes up to 8"] {
+            assert!(error.contains(part), "{part} in {error}");
+        }
+        engine.run(&mut events).unwrap();
+        for (request, length) in [(first, 1), (second, 6), (last, 4)] {
+            assert_eq!(answered(&events, request), answer(length));
+        }
+        assert_eq!(engine.ids(bad), None);
     }
 }

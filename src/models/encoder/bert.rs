@@ -148,7 +148,7 @@ fn attention<'b>(
     let [q, k, v] =
         ["query", "key", "value"].map(|name| linear(b, name, x, [hidden, hidden]).heads(dim));
     let spec = AttentionSpec { scale: (dim as f64).powf(-0.5), causal: false };
-    q.segment_attention(k, v, [packed.items; 2], spec, None)
+    q.segment_attention(k, v, [packed.items; 2], spec)
 }
 
 /// `tanh(dense(x))` of the first row of each item, `[items, hidden]`.

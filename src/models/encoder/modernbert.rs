@@ -166,7 +166,7 @@ pub(super) fn rows<'b>(
         let (q, k) = (part(0).rope(positions, rope), part(1).rope(positions, rope));
         let spec = AttentionSpec { scale: (dim as f64).powf(-0.5), causal: false };
         let window = local.then_some(config.window);
-        let mixed = q.segment_attention(k, part(2), [packed.items; 2], spec, window);
+        let mixed = q.segment_attention(k, part(2), [packed.items; 2], spec.window(window));
         x = x + mixed.linear(b.weight("attn.Wo.weight", [hidden, hidden]));
         x = x + feed_forward(b, config, norm("mlp_norm", x));
     }

@@ -26,7 +26,7 @@ pub(super) fn rows<'b>(
         let _scope = b.scope(format!("layers.{layer}"));
         x = decoder_layer(b, config, x, |q, k, v| {
             let (q, k) = (q.rope(positions, rope), k.rope(positions, rope));
-            q.segment_attention(k, v, [packed.items; 2], spec, None)
+            q.segment_attention(k, v, [packed.items; 2], spec)
         });
     }
     x.rms_norm(b.weight("norm.weight", [hidden]), config.rms_norm_eps)

@@ -317,7 +317,7 @@ impl<'b> Tower<'b, '_> {
             _ => self.frames,
         };
         let spec = AttentionSpec { scale: (dim as f64).powf(-0.5), causal: false };
-        let mixed = q.segment_attention(k, part(2), [segments; 2], spec, None);
+        let mixed = q.segment_attention(k, part(2), [segments; 2], spec);
         linear(self.b, "proj", mixed, [hidden, hidden])
     }
 

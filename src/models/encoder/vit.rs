@@ -269,7 +269,7 @@ impl<'b> Tower<'b, '_> {
         let square = [self.hidden, self.hidden];
         let h = self.norm(names.norms[0], x);
         let [q, k, v] = names.qkv.map(|name| linear(self.b, name, h, square).heads(self.dim));
-        let mixed = q.segment_attention(k, v, [items; 2], self.spec(), None);
+        let mixed = q.segment_attention(k, v, [items; 2], self.spec());
         let x = x + linear(self.b, names.out, mixed, square);
         x + self.feed_forward(self.norm(names.norms[1], x), names.feed_forward)
     }
@@ -303,7 +303,7 @@ impl<'b> Tower<'b, '_> {
             };
             let query = project(probe, 0).broadcast_to((packed.items_symbol, hidden)).heads(dim);
             let [k, v] = [1, 2].map(|part| project(rows, part).heads(dim));
-            let mixed = query.segment_attention(k, v, [one_each, items], self.spec(), None);
+            let mixed = query.segment_attention(k, v, [one_each, items], self.spec());
             linear(b, "out_proj", mixed, [hidden, hidden])
         };
         mixed + self.feed_forward(self.norm("layernorm", mixed), ["mlp.fc1", "mlp.fc2"])

@@ -14,7 +14,6 @@ use super::recipe::OpKernels;
 use crate::lower::LowerError;
 use crate::op::cuda::CudaOpCall;
 use decode::Taken;
-use piecewise_ir::dim::Dim;
 use shape::Shape;
 
 /// The fewest rows of a step that is given to both kernels on tensor cores: below, the larger
@@ -62,7 +61,7 @@ fn with_ranges(call: &CudaOpCall<'_>, times: u64) -> Result<OpKernels, LowerErro
         return Ok(decode::kernels(&shape, sizes, Taken::All, times));
     }
     let mut kernels = match call.query_length {
-        Some(_) => OpKernels { launches: Vec::new(), scratch: Dim::constant(0) },
+        Some(_) => OpKernels::new([]),
         None => decode::kernels(&shape, sizes, Taken::Few(shape.few()), 1),
     };
     let by_warpgroups = hopper::fits(call.target, [shape.dim, shape.value_dim]);

@@ -53,7 +53,7 @@ pub(super) fn launches(shape: &Shape, kernel: RangeKernel, splits: u64) -> OpKer
         ..LaunchRecipe::own(source.as_str(), entry, grid, threads, params)
     }];
     if splits == 1 || cluster {
-        return OpKernels { launches, scratch: Dim::constant(0) };
+        return OpKernels::new(launches);
     }
     let columns = if shape.value_dim.is_multiple_of(4) { 4 } else { 1 };
     let parts = shape.value_dim.div_ceil(8 * columns);

@@ -1,6 +1,9 @@
 //! What an element of a value is made of: remaps followed to what is in memory, constant or
 //! computed, and what each other op reads there.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use super::super::index::{Index, Variables};
 use super::source::{From, Id, Source, Value, is_uniform};
 use crate::lower::strides;
@@ -58,7 +61,9 @@ impl Source<'_> {
         }
         match self.value(value).from {
             From::Literal(literal) if is_uniform(literal) => (value, Index::constant(0)),
-            _ => (value, index),
+            From::Operand(_) | From::RowNumber | From::Literal(_) | From::Statement(_) => {
+                (value, index)
+            }
         }
     }
 
@@ -91,7 +96,12 @@ impl Source<'_> {
                 flat(&mut at.into_iter().zip(strides)).plus(&first)
             }
             Op::Concat { .. } if statement.operands.len() == 1 => index.clone(),
-            _ => return None,
+            Op::Concat { .. } | Op::Cast | Op::Select | Op::Iota { .. } | Op::Literal(_) => {
+                return None;
+            }
+            Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Reduce { .. } => return None,
+            Op::ArgMax { .. } | Op::TopK { .. } | Op::Gather | Op::Scatter => return None,
+            Op::MatMul { .. } | Op::Region(_) | Op::Custom(_) => return None,
         };
         Some((operand, index))
     }
@@ -162,7 +172,10 @@ impl Source<'_> {
         match self.statements[statement].op {
             Op::Reduce { axes, .. } => axes,
             Op::ArgMax { axis } | Op::TopK { axis } => std::slice::from_ref(axis),
-            _ => &[],
+            Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select | Op::Cast => &[],
+            Op::Broadcast | Op::Reshape | Op::Permute { .. } | Op::Slice { .. } => &[],
+            Op::Concat { .. } | Op::Gather | Op::Scatter | Op::MatMul { .. } => &[],
+            Op::Iota { .. } | Op::Literal(_) | Op::Region(_) | Op::Custom(_) => &[],
         }
     }
 

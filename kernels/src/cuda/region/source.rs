@@ -3,6 +3,9 @@
 //! A value's elements are counted in row-major order of its shape. Remaps are arithmetic on that
 //! index, so every read ends at a value that is in memory or is computed.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use super::super::index::{Index, Variables};
 use crate::lower::{ArgDecl, ArgKind, LowerError, RowBody};
 use piecewise_ir::dtype::DType;
@@ -94,13 +97,11 @@ fn op_cost(op: &Op) -> u64 {
             | BinaryOp::And
             | BinaryOp::Or => 1,
         },
-        op => match op.class() {
-            OpClass::Elementwise | OpClass::Constant => 1,
-            // Remaps cost what they read, and what a loop of its own makes costs nothing to read.
-            OpClass::Remap | OpClass::Reduction | OpClass::Search | OpClass::Gather => 0,
-            OpClass::Scatter | OpClass::Product { .. } => 0,
-            OpClass::Region(_) | OpClass::Custom(_) => 0,
-        },
+        Op::Compare(_) | Op::Select | Op::Cast | Op::Iota { .. } | Op::Literal(_) => 1,
+        // Remaps cost what they read, and what a loop of its own makes costs nothing to read.
+        Op::Broadcast | Op::Reshape | Op::Permute { .. } | Op::Slice { .. } => 0,
+        Op::Concat { .. } | Op::Reduce { .. } | Op::ArgMax { .. } | Op::TopK { .. } => 0,
+        Op::Gather | Op::Scatter | Op::MatMul { .. } | Op::Region(_) | Op::Custom(_) => 0,
     }
 }
 
@@ -140,17 +141,28 @@ impl<'a> Source<'a> {
             source.check(&data.op, &operands)?;
             let is_same = |v| graph.ty(v).dtype == graph.ty(data.operands[0]).dtype;
             let mut costs = operands.iter().map(|&v| source.values[v as usize].cost);
+            let all = |costs: &mut dyn Iterator<Item = u64>| {
+                (op_cost(&data.op) + costs.sum::<u64>()).min(1 << 20)
+            };
             let cost = match &data.op {
                 Op::Gather => 4,
                 Op::Reduce { .. } => 0,
                 Op::TopK { .. } | Op::ArgMax { .. } | Op::Literal(_) => 2,
                 Op::Concat { .. } => costs.next_back().unwrap_or(0) + 1,
                 Op::Cast if data.results.iter().all(|&v| is_same(v)) => costs.sum(),
-                op => (op_cost(op) + costs.sum::<u64>()).min(1 << 20),
+                Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select | Op::Cast => {
+                    all(&mut costs)
+                }
+                Op::Broadcast | Op::Reshape | Op::Permute { .. } | Op::Slice { .. } => {
+                    all(&mut costs)
+                }
+                Op::Iota { .. } | Op::Scatter | Op::MatMul { .. } => all(&mut costs),
+                Op::Region(_) | Op::Custom(_) => all(&mut costs),
             };
-            let from = match &data.op {
-                Op::Literal(literal) => From::Literal(literal),
-                _ => From::Statement(source.statements.len()),
+            let from = if let Op::Literal(literal) = &data.op {
+                From::Literal(literal)
+            } else {
+                From::Statement(source.statements.len())
             };
             let first = source.values.len() as Id;
             for (&value, ty) in data.results.iter().zip(graph.result_types(node)) {
@@ -179,10 +191,14 @@ impl<'a> Source<'a> {
     }
 
     fn check(&self, op: &Op, operands: &[Id]) -> Result<(), LowerError> {
-        if matches!(op, Op::MatMul { .. } | Op::Region(_) | Op::Custom(_)) {
-            return fail(format!("`{}` has no row program", op.mnemonic()));
-        }
-        let skipped = usize::from(matches!(op, Op::Gather | Op::Scatter));
+        let skipped = match op.class() {
+            OpClass::Elementwise | OpClass::Remap | OpClass::Reduction => 0,
+            OpClass::Search | OpClass::Constant => 0,
+            OpClass::Gather | OpClass::Scatter => 1,
+            OpClass::Product { .. } | OpClass::Region(_) | OpClass::Custom(_) => {
+                return fail(format!("`{}` has no row program", op.mnemonic()));
+            }
+        };
         if operands.iter().skip(skipped).any(|&v| self.is_whole_table(v)) {
             return fail("a whole operand of symbolic extent can only be gathered from");
         }
@@ -209,12 +225,12 @@ impl<'a> Source<'a> {
         }
         for i in 0..self.statements.len() {
             let statement = &self.statements[i];
-            match statement.op {
-                Op::Gather => {
+            match statement.op.class() {
+                OpClass::Gather => {
                     let table = self.table(i, &mut variables).value;
                     self.values[table as usize].is_table = true;
                 }
-                Op::Scatter => {
+                OpClass::Scatter => {
                     let state = statement.operands[0];
                     let reads = |s: &Statement<'_>| {
                         let skipped = usize::from(matches!(s.op, Op::Scatter));
@@ -226,7 +242,9 @@ impl<'a> Source<'a> {
                         );
                     }
                 }
-                _ => {}
+                OpClass::Elementwise | OpClass::Remap | OpClass::Reduction => {}
+                OpClass::Search | OpClass::Constant | OpClass::Product { .. } => {}
+                OpClass::Region(_) | OpClass::Custom(_) => {}
             }
         }
         Ok(())

@@ -71,8 +71,13 @@ pub(in crate::cuda) fn element(
     to: DType,
     operands: &[&str],
 ) -> Result<String, LowerError> {
-    Ok(match (op, operands) {
-        (Op::Unary(op), [a]) if op.takes(from) => {
+    let unfit = || {
+        let (name, count) = (op.mnemonic(), operands.len());
+        Err(LowerError(format!("`{name}` of {count} operands of {from} is no element of {to}")))
+    };
+    Ok(match op {
+        Op::Unary(op) if op.takes(from) => {
+            let &[a] = operands else { return unfit() };
             let function = match op {
                 UnaryOp::Neg => return Ok(format!("op_neg({a})")),
                 UnaryOp::Abs => return Ok(format!("op_abs({a})")),
@@ -89,7 +94,8 @@ pub(in crate::cuda) fn element(
             };
             rounded(to, &format!("{function}({a})"))
         }
-        (Op::Binary(op), [a, b]) if op.takes(from) => {
+        Op::Binary(op) if op.takes(from) => {
+            let &[a, b] = operands else { return unfit() };
             let (sign, function) = match op {
                 BinaryOp::Max => return Ok(format!("op_max({a}, {b})")),
                 BinaryOp::Min => return Ok(format!("op_min({a}, {b})")),
@@ -105,7 +111,8 @@ pub(in crate::cuda) fn element(
                 false => format!("{function}({a}, {b})"),
             }
         }
-        (Op::Compare(op), [a, b]) => {
+        Op::Compare(op) => {
+            let &[a, b] = operands else { return unfit() };
             let sign = match op {
                 CompareOp::Eq => "==",
                 CompareOp::Ne => "!=",
@@ -116,19 +123,24 @@ pub(in crate::cuda) fn element(
             };
             format!("(u8)({a} {sign} {b})")
         }
-        (Op::Select, [c, a, b]) => format!("{c} != 0 ? {a} : {b}"),
-        (Op::Cast | Op::Iota { .. }, [a]) => cast(from, to, a),
+        Op::Select => {
+            let &[c, a, b] = operands else { return unfit() };
+            format!("{c} != 0 ? {a} : {b}")
+        }
+        Op::Cast | Op::Iota { .. } => {
+            let &[a] = operands else { return unfit() };
+            cast(from, to, a)
+        }
         // A remap that is computed as it is.
-        (Op::Broadcast | Op::Reshape | Op::Permute { .. } | Op::Slice { .. }, [a]) => {
-            (*a).to_owned()
+        Op::Broadcast | Op::Reshape | Op::Permute { .. } | Op::Slice { .. } => {
+            let &[a] = operands else { return unfit() };
+            a.to_owned()
         }
-        _ => {
-            return Err(LowerError(format!(
-                "`{}` of {} operands of {from} is no element of {to}",
-                op.mnemonic(),
-                operands.len()
-            )));
+        Op::Unary(_) | Op::Binary(_) | Op::Concat { .. } | Op::Literal(_) => return unfit(),
+        Op::Reduce { .. } | Op::ArgMax { .. } | Op::TopK { .. } | Op::MatMul { .. } => {
+            return unfit();
         }
+        Op::Gather | Op::Scatter | Op::Region(_) | Op::Custom(_) => return unfit(),
     })
 }
 

@@ -129,7 +129,7 @@ impl Shape {
             ranges: None,
             params: arguments.into_iter().chain(sizes).collect(),
         };
-        OpKernels { launches: vec![tiles.launch(1)], scratch: Dim::constant(0) }
+        OpKernels::new([tiles.launch(1)])
     }
 
     fn launch(&self, source: String, tile: u64, threads: u64, dynamic_shared: u32) -> OpKernels {
@@ -150,7 +150,7 @@ impl Shape {
         let grid = [GridAxis::Blocks(tiles), GridAxis::of(self.kv_heads, 1), GridAxis::one()];
         let launch = LaunchRecipe::own(source, ENTRY, grid, threads, params);
         let launch = LaunchRecipe { dynamic_shared, ..launch };
-        OpKernels { launches: vec![launch], scratch: Dim::constant(0) }
+        OpKernels::new([launch])
     }
 }
 
@@ -232,5 +232,5 @@ pub fn segment_mean_kernels(operands: &[TensorType]) -> Result<OpKernels, LowerE
     let segments = GridAxis::of(starts.shape[0].clone(), 1);
     let grid = [segments, GridAxis::of(width, MEAN_COLUMNS), GridAxis::one()];
     let launch = LaunchRecipe::own(source, "segment_mean", grid, MEAN_COLUMNS, params);
-    Ok(OpKernels { launches: vec![launch], scratch: Dim::constant(0) })
+    Ok(OpKernels::new([launch]))
 }

@@ -6,6 +6,9 @@
 //! repetition: it costs a reader nothing, and folded it would cost memory. Nothing of `i64` is
 //! folded into a literal, for the evaluator holds elements in f64.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use super::weights::needs_memory;
 use crate::analysis::{Names, Users};
 use crate::manager::PassReport;
@@ -113,9 +116,20 @@ fn is_data(op: &Op) -> bool {
 
 fn is_constant(graph: &Graph, constant: &FxHashSet<Value>, node: Node) -> bool {
     let data = graph.node(node);
-    !matches!(data.op, Op::Scatter | Op::Region(_) | Op::Custom(_) | Op::TopK { .. })
+    can_be_constant(&data.op)
         && data.results.iter().all(|&v| graph.ty(v).static_elements().is_some())
         && data.operands.iter().all(|v| constant.contains(v))
+}
+
+/// Whether an op has one result that its operands alone determine.
+fn can_be_constant(op: &Op) -> bool {
+    match op {
+        Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select | Op::Cast => true,
+        Op::Reduce { .. } | Op::ArgMax { .. } | Op::Gather | Op::MatMul { .. } => true,
+        Op::Broadcast | Op::Reshape | Op::Permute { .. } => true,
+        Op::Slice { .. } | Op::Concat { .. } | Op::Iota { .. } | Op::Literal(_) => true,
+        Op::TopK { .. } | Op::Scatter | Op::Region(_) | Op::Custom(_) => false,
+    }
 }
 
 fn is_foldable(graph: &Graph, node: Node) -> bool {
@@ -131,10 +145,13 @@ fn is_foldable(graph: &Graph, node: Node) -> bool {
     };
     small
         && match &data.op {
-            op if is_data(op) => false,
-            Op::Broadcast => false,
-            op if op.is_remap() => of_literals(),
-            _ => true,
+            Op::Literal(_) | Op::Iota { .. } | Op::Broadcast => false,
+            Op::Reshape | Op::Permute { .. } | Op::Slice { .. } | Op::Concat { .. } => {
+                of_literals()
+            }
+            Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select | Op::Cast => true,
+            Op::Reduce { .. } | Op::ArgMax { .. } | Op::Gather | Op::MatMul { .. } => true,
+            Op::TopK { .. } | Op::Scatter | Op::Region(_) | Op::Custom(_) => false,
         }
 }
 
@@ -145,11 +162,19 @@ struct Folded {
     repeated: bool,
 }
 
+/// Whether the evaluator, which holds elements in f64, has every value of a dtype.
+fn is_exact_in_f64(dtype: DType) -> bool {
+    match dtype {
+        DType::F32 | DType::F16 | DType::BF16 | DType::I32 | DType::U8 | DType::Bool => true,
+        DType::I64 => false,
+    }
+}
+
 fn evaluate(graph: &Graph, value: Value) -> Option<Folded> {
     let expression = expression(graph, value);
     let values = expression.nodes().map(|n| expression.ty(expression.result(n)));
     let fits = |ty: &TensorType| {
-        ty.dtype != DType::I64 && ty.static_elements().is_some_and(|n| n <= MAX_EVALUATED)
+        is_exact_in_f64(ty.dtype) && ty.static_elements().is_some_and(|n| n <= MAX_EVALUATED)
     };
     if !values.into_iter().all(fits) {
         return None;
