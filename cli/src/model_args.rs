@@ -69,7 +69,7 @@ pub(crate) struct CompileArgs {
     pub print_config: bool,
     /// The device to run on: cpu, cuda, cuda:N, or auto; to inspect or compile without a GPU
     /// also cuda:sm_90a and the like [default: cpu].
-    #[arg(long, visible_alias = "target", value_name = "DEVICE")]
+    #[arg(long, value_name = "DEVICE")]
     pub device: Option<DeviceSpec>,
     /// How far to compile: eager (unfused, op by op), trace (the whole pipeline and its checks,
     /// run unfused), compile (regions, launched) or piecewise (regions, captured and replayed)
@@ -185,7 +185,7 @@ impl CompileArgs {
     /// The file and the flags.
     pub(crate) fn layers(&self) -> anyhow::Result<ConfigLayers> {
         let layers = file_layers(self.config.as_deref())?;
-        let layers = put_by(layers, "--device", "target", self.device.map(|d| d.to_string()))?;
+        let layers = put(layers, "device", self.device.map(|d| d.to_string()))?;
         let layers = put(layers, "level", self.level)?;
         let layers = put(layers, "graph_mode", self.graph_mode)?;
         let eager = self.enforce_eager.then_some(GraphMode::None);

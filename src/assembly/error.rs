@@ -23,8 +23,8 @@ pub enum AssemblyError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A device that there is not.
-    #[error("{from}: target: {reason}")]
-    Target {
+    #[error("{from}: device: {reason}")]
+    DeviceName {
         from: Source,
         /// What is wrong with it.
         reason: String,

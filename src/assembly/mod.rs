@@ -333,7 +333,7 @@ impl Assembly {
 
     /// Where it runs, by name; the CPU, unless said otherwise.
     pub fn device(self, device: DeviceSpec) -> Self {
-        self.set("target", device.to_string())
+        self.set("device", device.to_string())
     }
 
     /// Where it runs: a device that is open, which other models may share.

@@ -95,10 +95,10 @@ impl Settings {
 
     fn new(layers: ConfigLayers) -> Result<Self, AssemblyError> {
         let configured = layers.clone().finish()?;
-        let from = configured.source("target");
+        let from = configured.source("device");
         let config = configured.config;
-        let device = config.target.parse();
-        let device = device.map_err(|reason| AssemblyError::Target { from, reason })?;
+        let device = config.device.parse();
+        let device = device.map_err(|reason| AssemblyError::DeviceName { from, reason })?;
         let dispatcher = config.dispatcher()?;
         Ok(Self { config, dispatcher, device, layers })
     }

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   piecewise cache explain --model examples/tiny-qwen3
-  piecewise cache explain --preset qwen3-8b --target cuda:sm_90a --max-num-seqs 16")]
+  piecewise cache explain --preset qwen3-8b --device cuda:sm_90a --max-num-seqs 16")]
 pub(super) struct ExplainArgs {
     #[command(flatten)]
     source: SourceArgs,

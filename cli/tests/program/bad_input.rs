@@ -161,8 +161,12 @@ fn a_configuration_file_that_is_wrong_names_file_and_key() {
     check(&with(b"max_num_tokens = \"many\""), &["my.toml", "max_num_tokens"]);
     check(&with(b"max_num_tokens = "), &["my.toml"]);
     check(&with(b"dtype = \"i64\""), &["dtype", "bf16"]);
-    check(&with(b"target = \"vulkan\""), &["my.toml", "target", "cpu", "cuda:N"]);
-    check(&with(b"target = \"cuda:sm_90\""), &["target cuda:sm_90", "cuda:N"]);
+    check(&with(b"device = \"vulkan\""), &["my.toml", "device", "cpu", "cuda:N"]);
+    check(&with(b"device = \"cuda:sm_90\""), &["target cuda:sm_90", "cuda:N"]);
+    let renamed = with(b"target = \"cpu\"");
+    check(&renamed, &["my.toml", "`target`", "it is called `device`"]);
+    let flag = ["inspect", "--model", FIXTURE, "--target", "cpu"];
+    check(&error_of(&flag), &["--target"]);
     check(&with(&[0xff, 0xfe]), &["my.toml"]);
     check(&with(&vec![b'#'; 2 << 20]), &["my.toml", "larger"]);
     check(&logits_error(FIXTURE, &["--config", "no/such.toml"]), &["no/such.toml"]);
