@@ -41,9 +41,9 @@ pub enum AssemblyError {
         /// The longest that the model can have.
         longest: u64,
     },
-    /// A bound for a graph, which has its own.
-    #[error("{key} ({from}) is for model folders and presets; the bounds of a graph are its own")]
-    BoundOfGraph { key: &'static str, from: Source },
+    /// A setting that a graph leaves no choice about.
+    #[error(transparent)]
+    BoundOfGraph(#[from] Box<BoundOfGraph>),
     /// More than the device has.
     #[error("the model needs {needed} bytes of the device, and {from} is {free}; {fits}")]
     DoesNotFit {
@@ -116,6 +116,22 @@ pub enum AssemblyError {
     Session(#[from] Box<SessionError>),
 }
 
+/// A setting that differs from what a graph says of itself.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "{from}: {key} can't be {asked}: the graph @{graph} says {own}, and its bounds are its own; leave \
+     {key} out, or write the graph anew"
+)]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
+pub struct BoundOfGraph {
+    pub from: Source,
+    pub key: &'static str,
+    pub asked: String,
+    pub graph: String,
+    /// What the graph says.
+    pub own: String,
+}
+
 impl AssemblyError {
     /// Whether memory is short, so that smaller bounds would do.
     pub fn is_out_of_memory(&self) -> bool {
@@ -140,6 +156,7 @@ macro_rules! boxed {
 }
 
 boxed!(
+    BoundOfGraph(BoundOfGraph),
     Plan(PlanError),
     Device(OpenError),
     Model(ModelError),

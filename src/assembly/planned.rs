@@ -1,7 +1,8 @@
 //! What is planned and not yet anywhere: a module, its pieces, and artifacts as they are asked for.
 
+use super::notice::{Notice, Watcher};
 use super::settings::{Settings, symbols_of};
-use super::{Assembly, AssemblyError, Model, Notice, Watcher};
+use super::{Assembly, AssemblyError, Model};
 use crate::device::{CompilerOptions, OpenDevice, OpenError, Opened, lock};
 use crate::models::{
     Checkpoint, DecoderConfig, DecoderLimits, check_weights, decoder, unused_tensors,

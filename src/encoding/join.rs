@@ -64,6 +64,7 @@ impl JoinedTower {
         let graph = config.graph(&checkpoint, dtype, DType::F32, &bounds)?;
         check_weights(&graph, &checkpoint)?;
         let assembly = Assembly::graph(graph).configure(layers).checkpoint(checkpoint);
+        let assembly = assembly.built_by_settings();
         let assembly = assembly.purpose(Purpose::Rows).on(device).watch(watch);
         let session = assembly.plan().and_then(Planned::session);
         Ok(Self { config, session: session.map_err(EncoderBuildError::from)?, bounds })

@@ -55,6 +55,7 @@ impl EncoderPath {
         layers: ConfigLayers,
     ) -> Self {
         let assembly = Assembly::graph(graph).configure(layers).checkpoint(checkpoint);
+        let assembly = assembly.built_by_settings();
         Self { name: ONLY.to_owned(), assembly, bounds }
     }
 

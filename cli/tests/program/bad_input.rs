@@ -279,8 +279,17 @@ fn a_bound_that_the_text_of_a_graph_states_itself() {
     let (fused, _) = dumped(folder.path(), "fuse");
     for command in [&["inspect"][..], &["inspect", "--model"], &["compile"]] {
         let args = [command, &[&fused, "--max-num-tokens", "8"]].concat();
-        check(&error_of(&args), &["--max-num-tokens", "fuse.pw", "own text"]);
+        check(&error_of(&args), &["--max-num-tokens", "can't be 8", "says 512"]);
     }
+    let file = folder.path().join("my.toml");
+    std::fs::write(&file, "max_num_tokens = 8").unwrap();
+    let config = ["--config", file.to_str().unwrap()];
+    let run = ["run", &fused, "--weights", FIXTURE, "--ids", "1"];
+    for command in [&["inspect", &fused][..], &["compile", &fused], &run] {
+        check(&error_of(&[command, &config].concat()), &["my.toml: max_num_tokens", "says 512"]);
+    }
+    // What the text says may be said, and how much memory there is the text does not say.
+    stdout_of(&["inspect", &fused, "--max-num-tokens", "512", "--memory-budget", "64MiB"]);
 }
 
 #[test]

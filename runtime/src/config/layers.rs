@@ -126,6 +126,12 @@ impl ConfigLayers {
         self.file(&name, &text)
     }
 
+    /// What a file, a flag or the program set a key to, and which of them; tables' keys have none.
+    pub fn asked(&self, key: &str) -> Option<(&Value, &Source)> {
+        let source = self.sources.get(key).filter(|source| !matches!(source, Source::Derived(_)));
+        self.merged.get(key).zip(source)
+    }
+
     /// Whether a file, a flag or the program set a key.
     pub fn is_set(&self, key: &str) -> bool {
         self.sources.contains_key(key)
