@@ -1,5 +1,6 @@
 //! Why a model could not be put together.
 
+use super::dumps::DumpError;
 use crate::device::OpenError;
 use crate::models::{CheckpointError, ConfigError as ModelConfigError};
 use crate::session::SessionError;
@@ -102,6 +103,9 @@ pub enum AssemblyError {
     /// The memory budget.
     #[error(transparent)]
     Sizing(#[from] SizingError),
+    /// A dump of what the passes did and made.
+    #[error(transparent)]
+    Dump(#[from] Box<DumpError>),
     /// The compiled model.
     #[error(transparent)]
     Model(#[from] Box<ModelError>),
@@ -159,6 +163,7 @@ boxed!(
     BoundOfGraph(BoundOfGraph),
     Plan(PlanError),
     Device(OpenError),
+    Dump(DumpError),
     Model(ModelError),
     Measure(MeasureError),
     Session(SessionError)

@@ -30,7 +30,9 @@
 //! # }
 //! ```
 
+pub mod dumps;
 mod error;
+pub mod launches;
 mod notice;
 mod planned;
 mod settings;
@@ -242,6 +244,12 @@ impl Assembly {
     /// Sets a key that nobody has set to what follows `from` something else.
     pub(crate) fn derive(mut self, key: &str, value: impl Into<toml::Value>, from: &str) -> Self {
         self.layers = self.layers.and_then(|layers| layers.derived(key, value, from));
+        self
+    }
+
+    /// Sets a key to what leaves no choice about it, whoever set it.
+    pub(crate) fn impose(mut self, key: &str, value: impl Into<toml::Value>, from: &str) -> Self {
+        self.layers = self.layers.and_then(|layers| layers.imposed(key, value, from));
         self
     }
 

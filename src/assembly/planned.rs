@@ -2,7 +2,7 @@
 
 use super::notice::{Notice, Watcher};
 use super::settings::{Settings, symbols_of};
-use super::{Assembly, AssemblyError, Model};
+use super::{Assembly, AssemblyError, Model, dumps};
 use crate::device::{CompilerOptions, OpenDevice, OpenError, Opened, lock};
 use crate::models::{
     Checkpoint, DecoderConfig, DecoderLimits, check_weights, decoder, unused_tensors,
@@ -126,6 +126,10 @@ fn limits(config: &RuntimeConfig, kv_rows: u64, embedding_rows: Option<u64>) -> 
 pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
     let settings = assembly.settings()?;
     let config = &settings.config;
+    if let Some(dump) = dumps::of_passes(&config.dump, &assembly.passes)? {
+        // Before those that may stop the passes.
+        assembly.observers.insert(0, Box::new(dump));
+    }
     let mut watcher = assembly.watcher.take();
     let mut warn = |text: &str| {
         if let Some(watcher) = &mut watcher {
@@ -211,6 +215,7 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
         planned.fit(budget)?;
         planned.limit = Some(budget);
     }
+    dumps::write(&planned)?;
     Ok(planned)
 }
 
