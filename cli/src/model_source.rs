@@ -49,7 +49,7 @@ impl SourceArgs {
 
     /// Whether the settings are all that is asked for.
     pub(crate) fn prints_settings(&self) -> bool {
-        self.bounds.compile.print_config
+        self.bounds.compile.shared.print_config
     }
 }
 

@@ -35,7 +35,7 @@ pub(super) fn run(args: &ServeArgs, folder: &Path) -> anyhow::Result<ExitCode> {
     let layers = args.dumps.over_layers(layers_for_requests(&args.bounds)?)?;
     let layers = room_for_longest(args.items.over(layers)?, folder)?;
     let room = usize::try_from(layers.clone().finish()?.config.max_num_tokens)?;
-    if args.bounds.compile.print_config {
+    if args.bounds.compile.shared.print_config {
         return print_settings_of(&layers.finish()?, false);
     }
     let (output, kind) = kind(args, folder, &config)?;
