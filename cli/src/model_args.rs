@@ -100,7 +100,7 @@ pub(crate) struct CompileArgs {
     /// [default: piecewise].
     #[arg(long, value_parser = named::<Level>)]
     pub level: Option<Level>,
-    /// Which graphs to capture: none, piecewise, full, full_decode_only or full_and_piecewise
+    /// Which CUDA graphs to capture: none, piecewise, full, full_decode_only or full_and_piecewise
     /// [default: full_and_piecewise].
     #[arg(long, value_name = "MODE")]
     pub graph_mode: Option<GraphMode>,
