@@ -1,8 +1,9 @@
-//! A graph-compilation framework for transformer inference with a piecewise splitter.
+//! Compiles transformer models into pieces, and replays them as CUDA graphs.
 //!
 //! A model is a graph, written with the [`Builder`](prelude::Builder). Passes fuse it into regions
-//! and cut it at its split ops into pieces; each unique piece is compiled once for each capture
-//! size, captured, and replayed over one arena of fixed addresses.
+//! and cut it at its split ops, such as attention, into pieces; each unique piece is compiled once
+//! for each capture size, captured as a CUDA graph, and replayed over one arena of fixed addresses. On
+//! the CPU the same is done with recorded launches.
 //!
 //! | You want to | Start at |
 //! | --- | --- |

@@ -4,6 +4,9 @@
 
 use crate::support::tree::{files, root};
 use piecewise::backend::device::CaptureRule;
+use piecewise::ir::text::{parse_graph, render};
+use piecewise::ir::verify::verify_graph_with;
+use piecewise::prelude::OpRegistry;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -137,6 +140,25 @@ fn codes_in_documents_are_the_verifiers() {
     }
 }
 
+/// Graphs of the documents say of the framework's ops what their definitions say.
+#[test]
+fn graphs_in_documents_verify_with_the_builtin_ops() {
+    let ops = OpRegistry::builtin();
+    let mut calls = 0;
+    for document in documents() {
+        let text = std::fs::read_to_string(&document).unwrap();
+        for block in text.split("```graph\n").skip(1).map(|rest| rest.split("```").next().unwrap())
+        {
+            let graph = parse_graph(block).unwrap();
+            let found = verify_graph_with(&graph, ops.defs());
+            let shown = found.map_err(|found| render(&graph, &found));
+            assert!(shown.is_ok(), "{}: {}", document.display(), shown.unwrap_err());
+            calls += block.matches("custom \"piecewise.").count();
+        }
+    }
+    assert!(calls > 0, "no op of the framework is shown");
+}
+
 /// The least Rust that the README asks for is the manifest's, which `.ci/run` holds.
 #[test]
 fn the_oldest_rust_is_said_once() {
@@ -149,8 +171,16 @@ fn the_oldest_rust_is_said_once() {
 /// Who comes from CUDA looks for the word that everybody uses.
 #[test]
 fn newcomers_find_cuda_graphs() {
-    for document in ["README.md", "ARCHITECTURE.md", "docs/capture-rules.md"] {
+    for document in ["README.md", "ARCHITECTURE.md", "docs/capture-rules.md", "src/lib.rs"] {
         assert!(read(document).contains("CUDA graph"), "{document}");
+    }
+    let library = read("src/lib.rs");
+    let opening = library.split("//!\n").take(2).collect::<String>();
+    assert!(opening.contains("CUDA graph"), "{opening}");
+    for manifest in ["Cargo.toml", "cli/Cargo.toml", "runtime/Cargo.toml", "planner/Cargo.toml"] {
+        let table: toml::Table = read(manifest).parse().unwrap();
+        let description = table["package"]["description"].as_str().unwrap();
+        assert!(description.contains("CUDA graph"), "{manifest}: {description}");
     }
 }
 

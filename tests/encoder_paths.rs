@@ -172,6 +172,17 @@ fn item(sizes: [u64; 2], value: f32) -> Item {
 }
 
 #[test]
+fn each_path_is_dumped_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = Means { fault: Fault::None, prunes: false, turns: false };
+    drop(encoder_of(model, |_, assembly| assembly.set("dump.dir", folder.path())));
+    for path in ["whole", "parts"] {
+        assert!(folder.path().join(path).join("plan.pw").is_file(), "{path}");
+    }
+    assert!(!folder.path().join("plan.pw").exists());
+}
+
+#[test]
 fn each_path_packs_replays_launches_and_skips_apart() {
     let mut encoder = encoder(Fault::None);
     let budgets =

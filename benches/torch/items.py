@@ -130,7 +130,7 @@ for name, (make, sizes, (rows, items, budgets)) in cases.items():
         model.to(device)
         started = time.perf_counter()
         ours = subprocess.Popen(
-            [args.ours, folder, f'target="{args.device}"', 'dtype="bf16"', f"max_num_tokens={rows}",
+            [args.ours, folder, f'device="{args.device}"', 'dtype="bf16"', f"max_num_tokens={rows}",
              f"max_num_seqs={items}", f"capture_num_tokens=[{budgets}]", *args.set],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )

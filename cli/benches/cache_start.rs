@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! cargo bench --bench cache_start                                # for the CPU
-//! cargo bench --bench cache_start -- --target cuda:sm_90a         # needs NVRTC, no GPU
+//! cargo bench --bench cache_start -- --device cuda:sm_90a         # needs NVRTC, no GPU
 //! ```
 
 #![allow(clippy::print_stdout, reason = "the table is what this is for")]
@@ -21,7 +21,7 @@ const MODELS: [[&str; 2]; 3] =
 struct Args {
     /// What is compiled for.
     #[arg(long, default_value = "cpu")]
-    target: String,
+    device: String,
     /// Pairs of a cold and a warm start; medians are printed.
     #[arg(long, default_value_t = 11, value_parser = clap::value_parser!(u16).range(1..))]
     runs: u16,
@@ -36,11 +36,11 @@ struct Start {
 }
 
 impl Start {
-    fn run(model: [&str; 2], target: &str, cache: &Path) -> anyhow::Result<Self> {
+    fn run(model: [&str; 2], device: &str, cache: &Path) -> anyhow::Result<Self> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_piecewise"));
         command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).arg("compile").args(model);
         let output =
-            command.args(["--json", "--target", target, "--cache-dir"]).arg(cache).output();
+            command.args(["--json", "--device", device, "--cache-dir"]).arg(cache).output();
         let output = output.context("can't run piecewise")?;
         let errors = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{model:?}: {errors}");
@@ -79,18 +79,18 @@ fn median(starts: &[Start], of: impl Fn(&Start) -> f64) -> f64 {
 }
 
 fn main() -> anyhow::Result<()> {
-    let Args { target, runs, bench: _ } = Args::parse();
+    let Args { device, runs, bench: _ } = Args::parse();
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').next().unwrap_or_default();
-    println!("target {target}, medians of {runs} runs in ms, load {load} at the start\n");
+    println!("device {device}, medians of {runs} runs in ms, load {load} at the start\n");
     println!("| | passes | a layer | before compiling | cold | warm | entries | bytes |");
     println!("|---|---|---|---|---|---|---|---|");
     for model in MODELS {
         let (mut cold, mut warm, mut kept) = (Vec::new(), Vec::new(), (0, 0));
         for _ in 0..runs {
             let cache = tempfile::tempdir()?;
-            cold.push(Start::run(model, &target, cache.path())?);
-            warm.push(Start::run(model, &target, cache.path())?);
+            cold.push(Start::run(model, &device, cache.path())?);
+            warm.push(Start::run(model, &device, cache.path())?);
             ensure!(warm.iter().all(|start| start.compiled() == 0), "a warm start compiled");
             kept = contents(cache.path())?;
         }

@@ -19,7 +19,7 @@ use std::time::Instant;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   piecewise compile --model examples/tiny-qwen3
-  piecewise compile --preset qwen3-8b --target cuda:sm_90a --cache-dir cache
+  piecewise compile --preset qwen3-8b --device cuda:sm_90a --cache-dir cache
   piecewise compile --model DIR --max-num-seqs 1     # as `generate` with one prompt
   piecewise compile graph.pw --json
 

@@ -40,8 +40,8 @@ pub(crate) fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
         ConfigCommand::Reference => super::print_line(reference().trim_end())?,
         ConfigCommand::Check { file } => {
             let config = file_layers(Some(&file))?.finish()?.config;
-            let target = config.target.parse::<piecewise::device::DeviceSpec>();
-            target.map_err(|reason| anyhow::anyhow!("{}: target: {reason}", file.display()))?;
+            let device = config.device.parse::<piecewise::device::DeviceSpec>();
+            device.map_err(|reason| anyhow::anyhow!("{}: device: {reason}", file.display()))?;
             for warning in config.warnings(&config.dispatcher()?) {
                 super::warn(&warning.to_string());
             }
@@ -97,7 +97,6 @@ fn flags() -> BTreeSet<String> {
 /// flag that says no.
 fn flag_of(key: &str, flags: &BTreeSet<String>) -> Option<String> {
     let flag = match key {
-        "target" => "device".to_owned(),
         "cache.enabled" => "no-cache".to_owned(),
         "cache.max_bytes" => "cache-max-size".to_owned(),
         "stats_interval_seconds" => "stats-interval".to_owned(),

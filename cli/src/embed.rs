@@ -62,7 +62,7 @@ pub(crate) fn run(args: EmbedArgs) -> anyhow::Result<ExitCode> {
     let format = Format::of(args.out.as_deref())?;
     refuse_flags_of_writers(&args.model.model, &args.model.bounds, &[])?;
     let layers = args.encoder.over(args.model.bounds.layers()?)?;
-    if args.model.bounds.compile.print_config {
+    if args.model.bounds.compile.shared.print_config {
         return print_settings_of(&layers.finish()?, false);
     }
     let texts = texts(&args)?;

@@ -72,7 +72,7 @@ struct Output {
 pub(crate) fn run(args: EncodeArgs) -> anyhow::Result<ExitCode> {
     refuse_flags_of_writers(&args.model.model, &args.model.bounds, &[])?;
     let layers = args.encoder.over(args.model.bounds.layers()?)?;
-    let printed = args.model.bounds.compile.print_config;
+    let printed = args.model.bounds.compile.shared.print_config;
     let Some(out) = args.out.as_ref().filter(|_| !printed) else {
         return print_settings_of(&layers.finish()?, false);
     };

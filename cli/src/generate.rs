@@ -152,7 +152,7 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         assembly = assembly.set("sampling_controls", true);
     }
     let settings = assembly.settings()?;
-    if args.model.bounds.compile.print_config {
+    if args.model.bounds.compile.shared.print_config {
         return print_settings(&settings, args.json);
     }
     let (vocab, stop_ids) = match assembly.decoder_config() {
@@ -172,7 +172,8 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     let trace = args.trace.create()?;
     let mut engine = engine(assembly, &args.dumps)?;
     if let Some(images) = &mut images {
-        images.encode(folder, args.model.bounds.layers()?, &mut *engine)?;
+        let layers = args.dumps.over_layers(args.model.bounds.layers()?)?;
+        images.encode(folder, layers, &mut *engine)?;
     }
     if args.stats || args.metrics.is_some() {
         engine.metrics();

@@ -40,7 +40,7 @@ pub(crate) fn run(args: LogitsArgs) -> anyhow::Result<ExitCode> {
     let assembly = args.dumps.over(args.model.assembly()?);
     let assembly = assembly.sequences(1).purpose(Purpose::Logits);
     let settings = assembly.settings()?;
-    let printed = args.model.bounds.compile.print_config;
+    let printed = args.model.bounds.compile.shared.print_config;
     let Some(out) = args.out.as_ref().filter(|_| !printed) else {
         return print_settings(&settings, args.json);
     };

@@ -40,7 +40,8 @@ use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-/// A graph-compilation framework for transformer inference with a piecewise splitter.
+/// Compiles transformer models, cuts them at attention into pieces, and replays the pieces, or whole
+/// steps, as CUDA graphs; on the CPU in the same way.
 #[derive(Debug, Parser)]
 #[command(
     name = "piecewise",

@@ -46,6 +46,15 @@ pub(crate) struct BoundArgs {
     /// where that is less].
     #[arg(long, value_name = "N")]
     pub max_seq_len: Option<u64>,
+    #[command(flatten)]
+    pub memory: MemoryArgs,
+    #[command(flatten)]
+    pub compile: CompileArgs,
+}
+
+/// How much memory a model may take.
+#[derive(Debug, clap::Args)]
+pub(crate) struct MemoryArgs {
     /// Bytes that the model may take, also with KiB, MiB or GiB; what weights and buffers leave is
     /// for the KV cache [default: room for every sequence at its longest].
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
@@ -53,13 +62,11 @@ pub(crate) struct BoundArgs {
     /// The share of what is free on the device that the model may take, such as 0.9.
     #[arg(long, value_name = "SHARE")]
     pub memory_fraction: Option<f64>,
-    #[command(flatten)]
-    pub compile: CompileArgs,
 }
 
-/// How a graph is compiled and run.
+/// Where settings come from, and those that mean the same to every command that compiles a model.
 #[derive(Debug, clap::Args)]
-pub(crate) struct CompileArgs {
+pub(crate) struct SharedArgs {
     /// The configuration; flags override it [default: piecewise.toml, if it is in the current
     /// directory].
     #[arg(long, value_name = "FILE")]
@@ -67,16 +74,33 @@ pub(crate) struct CompileArgs {
     /// Show every setting with where it came from, and stop.
     #[arg(long)]
     pub print_config: bool,
+    /// Make every step that does not replay an error.
+    #[arg(long)]
+    pub strict: bool,
+    /// Checks that run with every step: poison (NaN in float padding, dead bytes, page tails and
+    /// free pages before it), addresses (those of each graph against the memory's, before each
+    /// replay), compare (each step again, launched, and compared with its replay).
+    #[arg(long, value_parser = ["poison", "addresses", "compare"], value_delimiter = ',', value_name = "CHECK,..")]
+    pub check: Vec<String>,
+    #[command(flatten)]
+    pub cache: CacheFlags,
+}
+
+/// How a graph is compiled and run.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CompileArgs {
+    #[command(flatten)]
+    pub shared: SharedArgs,
     /// The device to run on: cpu, cuda, cuda:N, or auto; to inspect or compile without a GPU
     /// also cuda:sm_90a and the like [default: cpu].
-    #[arg(long, visible_alias = "target", value_name = "DEVICE")]
+    #[arg(long, value_name = "DEVICE")]
     pub device: Option<DeviceSpec>,
     /// How far to compile: eager (unfused, op by op), trace (the whole pipeline and its checks,
     /// run unfused), compile (regions, launched) or piecewise (regions, captured and replayed)
     /// [default: piecewise].
     #[arg(long, value_parser = named::<Level>)]
     pub level: Option<Level>,
-    /// Which graphs to capture: none, piecewise, full, full_decode_only or full_and_piecewise
+    /// Which CUDA graphs to capture: none, piecewise, full, full_decode_only or full_and_piecewise
     /// [default: full_and_piecewise].
     #[arg(long, value_name = "MODE")]
     pub graph_mode: Option<GraphMode>,
@@ -142,14 +166,6 @@ pub(crate) struct CompileArgs {
     /// some cost where steps are small [default: false, of encoders true].
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub batch_invariant: Option<bool>,
-    /// Make every step that does not replay an error.
-    #[arg(long)]
-    pub strict: bool,
-    /// Checks that run with every step: poison (NaN in float padding, dead bytes, page tails and
-    /// free pages before it), addresses (those of each graph against the memory's, before each
-    /// replay), compare (each step again, launched, and compared with its replay).
-    #[arg(long, value_parser = ["poison", "addresses", "compare"], value_delimiter = ',', value_name = "CHECK,..")]
-    pub check: Vec<String>,
     /// Compute every prompt whole: none begins with keys and values that others computed.
     #[arg(long)]
     pub no_prefix_cache: bool,
@@ -163,8 +179,6 @@ pub(crate) struct CompileArgs {
     /// none [default: of what serves requests 10].
     #[arg(long, value_name = "SECONDS")]
     pub stats_interval: Option<u64>,
-    #[command(flatten)]
-    pub cache: CacheFlags,
 }
 
 impl BoundArgs {
@@ -176,16 +190,35 @@ impl BoundArgs {
         let layers = put(layers, "max_num_seqs", self.max_num_seqs)?;
         let layers = put(layers, "max_num_rows", self.max_num_rows)?;
         let layers = put(layers, "max_seq_len", self.max_seq_len)?;
+        self.memory.over(layers)
+    }
+}
+
+impl MemoryArgs {
+    /// The flags on top of a configuration.
+    pub(crate) fn over(&self, layers: ConfigLayers) -> anyhow::Result<ConfigLayers> {
         let layers = put(layers, "memory_budget", self.memory_budget)?;
         put(layers, "memory_fraction", self.memory_fraction)
+    }
+}
+
+impl SharedArgs {
+    /// The file and the flags.
+    pub(crate) fn layers(&self) -> anyhow::Result<ConfigLayers> {
+        let layers = file_layers(self.config.as_deref())?;
+        let mut layers = turn_on(layers, "strict", self.strict)?;
+        for check in &self.check {
+            layers = layers.flag(&format!("checks.{check}"), true, "--check")?;
+        }
+        self.cache.over(layers)
     }
 }
 
 impl CompileArgs {
     /// The file and the flags.
     pub(crate) fn layers(&self) -> anyhow::Result<ConfigLayers> {
-        let layers = file_layers(self.config.as_deref())?;
-        let layers = put_by(layers, "--device", "target", self.device.map(|d| d.to_string()))?;
+        let layers = self.shared.layers()?;
+        let layers = put(layers, "device", self.device.map(|d| d.to_string()))?;
         let layers = put(layers, "level", self.level)?;
         let layers = put(layers, "graph_mode", self.graph_mode)?;
         let eager = self.enforce_eager.then_some(GraphMode::None);
@@ -211,12 +244,7 @@ impl CompileArgs {
         let layers = turn_on(layers, "nvtx", self.nvtx)?;
         let interval = self.stats_interval;
         let layers = put_by(layers, "--stats-interval", "stats_interval_seconds", interval)?;
-        let layers = put(layers, "batch_invariant", self.batch_invariant)?;
-        let mut layers = turn_on(layers, "strict", self.strict)?;
-        for check in &self.check {
-            layers = layers.flag(&format!("checks.{check}"), true, "--check")?;
-        }
-        self.cache.over(layers)
+        put(layers, "batch_invariant", self.batch_invariant)
     }
 }
 

@@ -35,10 +35,7 @@ impl SourceArgs {
         let file = self.file.as_deref();
         let textual = file.or_else(|| self.model.as_deref().filter(|model| model.is_file()));
         let assembly = match (textual, &self.model, self.preset) {
-            (Some(file), ..) => {
-                self.refuse_bounds_for(file)?;
-                Assembly::file(file)?
-            }
+            (Some(file), ..) => Assembly::file(file)?,
             (None, Some(folder), _) if is_encoder(folder).unwrap_or(false) => {
                 let layers = room_for_longest(self.bounds.layers()?, folder)?;
                 return Ok(folder_assembly(folder, layers)?.watch(watcher()));
@@ -52,27 +49,7 @@ impl SourceArgs {
 
     /// Whether the settings are all that is asked for.
     pub(crate) fn prints_settings(&self) -> bool {
-        self.bounds.compile.print_config
-    }
-
-    /// Refuses a bound that the text of a graph states itself.
-    fn refuse_bounds_for(&self, file: &Path) -> anyhow::Result<()> {
-        let flags = [
-            ("--dtype", self.bounds.dtype.is_some()),
-            ("--max-num-tokens", self.bounds.max_num_tokens.is_some()),
-            ("--max-num-seqs", self.bounds.max_num_seqs.is_some()),
-            ("--max-num-rows", self.bounds.max_num_rows.is_some()),
-            ("--max-seq-len", self.bounds.max_seq_len.is_some()),
-            ("--memory-budget", self.bounds.memory_budget.is_some()),
-            ("--memory-fraction", self.bounds.memory_fraction.is_some()),
-        ];
-        match flags.iter().find(|(_, is_given)| *is_given) {
-            Some((flag, _)) => {
-                let file = file.display();
-                bail!("{flag} is for model folders; the bounds of {file} are in its own text")
-            }
-            None => Ok(()),
-        }
+        self.bounds.compile.shared.print_config
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::dumps::{DumpArgs, bisect_log, print_changed};
 use super::model_source::read_module;
+use piecewise::assembly::dumps::{of_passes, write_module};
 use piecewise_ir::text::print_module;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_passes::pipeline::DEFAULT_PIPELINE;
@@ -42,7 +43,10 @@ pub(crate) fn run(args: OptArgs) -> anyhow::Result<ExitCode> {
     let pipeline = Pipeline::parse(&args.pipeline)?;
     let mut manager = PassManager::new(&pipeline, &Registry::standard())?;
     let dumps = args.dumps.config();
-    for observer in args.dumps.observers(&dumps)? {
+    if let Some(dump) = of_passes(&dumps, &Registry::standard())? {
+        manager = manager.observe(dump);
+    }
+    for observer in args.dumps.observers() {
         manager = manager.observe(observer);
     }
     if let Some(first) = args.bisect {
@@ -53,7 +57,7 @@ pub(crate) fn run(args: OptArgs) -> anyhow::Result<ExitCode> {
     }
     let defs = OpRegistry::builtin().defs().clone();
     let report = manager.run(&mut module, &mut PassContext { defs })?;
-    args.dumps.write_module(&module, &dumps)?;
+    write_module(&module, &dumps)?;
     if args.json {
         let passes: Vec<_> = report
             .passes

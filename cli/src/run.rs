@@ -50,7 +50,7 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     let assembly = Assembly::file(with_plan(&args)?)?.configure(layers).watch(watcher());
     let assembly = args.dumps.over(assembly.purpose(Purpose::Logits));
     let settings = assembly.settings()?;
-    if args.compile.print_config {
+    if args.compile.shared.print_config {
         return print_settings(&settings, args.json);
     }
     let assembly = assembly.checkpoint(Checkpoint::open(&args.weights)?);

@@ -225,7 +225,7 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     }
     let (assembly, name) = args.assembly()?;
     let settings = assembly.settings()?;
-    if args.bounds.compile.print_config {
+    if args.bounds.compile.shared.print_config {
         return print_settings(&settings, false);
     }
     let config = assembly.decoder_config();

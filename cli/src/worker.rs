@@ -91,7 +91,7 @@ pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     let assembly = Assembly::folder(&args.model)?.configure(layers_for_requests(&args.bounds)?);
     let assembly = for_requests(args.dumps.over(assembly));
     let settings = assembly.settings()?;
-    if args.bounds.compile.print_config {
+    if args.bounds.compile.shared.print_config {
         return print_settings(&settings, false);
     }
     if let Some(address) = args.metrics_address.filter(|address| !address.ip().is_loopback())

@@ -1,5 +1,6 @@
 //! Why a model could not be put together.
 
+use super::dumps::DumpError;
 use crate::device::OpenError;
 use crate::models::{CheckpointError, ConfigError as ModelConfigError};
 use crate::session::SessionError;
@@ -23,8 +24,8 @@ pub enum AssemblyError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A device that there is not.
-    #[error("{from}: target: {reason}")]
-    Target {
+    #[error("{from}: device: {reason}")]
+    DeviceName {
         from: Source,
         /// What is wrong with it.
         reason: String,
@@ -41,9 +42,9 @@ pub enum AssemblyError {
         /// The longest that the model can have.
         longest: u64,
     },
-    /// A bound for a graph, which has its own.
-    #[error("{key} ({from}) is for model folders and presets; the bounds of a graph are its own")]
-    BoundOfGraph { key: &'static str, from: Source },
+    /// A setting that a graph leaves no choice about.
+    #[error(transparent)]
+    BoundOfGraph(#[from] Box<BoundOfGraph>),
     /// More than the device has.
     #[error("the model needs {needed} bytes of the device, and {from} is {free}; {fits}")]
     DoesNotFit {
@@ -102,6 +103,9 @@ pub enum AssemblyError {
     /// The memory budget.
     #[error(transparent)]
     Sizing(#[from] SizingError),
+    /// A dump of what the passes did and made.
+    #[error(transparent)]
+    Dump(#[from] Box<DumpError>),
     /// The compiled model.
     #[error(transparent)]
     Model(#[from] Box<ModelError>),
@@ -114,6 +118,22 @@ pub enum AssemblyError {
     /// A graph that can't be stepped by hand.
     #[error(transparent)]
     Session(#[from] Box<SessionError>),
+}
+
+/// A setting that differs from what a graph says of itself.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "{from}: {key} can't be {asked}: the graph @{graph} says {own}, and its bounds are its own; leave \
+     {key} out, or write the graph anew"
+)]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
+pub struct BoundOfGraph {
+    pub from: Source,
+    pub key: &'static str,
+    pub asked: String,
+    pub graph: String,
+    /// What the graph says.
+    pub own: String,
 }
 
 impl AssemblyError {
@@ -140,8 +160,10 @@ macro_rules! boxed {
 }
 
 boxed!(
+    BoundOfGraph(BoundOfGraph),
     Plan(PlanError),
     Device(OpenError),
+    Dump(DumpError),
     Model(ModelError),
     Measure(MeasureError),
     Session(SessionError)

@@ -30,14 +30,20 @@
 //! # }
 //! ```
 
+pub mod dumps;
 mod error;
+pub mod launches;
+mod notice;
 mod planned;
 mod settings;
 
-pub use error::AssemblyError;
+pub use error::{AssemblyError, BoundOfGraph};
+pub use notice::Notice;
 pub use piecewise_runtime::config::Purpose;
 pub use planned::{LoweredPiece, LoweredUnique, Planned};
 pub use settings::Settings;
+
+use notice::Watcher;
 
 use crate::device::{DeviceSpec, OpenDevice, all_threads};
 use crate::models::{Checkpoint, CheckpointError, DecoderConfig, Preset};
@@ -59,24 +65,10 @@ use piecewise_runtime::config::{ConfigError, ConfigLayers};
 use piecewise_runtime::engine::Engine;
 use piecewise_runtime::measure::StepTimer;
 use piecewise_runtime::mode::{GraphMode, Level};
-use piecewise_runtime::model::{Checks, Progress};
+use piecewise_runtime::model::Checks;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// What an assembly tells whoever watches it.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Notice<'a> {
-    /// A part of compiling, loading or capturing is done.
-    Progress(Progress),
-    /// Something that is no reason to stop.
-    Warning(&'a str),
-    /// The device `auto` is the processor, for this reason.
-    OnCpu(&'a str),
-}
-
-pub(crate) type Watcher = Box<dyn FnMut(Notice<'_>) + Send>;
 
 /// Where the graph comes from.
 enum Model {
@@ -84,7 +76,7 @@ enum Model {
     /// With a plan or without one.
     Text {
         name: String,
-        module: Module,
+        module: Box<Module>,
     },
     Decoder(DecoderConfig),
 }
@@ -139,6 +131,7 @@ pub struct Assembly {
     kv_rows: Option<u64>,
     embedding_rows: Option<u64>,
     checks_weights: bool,
+    built_by_settings: bool,
 }
 
 impl Assembly {
@@ -161,10 +154,12 @@ impl Assembly {
             kv_rows: None,
             embedding_rows: None,
             checks_weights: false,
+            built_by_settings: false,
         }
     }
 
-    /// A graph of one's own. The bounds of its symbols are its own.
+    /// A graph of one's own. The bounds of its symbols are its own: a setting that differs from
+    /// them is an error of [`Self::plan`].
     pub fn graph(graph: Graph) -> Self {
         Self::of(Model::Graph(graph))
     }
@@ -185,7 +180,7 @@ impl Assembly {
                 failed("has a plan that can't be used", render(&module, &found))
             })?;
         }
-        Ok(Self::of(Model::Text { name, module }))
+        Ok(Self::of(Model::Text { name, module: Box::new(module) }))
     }
 
     /// A text in a file.
@@ -251,6 +246,18 @@ impl Assembly {
     /// Sets a key that nobody has set to what follows `from` something else.
     pub(crate) fn derive(mut self, key: &str, value: impl Into<toml::Value>, from: &str) -> Self {
         self.layers = self.layers.and_then(|layers| layers.derived(key, value, from));
+        self
+    }
+
+    /// Sets a key to what leaves no choice about it, whoever set it.
+    pub(crate) fn impose(mut self, key: &str, value: impl Into<toml::Value>, from: &str) -> Self {
+        self.layers = self.layers.and_then(|layers| layers.imposed(key, value, from));
+        self
+    }
+
+    /// Says that the graph was built by the settings: its bounds are what became of them.
+    pub(crate) fn built_by_settings(mut self) -> Self {
+        self.built_by_settings = true;
         self
     }
 
@@ -335,7 +342,7 @@ impl Assembly {
 
     /// Where it runs, by name; the CPU, unless said otherwise.
     pub fn device(self, device: DeviceSpec) -> Self {
-        self.set("target", device.to_string())
+        self.set("device", device.to_string())
     }
 
     /// Where it runs: a device that is open, which other models may share.
@@ -451,10 +458,16 @@ impl Assembly {
     /// # Errors
     /// When a value is wrong, or two do not go together.
     pub fn settings(&self) -> Result<Settings, AssemblyError> {
-        let layers = self.layers.clone()?;
+        let mut layers = self.layers.clone()?;
+        if let Some(device) = &self.device {
+            let name = device.spec().to_string();
+            layers = layers.imposed("device", name, "the open device that was given")?;
+        }
+        let of_graph =
+            |layers, graph| Settings::of_graph(layers, graph, &self.ops, self.built_by_settings);
         match &self.model {
-            Model::Graph(graph) => Settings::of_graph(layers, graph, &self.ops),
-            Model::Text { module, .. } => Settings::of_graph(layers, module.graph(), &self.ops),
+            Model::Graph(graph) => of_graph(layers, graph),
+            Model::Text { module, .. } => of_graph(layers, module.graph()),
             Model::Decoder(config) => Settings::of_model(layers, config, self.sequences),
         }
     }

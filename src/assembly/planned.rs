@@ -1,7 +1,8 @@
 //! What is planned and not yet anywhere: a module, its pieces, and artifacts as they are asked for.
 
+use super::notice::{Notice, Watcher};
 use super::settings::{Settings, symbols_of};
-use super::{Assembly, AssemblyError, Model, Notice, Watcher};
+use super::{Assembly, AssemblyError, Model, dumps};
 use crate::device::{CompilerOptions, OpenDevice, OpenError, Opened, lock};
 use crate::models::{
     Checkpoint, DecoderConfig, DecoderLimits, check_weights, decoder, unused_tensors,
@@ -137,6 +138,10 @@ fn limits(config: &RuntimeConfig, kv_rows: u64, embedding_rows: Option<u64>) -> 
 pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
     let settings = assembly.settings()?;
     let config = &settings.config;
+    if let Some(dump) = dumps::of_passes(&config.dump, &assembly.passes)? {
+        // Before those that may stop the passes.
+        assembly.observers.insert(0, Box::new(dump));
+    }
     let mut watcher = assembly.watcher.take();
     let mut warn = |text: &str| {
         if let Some(watcher) = &mut watcher {
@@ -156,7 +161,7 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
         Model::Text { name, module } => {
             if module.layout().is_some() {
                 check_calls(name, &module, &assembly.ops)?;
-                brought = Some(module.clone());
+                brought = Some(Module::clone(&module));
             }
             module.into_graph()
         }
@@ -226,6 +231,7 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
         planned.fit(budget)?;
         planned.limit = Some(budget);
     }
+    dumps::write(&planned)?;
     Ok(planned)
 }
 

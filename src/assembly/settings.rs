@@ -1,6 +1,6 @@
 //! The configuration of an assembly, with what follows from its model and from what it is for.
 
-use super::AssemblyError;
+use super::{AssemblyError, BoundOfGraph};
 use crate::device::DeviceSpec;
 use crate::models::DecoderConfig;
 use piecewise_ir::dtype::DType;
@@ -9,7 +9,7 @@ use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::RoleMap;
 use piecewise_runtime::config::{
-    ConfigError, ConfigLayers, ConfigWarning, Configured, RuntimeConfig,
+    ConfigError, ConfigLayers, ConfigWarning, Configured, RuntimeConfig, Source,
 };
 use piecewise_runtime::dispatch::Dispatcher;
 use piecewise_runtime::mode::Level;
@@ -57,12 +57,31 @@ impl Settings {
         Ok(settings)
     }
 
-    /// For a graph, whose bounds are what they are.
+    /// For a graph, whose bounds are what they are. Settings that differ from them are refused, unless
+    /// the graph was built by the settings and says what became of them.
     pub(super) fn of_graph(
         mut layers: ConfigLayers,
         graph: &Graph,
         ops: &OpRegistry,
+        built_by_settings: bool,
     ) -> Result<Self, AssemblyError> {
+        let differs = |(asked, from): (&Value, &Source), key, own: String| BoundOfGraph {
+            from: from.clone(),
+            key,
+            asked: asked.to_string(),
+            graph: graph.name.clone(),
+            own,
+        };
+        let state = |layers: ConfigLayers, key, own: Value, from| match layers.asked(key) {
+            Some((asked, _)) if *asked == own => Ok(layers),
+            Some(asked) if !built_by_settings => {
+                Err(AssemblyError::from(differs(asked, key, own.to_string())))
+            }
+            _ => Ok(layers.imposed(key, own, from)?),
+        };
+        if let (Some(asked), false) = (layers.asked("dtype"), built_by_settings) {
+            return Err(differs(asked, "dtype", "a dtype of each value".to_owned()).into());
+        }
         let symbols = symbols_of(graph)?;
         let positions = RoleMap::resolve(graph, &symbols, ops).ok().and_then(|r| r.max_positions());
         let count = |class| symbols.count(class, symbols.bounds());
@@ -72,20 +91,20 @@ impl Settings {
             0 => count(SymbolClass::Sequences).max(count(SymbolClass::Rows)).max(1),
             tokens => tokens,
         };
-        layers = layers.imposed("max_num_tokens", number(tokens), from)?;
-        layers = layers.imposed("max_num_seqs", bound(SymbolClass::Sequences), from)?;
+        layers = state(layers, "max_num_tokens", number(tokens), from)?;
+        layers = state(layers, "max_num_seqs", bound(SymbolClass::Sequences), from)?;
         let rows = match count(SymbolClass::Rows) {
             0 => count(SymbolClass::Sequences).max(1),
             rows => rows,
         };
-        layers = layers.imposed("max_num_rows", number(rows), from)?;
+        layers = state(layers, "max_num_rows", number(rows), from)?;
         if let Some(positions) = positions {
-            layers = layers.imposed("max_seq_len", number(positions), from)?;
+            layers = state(layers, "max_seq_len", number(positions), from)?;
         }
         if count(SymbolClass::Sequences) == 0 {
             // Nothing decodes, so no step is captured as a batch of decodes.
             let from = "a graph without sequences";
-            layers = layers.imposed("capture_query_lengths", Vec::<Value>::new(), from)?;
+            layers = state(layers, "capture_query_lengths", Value::Array(Vec::new()), from)?;
             if layers.clone().finish()?.config.level == Level::Piecewise {
                 layers = layers.derived("graph_mode", "piecewise", from)?;
             }
@@ -95,10 +114,10 @@ impl Settings {
 
     fn new(layers: ConfigLayers) -> Result<Self, AssemblyError> {
         let configured = layers.clone().finish()?;
-        let from = configured.source("target");
+        let from = configured.source("device");
         let config = configured.config;
-        let device = config.target.parse();
-        let device = device.map_err(|reason| AssemblyError::Target { from, reason })?;
+        let device = config.device.parse();
+        let device = device.map_err(|reason| AssemblyError::DeviceName { from, reason })?;
         let dispatcher = config.dispatcher()?;
         Ok(Self { config, dispatcher, device, layers })
     }

@@ -13,6 +13,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+mod bounds;
+mod dumps;
 mod own_ops;
 mod own_rows;
 mod probes;
@@ -299,7 +301,7 @@ fn settings_know_where_they_came_from() {
     assert!(error.contains("set by the program: strict can't be 3"), "{error}");
     let error = wrong(tiny().max_seq_len(1 << 20));
     assert!(error.contains("max_position_embeddings"), "{error}");
-    let error = wrong(tiny().set("target", "gpu"));
+    let error = wrong(tiny().set("device", "gpu"));
     assert!(error.contains("`gpu` is no device"), "{error}");
     let error = wrong(tiny().split_at(["no.such"]));
     assert!(error.contains("\"no.such\"") && error.contains("paged_attention"), "{error}");

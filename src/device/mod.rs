@@ -106,6 +106,15 @@ impl From<CudaDevice> for OpenDevice {
 }
 
 impl OpenDevice {
+    /// Its name.
+    pub fn spec(&self) -> DeviceSpec {
+        match &self.0 {
+            Opened::Cpu(_) => DeviceSpec::Cpu,
+            Opened::Cuda(device) => DeviceSpec::Cuda(lock(device).report().ordinal),
+            Opened::Arch(arch) => DeviceSpec::Arch(*arch),
+        }
+    }
+
     /// Bytes that can still be taken on it.
     ///
     /// # Errors

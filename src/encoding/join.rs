@@ -64,6 +64,7 @@ impl JoinedTower {
         let graph = config.graph(&checkpoint, dtype, DType::F32, &bounds)?;
         check_weights(&graph, &checkpoint)?;
         let assembly = Assembly::graph(graph).configure(layers).checkpoint(checkpoint);
+        let assembly = assembly.built_by_settings();
         let assembly = assembly.purpose(Purpose::Rows).on(device).watch(watch);
         let session = assembly.plan().and_then(Planned::session);
         Ok(Self { config, session: session.map_err(EncoderBuildError::from)?, bounds })
@@ -171,5 +172,16 @@ fn sized(layers: ConfigLayers, most: u64) -> Result<ConfigLayers, ConfigError> {
     let list = toml::Value::Array(budgets.map(toml::Value::Integer).collect());
     let from = "the largest image";
     let layers = layers.imposed("max_num_tokens", most.cast_signed(), from)?;
-    layers.imposed("capture_num_tokens", list, from)
+    let layers = layers.imposed("capture_num_tokens", list, from)?;
+    match layers.clone().finish()?.config.dump.dir {
+        // Beside the decoder's, whose unique pieces are others.
+        Some(dir) => layers
+            .imposed(
+                "dump.dir",
+                dir.join("images").display().to_string(),
+                "the decoder's dump.dir",
+            )?
+            .imposed("dump.pieces", toml::Value::Array(Vec::new()), "the decoder's dump.pieces"),
+        None => Ok(layers),
+    }
 }

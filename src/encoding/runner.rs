@@ -55,6 +55,7 @@ impl EncoderPath {
         layers: ConfigLayers,
     ) -> Self {
         let assembly = Assembly::graph(graph).configure(layers).checkpoint(checkpoint);
+        let assembly = assembly.built_by_settings();
         Self { name: ONLY.to_owned(), assembly, bounds }
     }
 
@@ -71,6 +72,13 @@ impl EncoderPath {
             _ => (default_budgets(range, bounds), "what items may have".to_owned()),
         };
         let sizes = sizes.into_iter().map(|n| toml::Value::Integer(n.cast_signed())).collect();
+        let assembly = match &given.dump.dir {
+            // Each path has a plan of its own.
+            Some(dir) if name != ONLY => {
+                assembly.impose("dump.dir", dir.join(&name).display().to_string(), &name)
+            }
+            _ => assembly,
+        };
         Ok(assembly.derive("capture_num_tokens", toml::Value::Array(sizes), &from).derive(
             "batch_invariant",
             true,

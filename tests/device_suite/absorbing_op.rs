@@ -108,8 +108,7 @@ impl CudaOp for Turned {
         params.extend([number(rows.index() as u64), number(WIDTH)]);
         let grid = GridAxis::of(Dim::from(rows), 1);
         let launch = LaunchRecipe::new(self.source, "turned", grid, 32, params);
-        let scratch = Dim::constant(0);
-        Ok(CudaImplementation::Source(OpKernels::new([launch]).with_scratch(scratch)))
+        Ok(CudaImplementation::Source(OpKernels::new([launch])))
     }
 }
 

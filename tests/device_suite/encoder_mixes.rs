@@ -39,7 +39,7 @@ const MOST: u64 = 96;
 
 fn layers(dtype: &str, mode: GraphMode, sizes: &[u64], poison: bool) -> ConfigLayers {
     ConfigLayers::new()
-        .set("target", device())
+        .set("device", device())
         .and_then(|layers| layers.set("dtype", dtype))
         .and_then(|layers| layers.set("graph_mode", mode))
         .and_then(|layers| layers.set("capture_num_tokens", sizes))

@@ -17,7 +17,7 @@ use std::path::Path;
 
 fn layers(dtype: DType, sizes: &[u64]) -> ConfigLayers {
     ConfigLayers::new()
-        .set("target", device())
+        .set("device", device())
         .and_then(|layers| layers.set("dtype", dtype.name()))
         .and_then(|layers| layers.set("capture_num_tokens", sizes))
         .and_then(|layers| layers.set("max_num_tokens", 192))

@@ -55,7 +55,6 @@ impl LikeFirst {
         params.push(Param::Scalar(Scalar::U32(Dim::constant(rows.index() as u64))));
         params.extend(rest(rows));
         let launch = LaunchRecipe::new(source, entry, GridAxis::one(), threads, params);
-        let scratch = Dim::constant(0);
-        Ok(CudaImplementation::Source(OpKernels::new([launch]).with_scratch(scratch)))
+        Ok(CudaImplementation::Source(OpKernels::new([launch])))
     }
 }

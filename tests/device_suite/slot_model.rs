@@ -111,8 +111,7 @@ impl CudaOp for Remember {
         params.push(Param::Scalar(Scalar::U32(symbol)));
         let source = include_str!("remember_kernel.cu");
         let launch = LaunchRecipe::new(source, "remember", GridAxis::one(), WIDTH as u32, params);
-        let scratch = Dim::constant(0);
-        Ok(CudaImplementation::Source(OpKernels::new([launch]).with_scratch(scratch)))
+        Ok(CudaImplementation::Source(OpKernels::new([launch])))
     }
 }
 

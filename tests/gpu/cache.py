@@ -40,7 +40,7 @@ def pack(binary, folder):
     for name, flags in ARCHIVES.items():
         with tempfile.TemporaryDirectory() as cache:
             there = ["--cache-dir", cache]
-            subprocess.run([binary, "compile", "--target", TARGET, *flags, *there], check=True)
+            subprocess.run([binary, "compile", "--device", TARGET, *flags, *there], check=True)
             out = pathlib.Path(cache) / "archive"
             subprocess.run([binary, "cache", "export", out, *there], check=True)
             with gzip.open(folder / f"{name}.archive.gz", "wb") as packed:

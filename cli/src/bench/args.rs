@@ -1,5 +1,7 @@
 //! The flags of `piecewise bench`.
 
+use super::super::dumps::DumpArgs;
+use super::super::model_args::{MemoryArgs, SharedArgs};
 use super::super::named::{float, named};
 use super::launches::LaunchPattern;
 use super::workload::{DecodeBatch, Prompts};
@@ -24,6 +26,12 @@ use std::path::PathBuf;
   piecewise bench --preset qwen3-8b --device cuda --startup
   piecewise bench --preset qwen3-8b --device cuda --startup --cache-dir cache
   piecewise bench --preset qwen3-8b --device cuda --costs costs.jsonl --mixed-steps 30
+  piecewise bench --model DIR --config serving.toml --memory-budget 20GiB
+
+Settings come from the configuration and these flags, as of any other command. The rows choose the
+rest: the bounds, the decode batches and their query lengths, and graphs are captured when their
+mode is measured. Unless a setting of the cache says otherwise, everything is compiled and nothing
+is kept.
 
 Exit status: 0 every row is good, 1 a row failed or nothing could be measured.")]
 pub(crate) struct BenchArgs {
@@ -34,9 +42,9 @@ pub(crate) struct BenchArgs {
     /// A Hugging Face model folder with its weights.
     #[arg(long, value_name = "DIR", conflicts_with = "preset")]
     pub(super) model: Option<PathBuf>,
-    /// The device: cpu, cuda, cuda:N, or auto.
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    pub(super) device: DeviceSpec,
+    /// The device: cpu, cuda, cuda:N, or auto [default: cpu].
+    #[arg(long, value_name = "DEVICE")]
+    pub(super) device: Option<DeviceSpec>,
     /// The dtype of activations and of the KV cache, of a preset's weights too: f32, bf16 or f16;
     /// the model's own by default.
     #[arg(long, value_parser = float)]
@@ -70,16 +78,16 @@ pub(crate) struct BenchArgs {
     /// Which modes to measure: none (launched, one by one), piecewise (pieces replayed, split ops
     /// launched between them), full (one replay), full_decode_only and full_and_piecewise, which do
     /// one for decodes and the other for the rest [default: none,piecewise,full; full with --without
-    /// or --timeline].
+    /// or --timeline, and what the configuration says where it does].
     #[arg(long, value_name = "MODE,..", value_delimiter = ',')]
     pub(super) graph_mode: Vec<GraphMode>,
     /// How far the model is compiled: eager (op by op), trace, compile (fused, launched) or piecewise;
-    /// below piecewise every step is launched.
+    /// below piecewise every step is launched [default: piecewise].
     #[arg(
-        long, value_parser = named::<Level>, default_value = "piecewise", hide_default_value = true,
+        long, value_parser = named::<Level>,
         conflicts_with_all = ["graph_mode", "startup", "timeline"]
     )]
-    pub(super) level: Level,
+    pub(super) level: Option<Level>,
     /// Measure, once the graphs of a mode are captured, for which steps padding loses, and run those the
     /// other way: at their own size, or in pieces.
     #[arg(long, conflicts_with_all = ["costs", "startup", "timeline"])]
@@ -98,16 +106,12 @@ pub(crate) struct BenchArgs {
     /// with --startup].
     #[arg(long, value_parser = named::<TuneMode>, value_name = "MODE")]
     pub(super) tune: Option<TuneMode>,
-    /// Seconds that measuring may take.
-    #[arg(long, value_name = "N", default_value_t = 60)]
-    pub(super) tune_seconds: u64,
+    /// Seconds that measuring may take [default: 60].
+    #[arg(long, value_name = "N")]
+    pub(super) tune_seconds: Option<u64>,
     /// Measure a start alone: 14 token sizes in pieces and 8 decode batches whole.
     #[arg(long, conflicts_with = "costs")]
     pub(super) startup: bool,
-    /// Take compiled pieces from this folder, and keep new ones there: a second start is warm. By
-    /// default everything is compiled and nothing is kept.
-    #[arg(long, value_name = "DIR")]
-    pub(super) cache_dir: Option<PathBuf>,
     /// Leave out the launches of these kernels, to see what the rest takes. The steps then compute
     /// something else: their results are not held against anything. `*` stands for any letters,
     /// and `NAME@PART` takes only launches whose module path contains PART. --launches lists both.
@@ -127,6 +131,12 @@ pub(crate) struct BenchArgs {
     /// Write the measured cost of a step at each size, for `piecewise plan --costs`.
     #[arg(long, value_name = "FILE")]
     pub(super) costs: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) shared: SharedArgs,
+    #[command(flatten)]
+    pub(super) memory: MemoryArgs,
+    #[command(flatten)]
+    pub(super) dumps: DumpArgs,
 }
 
 impl BenchArgs {
@@ -145,17 +155,6 @@ impl BenchArgs {
         match self.batch.is_empty() && self.prefill.is_empty() {
             true => [1, 2, 4, 8].map(|sequences| DecodeBatch { sequences, query_length: 1 }).into(),
             false => self.batch.clone(),
-        }
-    }
-
-    /// The modes to measure.
-    pub(super) fn modes(&self) -> Vec<GraphMode> {
-        let looks_inside = self.timeline.is_some() || !self.without.is_empty();
-        match (self.graph_mode.is_empty(), looks_inside) {
-            _ if self.level != Level::Piecewise => vec![GraphMode::None],
-            (false, _) => self.graph_mode.clone(),
-            (true, true) => vec![GraphMode::Full],
-            (true, false) => vec![GraphMode::None, GraphMode::Piecewise, GraphMode::Full],
         }
     }
 

@@ -1,8 +1,8 @@
 //! Runs the rows.
 
-use super::args::BenchArgs;
 use super::report::{FirstPrompt, ModeReport, Report, Start};
 use super::rows::{Figures, Row, RowHead, Yardstick, failures};
+use super::settings::Bench;
 use super::subject::{Bounds, Subject};
 use super::workload::{Lengths, Sequences, Workload, check_counts, sequences};
 use super::{super::progress::watcher, costs, launches};
@@ -15,10 +15,18 @@ use std::io::Write;
 /// The most tokens of a step that computes prompts before the rows.
 const PROMPT_TOKENS: u64 = 512;
 
-/// Measures every row in every mode.
-pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Report> {
+/// What is measured, before anything is planned.
+pub(super) struct Prepared {
+    pub(super) subject: Subject,
+    pub(super) bounds: Bounds,
+    workloads: Vec<Workload>,
+    needs: Sequences,
+}
+
+/// Reads the model's configuration, and finds what the rows need.
+pub(super) fn prepare(args: &Bench) -> anyhow::Result<Prepared> {
     let mixed = args.mixed_totals();
-    let (batches, modes) = (args.batches(), args.modes());
+    let batches = args.batches();
     let counts = batches.iter().flat_map(|batch| [batch.sequences, batch.tokens()]);
     check_counts("--batch", &counts.collect::<Vec<_>>(), !args.prefill.is_empty())?;
     check_counts("--context", &args.context, false)?;
@@ -26,14 +34,21 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Report> {
     check_counts("--capture-num-tokens", &args.capture_num_tokens, true)?;
     let prompts = args.prefill.iter().flat_map(|prompts| [prompts.tokens, prompts.total()]);
     check_counts("--prefill", &prompts.collect::<Vec<_>>(), true)?;
-    let mut subject = Subject::open(args)?;
+    let subject = Subject::open(args)?;
     let count = sequences(&batches, !mixed.is_empty(), &args.prefill);
     let workloads = workloads(args, &mixed, count, subject.config.vocab_size as u64);
     if args.timeline.is_some() {
-        launches::check_timeline(workloads.len(), &modes)?;
+        launches::check_timeline(workloads.len(), &args.modes())?;
     }
     let needs = Sequences::of(&workloads, count);
-    let bounds = bounds(args, &mixed, &needs);
+    let bounds = bounds(args, &mixed, &needs)?;
+    Ok(Prepared { subject, bounds, workloads, needs })
+}
+
+/// Measures every row in every mode.
+pub(super) fn run(args: &Bench) -> anyhow::Result<Report> {
+    let Prepared { mut subject, bounds, workloads, needs } = prepare(args)?;
+    let modes = args.modes();
     let (mut timer, mut start) = subject.build(args, &bounds)?;
     let timer = &mut *timer;
     // Prompts are launched, so that nothing is captured before its turn.
@@ -56,7 +71,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Report> {
         version: env!("CARGO_PKG_VERSION"),
         model: subject.name.clone(),
         dtype: subject.dtype.to_string(),
-        level: args.level,
+        level: args.config.level,
         device: device.clone(),
         read_bandwidth: yardstick.bandwidth,
         traffic: yardstick.traffic,
@@ -109,7 +124,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-fn workloads(args: &BenchArgs, mixed: &[u64], sequences: u64, vocab: u64) -> Vec<Workload> {
+fn workloads(args: &Bench, mixed: &[u64], sequences: u64, vocab: u64) -> Vec<Workload> {
     let lengths = |timed| Lengths { warmup: args.warmup(timed), timed };
     let decodes = args.context.iter().flat_map(|&context| {
         let lengths = lengths(args.steps);
@@ -127,7 +142,7 @@ fn workloads(args: &BenchArgs, mixed: &[u64], sequences: u64, vocab: u64) -> Vec
 
 /// The lists: batches and their sequences, and for each mixed batch and all prompts of a step the
 /// size of the default pattern that holds it, unless sizes were given.
-fn bounds(args: &BenchArgs, mixed: &[u64], needs: &Sequences) -> Bounds {
+fn bounds(args: &Bench, mixed: &[u64], needs: &Sequences) -> anyhow::Result<Bounds> {
     let given = args.batches();
     let mut batches: Vec<u64> = given.iter().map(|batch| batch.sequences).collect();
     let mut query_lengths: Vec<u64> = given.iter().map(|batch| batch.query_length).collect();
@@ -136,7 +151,7 @@ fn bounds(args: &BenchArgs, mixed: &[u64], needs: &Sequences) -> Bounds {
     query_lengths.push(1);
     ascending(&mut batches);
     ascending(&mut query_lengths);
-    let mut tokens = args.capture_num_tokens.clone();
+    let mut tokens = args.sizes()?;
     if tokens.is_empty() {
         let totals = mixed.iter().copied().chain(prompts());
         tokens.extend(totals.map(usual_size));
@@ -145,14 +160,14 @@ fn bounds(args: &BenchArgs, mixed: &[u64], needs: &Sequences) -> Bounds {
     ascending(&mut tokens);
     let largest = tokens.iter().chain(mixed).copied().chain(prompts()).max().unwrap_or(1);
     let prompt = needs.prefix.iter().copied().max().unwrap_or(0).min(PROMPT_TOKENS);
-    Bounds {
+    Ok(Bounds {
         tokens,
         batches,
         query_lengths,
         max_tokens: largest.max(prompt),
         positions: needs.room.clone(),
         mode: GraphMode::Full,
-    }
+    })
 }
 
 /// The size that so many tokens run at where an engine has the default list.
@@ -196,7 +211,7 @@ struct Measured {
 /// Runs a workload launched, then as its mode does, from the same keys, values and ids.
 fn measure(
     timer: &mut dyn StepTimer,
-    args: &BenchArgs,
+    args: &Bench,
     mode: GraphMode,
     workload: &Workload,
     yardstick: &Yardstick,
@@ -211,7 +226,7 @@ fn measure(
     let mut figures = Figures::of(&records, workload, yardstick);
     // Where it was measured that another way is faster, a row's steps go that way together.
     let is_chosen = |record: &&StepRecord| {
-        args.measure_padding || record.fallback.is_some_and(|reason| reason.is_chosen())
+        args.config.measure_padding || record.fallback.is_some_and(|reason| reason.is_chosen())
     };
     let taken = records.first().filter(is_chosen).map(|record| record.mode);
     let mode = taken.unwrap_or(workload.step_mode(mode));

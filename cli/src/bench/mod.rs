@@ -6,6 +6,7 @@ mod launches;
 mod measure;
 mod report;
 mod rows;
+mod settings;
 mod startup;
 mod subject;
 mod table;
@@ -13,11 +14,24 @@ mod table;
 mod testing;
 mod workload;
 
+use super::load::print_settings;
 pub(crate) use args::BenchArgs;
 use serde_json::Value;
+use settings::Bench;
 use std::process::ExitCode;
 
 pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
+    let args = Bench::of(args)?;
+    if args.shared.print_config {
+        let (mut subject, bounds) = match args.startup {
+            true => startup::prepare(&args)?,
+            false => {
+                let prepared = measure::prepare(&args)?;
+                (prepared.subject, prepared.bounds)
+            }
+        };
+        return print_settings(&subject.assembly(&args, &bounds)?.settings()?, args.json);
+    }
     if args.startup {
         let report = startup::run(&args)?;
         print(args.json, serde_json::to_value(&report)?, || table::startup(&report))?;

@@ -1,8 +1,8 @@
 //! A start alone: what a server with the usual lists would wait for before its first step.
 
 use super::super::progress::watcher;
-use super::args::BenchArgs;
 use super::report::{Captured, ModeReport, StartReport};
+use super::settings::Bench;
 use super::subject::{Bounds, Subject};
 use piecewise::assembly::Notice;
 use piecewise_runtime::mode::GraphMode;
@@ -16,10 +16,9 @@ const BATCHES: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 /// Positions of each sequence.
 const POSITIONS: u64 = 512;
 
-/// Starts.
-pub(super) fn run(args: &BenchArgs) -> anyhow::Result<StartReport> {
-    let mut subject = Subject::open(args)?;
-    let mode = GraphMode::FullAndPiecewise;
+/// The model, and the bounds of such a server.
+pub(super) fn prepare(args: &Bench) -> anyhow::Result<(Subject, Bounds)> {
+    let subject = Subject::open(args)?;
     let most = BATCHES[BATCHES.len() - 1] as usize;
     let longest = (subject.config.max_position_embeddings as u64).min(POSITIONS);
     let bounds = Bounds {
@@ -28,8 +27,15 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<StartReport> {
         query_lengths: vec![1],
         max_tokens: TOKENS[TOKENS.len() - 1],
         positions: vec![longest / 16 * 16; most],
-        mode,
+        mode: GraphMode::FullAndPiecewise,
     };
+    Ok((subject, bounds))
+}
+
+/// Starts.
+pub(super) fn run(args: &Bench) -> anyhow::Result<StartReport> {
+    let (mut subject, bounds) = prepare(args)?;
+    let mode = bounds.mode;
     let (mut timer, mut start) = subject.build(args, &bounds)?;
     let mut watch = watcher();
     let report = timer.recapture(mode, &mut |progress| watch(Notice::Progress(progress)))?;

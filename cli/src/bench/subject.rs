@@ -2,21 +2,17 @@
 
 use super::super::load::with_remedy;
 use super::super::progress::watcher;
-use super::args::BenchArgs;
 use super::report::Start;
+use super::settings::Bench;
 use crate::preset_weights;
 use anyhow::{bail, ensure};
 use piecewise::assembly::Assembly;
 use piecewise::device::{DeviceSpec, OpenDevice, all_threads};
 use piecewise::models::DecoderConfig;
 use piecewise_backend::cuda::CudaOptions;
-use piecewise_backend::store::MemoryStore;
-use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::measure::StepTimer;
-use piecewise_runtime::mode::{GraphMode, Level};
-use piecewise_runtime::model::CaptureWhen;
-use std::sync::Arc;
+use piecewise_runtime::mode::GraphMode;
 use std::time::Instant;
 
 /// A model to measure.
@@ -46,10 +42,10 @@ pub(super) struct Bounds {
 
 impl Subject {
     /// Reads the configuration, and opens the weights of a folder.
-    pub(super) fn open(args: &BenchArgs) -> anyhow::Result<Self> {
-        let (name, assembly) = match (args.preset, &args.model) {
+    pub(super) fn open(bench: &Bench) -> anyhow::Result<Self> {
+        let (name, assembly) = match (bench.preset, &bench.model) {
             (Some(preset), _) => {
-                (preset.name().to_owned(), preset_weights::assembly(preset, args.dtype))
+                (preset.name().to_owned(), preset_weights::assembly(preset, bench.config.dtype))
             }
             (None, Some(folder)) => {
                 let name = folder.file_name().unwrap_or(folder.as_os_str());
@@ -60,18 +56,13 @@ impl Subject {
         let Some(config) = assembly.decoder_config().cloned() else {
             bail!("{name} is no decoder")
         };
-        let dtype = args.dtype.or(config.dtype).unwrap_or(DType::F32);
+        let dtype = bench.config.dtype.or(config.dtype).unwrap_or(DType::F32);
         Ok(Self { name, config, dtype, assembly: Some(assembly) })
     }
 
-    /// Plans, compiles and loads; captures nothing yet.
-    pub(super) fn build(
-        &mut self,
-        args: &BenchArgs,
-        bounds: &Bounds,
-    ) -> anyhow::Result<(Box<dyn StepTimer>, Start)> {
-        let started = Instant::now();
-        let longest = bounds.positions.iter().copied().chain(args.max_seq_len).max();
+    /// The model with its settings, which it is put together from once.
+    pub(super) fn assembly(&mut self, bench: &Bench, bounds: &Bounds) -> anyhow::Result<Assembly> {
+        let longest = bounds.positions.iter().copied().chain(bench.longest()).max();
         let longest = longest.unwrap_or(1).max(1);
         let most = self.config.max_position_embeddings as u64;
         ensure!(
@@ -81,36 +72,26 @@ impl Subject {
             self.name
         );
         let Some(assembly) = self.assembly.take() else { bail!("a subject is built once") };
-        let unless_said = if args.startup { TuneMode::Off } else { TuneMode::Measure };
-        let tune = args.tune.unwrap_or(unless_said);
-        let assembly = assembly
-            .device(args.device)
-            .activations(self.dtype)
-            .max_num_tokens(bounds.max_tokens)
-            .max_num_seqs(bounds.positions.len() as u64)
-            .max_seq_len(longest)
-            .kv_rows(bounds.positions.iter().sum())
-            .level(args.level)
-            .graph_mode(if args.level == Level::Piecewise { bounds.mode } else { GraphMode::None })
-            .capture_sizes(bounds.tokens.iter().copied())
-            .set("sampling_controls", args.sampling_controls)
-            .set("measure_padding", args.measure_padding)
-            .set("decode_batch_sizes", &bounds.batches)
-            .set("capture_query_lengths", &bounds.query_lengths)
-            .set("capture", CaptureWhen::Lazy)
-            .tune(tune)
-            .set("tune_seconds", args.tune_seconds)
-            .check_weights()
-            .watch(watcher());
-        let assembly = match &args.cache_dir {
-            Some(dir) => assembly.set("cache.dir", dir),
-            None => assembly.store(Arc::new(MemoryStore::new())),
-        };
-        let assembly = match &args.timeline {
-            Some(_) => assembly.on(&noting_device(args.device)?),
+        let assembly = bench.configure(assembly, bounds, longest);
+        let assembly = assembly.check_weights().watch(watcher());
+        Ok(match &bench.timeline {
+            Some(_) => {
+                let device = assembly.settings()?.device;
+                assembly.on(&noting_device(device)?)
+            }
             None => assembly,
-        };
-        let planned = assembly.plan()?;
+        })
+    }
+
+    /// Plans, compiles and loads; captures nothing yet.
+    pub(super) fn build(
+        &mut self,
+        bench: &Bench,
+        bounds: &Bounds,
+    ) -> anyhow::Result<(Box<dyn StepTimer>, Start)> {
+        let started = Instant::now();
+        let planned = bench.dumps.plan(self.assembly(bench, bounds)?)?;
+        ensure!(!bench.dumps.stops(), "the passes were stopped early; there is nothing to measure");
         let planned_in = started.elapsed();
         let free = planned.device()?.free_bytes()?;
         let timer = planned.timer(&bounds.positions);

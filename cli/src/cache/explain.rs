@@ -10,12 +10,13 @@ use piecewise_runtime::artifact_store::{CacheStore, PIECE_KIND};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// Arguments of `cache explain`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   piecewise cache explain --model examples/tiny-qwen3
-  piecewise cache explain --preset qwen3-8b --target cuda:sm_90a --max-num-seqs 16")]
+  piecewise cache explain --preset qwen3-8b --device cuda:sm_90a --max-num-seqs 16")]
 pub(super) struct ExplainArgs {
     #[command(flatten)]
     source: SourceArgs,
@@ -45,10 +46,11 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let mut config = settings.config.cache;
     config.read_only = true;
     config.remote_url = None;
-    let store = CacheStore::open(&config)?;
+    let store = Arc::new(CacheStore::open(&config)?);
     let mut entries = store.cache.entries()?;
     entries.retain(|entry| entry.kind == PIECE_KIND);
-    let planned = assembly.plan()?;
+    // A dump or a budget compiles, and what is explained is left as it is.
+    let planned = assembly.store(store.clone()).plan()?;
     let compiler = planned.compiler()?;
     let mut pieces = Vec::new();
     for job in planned.jobs()? {

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   piecewise cache list --sort size --filter sm_90
-  piecewise cache explain --preset qwen3-8b --target cuda:sm_90a
+  piecewise cache explain --preset qwen3-8b --device cuda:sm_90a
   piecewise cache gc --max-size 1GiB
   piecewise cache export pieces.pwc --filter sm_90")]
 pub(crate) struct CacheArgs {

@@ -110,7 +110,7 @@ impl ChatArgs {
 
 pub(crate) fn run(args: ChatArgs) -> anyhow::Result<ExitCode> {
     let assembly = args.dumps.over(args.model.assembly()?).sequences(1);
-    if args.model.bounds.compile.print_config {
+    if args.model.bounds.compile.shared.print_config {
         return print_settings(&assembly.settings()?, false);
     }
     let folder = &args.model.model;

@@ -1,8 +1,9 @@
 //! A plan as data: what `inspect` prints, the report page draws, and dumps hold.
 
-mod lowered;
+mod images;
 
-pub(crate) use lowered::{ImageRow, OperandRow, PieceView, SizeRow};
+pub(crate) use images::ImageRow;
+pub(crate) use piecewise::assembly::launches::{OperandRow, PieceView, SizeRow};
 
 use anyhow::bail;
 use indexmap::IndexMap;

@@ -24,7 +24,7 @@ pub(super) fn run(args: &ServeArgs, folder: &Path) -> anyhow::Result<ExitCode> {
         ("--admin", args.admin),
     ];
     refuse_flags_of_writers(folder, &args.bounds, &of_writers)?;
-    if let Some(flag) = args.dumps.given() {
+    if let Some(flag) = args.dumps.looks_on() {
         let folder = folder.display();
         bail!("{flag} shows nothing of an encoder that serves; try `inspect --model {folder}`");
     }
@@ -32,9 +32,10 @@ pub(super) fn run(args: &ServeArgs, folder: &Path) -> anyhow::Result<ExitCode> {
         bail!("{} reads images, which no endpoint takes; use `encode`", folder.display());
     }
     let config = TextEncoderConfig::load(folder)?;
-    let layers = room_for_longest(args.items.over(layers_for_requests(&args.bounds)?)?, folder)?;
+    let layers = args.dumps.over_layers(layers_for_requests(&args.bounds)?)?;
+    let layers = room_for_longest(args.items.over(layers)?, folder)?;
     let room = usize::try_from(layers.clone().finish()?.config.max_num_tokens)?;
-    if args.bounds.compile.print_config {
+    if args.bounds.compile.shared.print_config {
         return print_settings_of(&layers.finish()?, false);
     }
     let (output, kind) = kind(args, folder, &config)?;

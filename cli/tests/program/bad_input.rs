@@ -161,8 +161,12 @@ fn a_configuration_file_that_is_wrong_names_file_and_key() {
     check(&with(b"max_num_tokens = \"many\""), &["my.toml", "max_num_tokens"]);
     check(&with(b"max_num_tokens = "), &["my.toml"]);
     check(&with(b"dtype = \"i64\""), &["dtype", "bf16"]);
-    check(&with(b"target = \"vulkan\""), &["my.toml", "target", "cpu", "cuda:N"]);
-    check(&with(b"target = \"cuda:sm_90\""), &["target cuda:sm_90", "cuda:N"]);
+    check(&with(b"device = \"vulkan\""), &["my.toml", "device", "cpu", "cuda:N"]);
+    check(&with(b"device = \"cuda:sm_90\""), &["target cuda:sm_90", "cuda:N"]);
+    let renamed = with(b"target = \"cpu\"");
+    check(&renamed, &["my.toml", "`target`", "it is called `device`"]);
+    let flag = ["inspect", "--model", FIXTURE, "--target", "cpu"];
+    check(&error_of(&flag), &["--target"]);
     check(&with(&[0xff, 0xfe]), &["my.toml"]);
     check(&with(&vec![b'#'; 2 << 20]), &["my.toml", "larger"]);
     check(&logits_error(FIXTURE, &["--config", "no/such.toml"]), &["no/such.toml"]);
@@ -275,8 +279,17 @@ fn a_bound_that_the_text_of_a_graph_states_itself() {
     let (fused, _) = dumped(folder.path(), "fuse");
     for command in [&["inspect"][..], &["inspect", "--model"], &["compile"]] {
         let args = [command, &[&fused, "--max-num-tokens", "8"]].concat();
-        check(&error_of(&args), &["--max-num-tokens", "fuse.pw", "own text"]);
+        check(&error_of(&args), &["--max-num-tokens", "can't be 8", "says 512"]);
     }
+    let file = folder.path().join("my.toml");
+    std::fs::write(&file, "max_num_tokens = 8").unwrap();
+    let config = ["--config", file.to_str().unwrap()];
+    let run = ["run", &fused, "--weights", FIXTURE, "--ids", "1"];
+    for command in [&["inspect", &fused][..], &["compile", &fused], &run] {
+        check(&error_of(&[command, &config].concat()), &["my.toml: max_num_tokens", "says 512"]);
+    }
+    // What the text says may be said, and how much memory there is the text does not say.
+    stdout_of(&["inspect", &fused, "--max-num-tokens", "512", "--memory-budget", "64MiB"]);
 }
 
 #[test]

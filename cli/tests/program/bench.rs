@@ -242,6 +242,51 @@ fn a_start_alone_counts_its_graphs() {
     assert!(report["start_without_load_s"].as_f64().unwrap() > 0.0);
 }
 
+/// Settings of a file go below the flags, and what the rows choose on top of both.
+#[test]
+fn a_file_configures_it_below_its_flags_and_what_the_rows_choose() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("my.toml");
+    let text = "strict = true\ntune = \"off\"\nmax_num_tokens = 256\nmax_num_rows = 64\n\
+                graph_mode = \"piecewise\"\ncapture_num_tokens = [1, 4]\nchecks.addresses = true";
+    std::fs::write(&path, text).unwrap();
+    let file = path.to_str().unwrap();
+    let shared = ["--config", file, "--check", "poison", "--memory-budget", "1GiB", "--no-cache"];
+    let flags = [&["--batch", "1,3", "--json"][..], &shared].concat();
+    let shown = stdout_of(&[&QUICK[..], &flags, &["--print-config"]].concat());
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    let of = |key: &str| (shown[key]["value"].clone(), shown[key]["source"].clone());
+    let pair = |value: Value, source: &str| (value, Value::from(source));
+    assert_eq!(of("strict"), pair(true.into(), file));
+    assert_eq!(of("checks.addresses"), pair(true.into(), file));
+    assert_eq!(of("tune"), pair("off".into(), file));
+    assert_eq!(of("checks.poison"), pair(true.into(), "--check"));
+    assert_eq!(of("memory_budget"), pair((1u64 << 30).into(), "--memory-budget"));
+    assert_eq!(of("cache.enabled"), pair(false.into(), "--no-cache"));
+    assert_eq!(of("max_num_seqs"), pair(3.into(), "set by the program"));
+    assert_eq!(of("tune_seconds"), pair(60.into(), "from what bench does"));
+    let report: Value = serde_json::from_str(&bench_alone(&flags)).unwrap();
+    let modes = report["modes"].as_array().unwrap();
+    assert_eq!((modes.len(), &modes[0]["mode"]), (1, &Value::from("piecewise")));
+    for (row, size) in modes[0]["rows"].as_array().unwrap().iter().zip([1, 3]) {
+        assert_eq!((&row["failures"], &row["size"]), (&serde_json::json!([]), &size.into()));
+    }
+    // A list of its own is measured as it is, strictly too.
+    let modes = ["--graph-mode", "none,full", "--batch", "1", "--config", file];
+    assert!(bench_alone(&modes).contains("full"));
+    let tight = ["--batch", "1", "--memory-budget", "1MiB"];
+    assert!(error_of(&[&QUICK[..], &tight].concat()).contains("memory_budget"));
+    let wrong = ["--batch", "1", "--config", "no/such.toml"];
+    assert!(error_of(&[&QUICK[..], &wrong].concat()).contains("no/such.toml"));
+    let stopped = ["--batch", "1", "--stop-after", "fuse"];
+    assert!(error_of(&[&QUICK[..], &stopped].concat()).contains("nothing to measure"));
+}
+
+/// Without the flags that choose a device.
+fn bench_alone(flags: &[&str]) -> String {
+    stdout_of(&[&QUICK[..], flags].concat())
+}
+
 #[test]
 fn what_can_not_be_measured_is_named() {
     let error = error_of(&["bench"]);

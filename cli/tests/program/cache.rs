@@ -122,7 +122,7 @@ fn entries_for_cuda_are_the_same_bytes_wherever_they_are_made() {
     if !has_nvrtc() {
         return;
     }
-    let target: &[&str] = &["--target", "cuda:sm_90a"];
+    let target: &[&str] = &["--device", "cuda:sm_90a"];
     let expected = filled(&Elsewhere { target, ..HERE }).unwrap();
     assert!(!expected.is_empty());
     let there = Elsewhere { target, ..THERE };
@@ -270,7 +270,7 @@ fn compile_says_what_it_can_not_do() {
         (&["compile", "--preset", "qwen3-8b", "--model", MODEL], "cannot be used with"),
         (&["compile", "--model", MODEL, "--no-cache"], "nothing to fill"),
         (&["compile", "--model", MODEL, "--cache-read-only"], "not to be changed"),
-        (&["compile", "--model", MODEL, "--target", "cuda:sm_x"], "sm_x"),
+        (&["compile", "--model", MODEL, "--device", "cuda:sm_x"], "sm_x"),
     ] {
         let error = error_of(args);
         assert!(error.contains(expected), "{args:?}: {error}");
@@ -312,7 +312,7 @@ fn a_second_compile_for_cuda_compiles_nothing_even_without_nvrtc() {
     }
     let cache = tempfile::tempdir().unwrap();
     let cache = cache.path();
-    let target = ["--target", "cuda:sm_90a"];
+    let target = ["--device", "cuda:sm_90a"];
     let cold = compile(cache, &target);
     assert!(cold["compiled"]["cubin"].as_u64().unwrap() > 0, "{cold}");
     assert!(cold["pieces_to_measure"].as_u64().unwrap() > 0, "{cold}");

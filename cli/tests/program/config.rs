@@ -287,7 +287,7 @@ fn every_flag_of_the_page_sets_its_key() {
             ("boolean", _) => None,
             // What is written again is checked.
             (_, "cache.remote_url") => Some("s3://bucket"),
-            (_, "target") => Some("cpu"),
+            (_, "device") => Some("cpu"),
             (_, "max_num_tokens") => Some("64"),
             (_, "cache.checksum_key_file" | "cache.dir") => Some("none/such"),
             (kind, _) if kind.contains("integer") || kind == "number" => Some("1"),

@@ -53,6 +53,34 @@ fn printed(command: &str, dir: &str) -> String {
     }
 }
 
+/// The commands whose help has a flag, as a sentence lists them.
+fn commands_with(flag: &str) -> String {
+    let said = |args: &[&str]| String::from_utf8(piecewise(args).stdout).unwrap();
+    let help = said(&["--help"]);
+    let commands = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let names = commands.lines().filter_map(|line| line.split_whitespace().next());
+    let has = |name: &&str| *name != "help" && said(&[name, "--help"]).contains(flag);
+    let names: Vec<_> = names.filter(has).map(|name| format!("`{name}`")).collect();
+    let (last, before) = names.split_last().unwrap();
+    format!("{} and {last}", before.join(", "))
+}
+
+#[test]
+fn documents_list_the_commands_that_have_a_flag() {
+    let page = |name: &str| std::fs::read_to_string(root().join(name)).unwrap();
+    let dumps = format!("`--dump-dir DIR` is a flag of {}.", commands_with("--dump-dir"));
+    assert!(page("docs/dumps.md").contains(&dumps), "docs/dumps.md must say: {dumps}");
+    let read = format!("{} read their settings in layers", commands_with("--print-config"));
+    let is_said = page("docs/configuration.md").replace('\n', " ").contains(&read);
+    assert!(is_said, "docs/configuration.md must say: {read}");
+}
+
+#[test]
+fn the_help_says_cuda_graph() {
+    let help = String::from_utf8(piecewise(&["--help"]).stdout).unwrap();
+    assert!(help.contains("CUDA graph"), "{help}");
+}
+
 #[test]
 fn commands_print_what_the_documents_show() {
     let mut checked = 0;

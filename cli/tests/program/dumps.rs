@@ -1,6 +1,6 @@
 //! Dumps are programs: what is printed after any pass can be read back, finished and run.
 
-use crate::support::cli::{error_of, piecewise, root, stdout_of};
+use crate::support::cli::{command, error_of, piecewise, root, stdout_of};
 use crate::support::models::MODELS;
 use crate::support::nvrtc::nvrtc;
 use piecewise::models::{Checkpoint, DecoderConfig, DecoderLimits, decoder};
@@ -243,6 +243,67 @@ fn filters_choose_passes_and_pieces() {
     assert!(error.contains("did you mean `fuse`?"), "{error}");
     let error = error_of(&[&inspect[..], &dir, &["--dump-pieces", "u9"]].concat());
     assert!(error.contains("no unique piece \"u9\""), "{error}");
+}
+
+/// Every command that plans, with nothing but a file that asks for a dump.
+#[test]
+fn a_file_that_asks_for_a_dump_gets_one_from_every_command() {
+    let encoder = "tests/fixtures/encoders/bert";
+    let model = ["--model", "examples/tiny-qwen3", "--max-num-tokens", "16"];
+    let bench = ["--model", "examples/tiny-qwen3", "--batch", "1", "--context", "16"];
+    // `compile` is the first, and makes the cache that is explained.
+    let (run, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let out = run.path().join("logits.safetensors");
+    let out = out.to_str().unwrap();
+    for args in [
+        [&["compile"][..], &model].concat(),
+        [&["cache", "explain"][..], &model].concat(),
+        [&["inspect"][..], &model].concat(),
+        [&["generate", "--prompt", "a", "--max-tokens", "1"][..], &model].concat(),
+        [&["logits", "--ids", "1,2", "--out", out][..], &model].concat(),
+        [&["bench", "--steps", "1", "--graph-mode", "none"][..], &bench].concat(),
+        vec!["embed", "--model", "tests/fixtures/encoders/sentence_folder", "--text", "a"],
+        vec!["inspect", "--model", encoder],
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let (dir, file) = (folder.path().join("dump"), folder.path().join("my.toml"));
+        let with = |text: String| {
+            std::fs::write(&file, text).unwrap();
+            let config = ["--config", file.to_str().unwrap()];
+            let output = command(cache.path()).args(&args).args(config).output().unwrap();
+            (output.status.success(), String::from_utf8(output.stderr).unwrap())
+        };
+        let (is_well, said) = with(format!("dump.dir = {dir:?}\ndump.passes = [\"fuse\"]"));
+        assert!(is_well, "{args:?}: {said}");
+        let found = files(&dir);
+        for name in ["plan.pw", "pieces/u0.pw", "kernels/u0/at-any.json"] {
+            assert!(found.contains_key(name), "{args:?}: no {name} in {:?}", found.keys());
+        }
+        assert!(found.keys().any(|name| name.ends_with("fuse.remarks.json")), "{args:?}");
+        let (is_well, said) = with(format!("dump.dir = {dir:?}\ndump.pieces = [\"u99\"]"));
+        assert!(!is_well && said.contains("no unique piece \"u99\""), "{args:?}: {said}");
+    }
+}
+
+/// What is explained stays as it is, whatever it takes to dump it.
+#[test]
+fn explaining_a_cache_with_a_dump_or_a_budget_changes_nothing_in_it() {
+    let (cache, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let model = ["--model", "examples/tiny-qwen3", "--max-num-tokens", "16"];
+    let run = |args: &[&str]| {
+        let output = command(cache.path()).args(args).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    run(&["compile", "--model", "examples/tiny-qwen3", "--max-num-tokens", "8"]);
+    let explain = [&["cache", "explain"][..], &model].concat();
+    let before = run(&explain);
+    let file = dir.path().join("my.toml");
+    std::fs::write(&file, format!("dump.dir = {:?}", dir.path())).unwrap();
+    let more = ["--memory-budget", "64MiB", "--config", file.to_str().unwrap()];
+    run(&[&explain[..], &more].concat());
+    assert!(dir.path().join("kernels").is_dir());
+    assert_eq!(run(&explain), before);
 }
 
 #[test]

@@ -58,6 +58,17 @@ fn every_prompt_has_the_images_where_it_says() {
 }
 
 #[test]
+fn the_plan_for_images_is_dumped_beside_the_decoders() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    let flags = ["--dump-dir", dir, "--dump-pieces", "u0"];
+    generate(&[&["--image", IMAGE, "--prompt", "one"][..], &flags].concat());
+    let plan = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    assert_ne!(plan("plan.pw"), plan("images/plan.pw"));
+    assert!(folder.path().join("images/kernels/u0").is_dir());
+}
+
+#[test]
 fn images_that_a_model_does_not_take_are_named() {
     let said = |model: &str, image: &str, prompt: &str| {
         error_of(&["generate", "--model", model, "--image", image, "--prompt", prompt])

@@ -1,7 +1,7 @@
 //! Each piece is planned and lowered at most once a start, whatever the command and its flags.
 
 use crate::support::cache::{MODEL, SETTINGS};
-use crate::support::cli::command;
+use crate::support::cli::{command, error_of};
 use std::collections::BTreeMap;
 
 type Counts = BTreeMap<String, usize>;
@@ -54,8 +54,12 @@ fn nothing_is_planned_or_lowered_twice() {
     let sizes = of_model(&["inspect", "--sizes"]);
     let compile = of_model(&["compile"]);
     let (budget, no_cache) = (["--memory-budget", "64MiB"], ["--no-cache"]);
+    let config = path("dumps.toml");
+    std::fs::write(&config, format!("dump.dir = {dump:?}")).unwrap();
+    let dumps_by_file = ["--config", &config];
+    let bench = ["bench", "--model", MODEL, "--batch", "1", "--context", "16", "--steps", "2"];
     let (dumps, html) = (["--dump-dir", &dump], ["--html", &page]);
-    let runs: [(&[&str], &[&[&str]]); 3] = [
+    let runs: [(&[&str], &[&[&str]]); 4] = [
         (
             &generate,
             &[
@@ -74,7 +78,18 @@ fn nothing_is_planned_or_lowered_twice() {
                 &[&no_cache[..], &budget, &html, &dumps].concat(),
             ],
         ),
-        (&compile, &[&[], &budget]),
+        (&compile, &[&[], &budget, &dumps_by_file, &[budget, dumps_by_file].concat()]),
+        (
+            &bench,
+            &[
+                &[],
+                &budget,
+                &no_cache,
+                &dumps,
+                &["--cache-dir", &cache],
+                &[&no_cache[..], &budget, &dumps].concat(),
+            ],
+        ),
     ];
     for (command, flags) in runs {
         for flags in flags {
@@ -92,13 +107,6 @@ fn nothing_is_planned_or_lowered_twice() {
         assert_planned_once(&passes, &args);
         assert!(pieces.values().all(|&n| n == 1), "{args:?}: {pieces:?}");
     }
-    let bench = ["bench", "--model", MODEL, "--batch", "1", "--context", "16", "--steps", "2"];
-    let cached = [&bench[..], &["--cache-dir", &cache]].concat();
-    for args in [&bench[..], &cached] {
-        let (passes, pieces) = counted(args);
-        assert_planned_once(&passes, args);
-        assert_lowered_once(&pieces, args);
-    }
     // Of its two forms the compiled one is made to be checked, and the launched one to run.
     for command in [&generate[..], &bench] {
         let args = [command, &["--level", "trace"]].concat();
@@ -109,4 +117,9 @@ fn nothing_is_planned_or_lowered_twice() {
         assert_planned_once(&passes, &args);
         assert_lowered_once(&pieces, &args);
     }
+    // It fills a cache, and has no flag of dumps.
+    let error = error_of(&[&compile[..], &no_cache].concat());
+    assert!(error.contains("there is nothing to fill"), "{error}");
+    let error = error_of(&[&compile[..], &dumps].concat());
+    assert!(error.contains("--dump-dir"), "{error}");
 }

@@ -155,6 +155,8 @@ fn what_an_encoder_s_server_can_t_have_is_named() {
         let expected = format!("{} is for models that write text", flags[0]);
         assert!(error.contains(&expected), "{error}");
     }
+    let dump = stdout_of(&[&bert[..], &["--dump-dir", "d", "--print-config"]].concat());
+    assert!(dump.contains("dump.dir = \"d\"  # --dump-dir"), "{dump}");
     let error = error_of(&[&bert[..], &["--stop-after", "split"]].concat());
     assert!(error.contains("--stop-after shows nothing") && error.contains("`inspect"), "{error}");
     let embed = ["embed", "--model", bert[2], "--text", "a", "--sampling-controls"];

@@ -26,6 +26,9 @@ pub enum ConfigError {
         /// The existing key that is most like it.
         nearest: &'static str,
     },
+    /// A key that is called something else now.
+    #[error("{from}: there is no key `{key}` any more; it is called `{now}`: write that instead")]
+    RenamedKey { from: Source, key: String, now: &'static str },
     /// A value that its key can't have.
     #[error("{from}: {key} can't be {value}: {reason}")]
     Value { from: Source, key: String, value: String, reason: String },

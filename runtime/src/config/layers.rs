@@ -126,6 +126,12 @@ impl ConfigLayers {
         self.file(&name, &text)
     }
 
+    /// What a file, a flag or the program set a key to, and which of them; tables' keys have none.
+    pub fn asked(&self, key: &str) -> Option<(&Value, &Source)> {
+        let source = self.sources.get(key).filter(|source| !matches!(source, Source::Derived(_)));
+        self.merged.get(key).zip(source)
+    }
+
     /// Whether a file, a flag or the program set a key.
     pub fn is_set(&self, key: &str) -> bool {
         self.sources.contains_key(key)
@@ -175,6 +181,9 @@ impl ConfigLayers {
 
     fn put(&mut self, key: &str, value: Value, from: Source) -> Result<(), ConfigError> {
         let Some(&known) = RuntimeConfig::KEYS.iter().find(|&&known| known == key) else {
+            if let Some(now) = renamed_key(key) {
+                return Err(ConfigError::RenamedKey { from, key: key.to_owned(), now });
+            }
             let (key, nearest) = (key.to_owned(), nearest_key(key));
             return Err(ConfigError::UnknownKey { from, key, nearest });
         };
@@ -268,6 +277,11 @@ fn nested(key: &str, value: Value) -> Table {
 /// What a value is called that had another name once.
 fn renamed(key: &str, value: &Value) -> Option<&'static str> {
     (key == "on_capture_failure" && value.as_str() == Some("eager")).then_some("launch")
+}
+
+/// What a key is called that had another name once.
+fn renamed_key(key: &str) -> Option<&'static str> {
+    (key == "target").then_some("device")
 }
 
 fn nearest_key(key: &str) -> &'static str {

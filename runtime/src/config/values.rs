@@ -127,8 +127,10 @@ pub struct RuntimeConfig {
     pub dump: DumpConfig,
     /// The compile cache.
     pub cache: CacheConfig,
-    /// What is compiled for: `cpu`, or `cuda:sm_90a`.
-    pub target: String,
+    /// Where it runs: `cpu`, `cuda` (the first CUDA device), `cuda:N` (that of this number), or `auto`
+    /// (the first CUDA device where models run on it, else the processor). What is only planned, compiled
+    /// or inspected needs no device and takes an architecture too, such as `cuda:sm_90a`.
+    pub device: String,
     /// Of activations; unset is the checkpoint's.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "super::schema::float_types")]
@@ -293,7 +295,7 @@ impl Default for RuntimeConfig {
             stats_interval_seconds: None,
             dump: DumpConfig::default(),
             cache: CacheConfig::default(),
-            target: "cpu".to_owned(),
+            device: "cpu".to_owned(),
             dtype: None,
         }
     }
@@ -366,7 +368,7 @@ impl RuntimeConfig {
         "cache.remote_write",
         "cache.remote_trusted",
         "cache.remote_timeout_ms",
-        "target",
+        "device",
         "dtype",
     ];
 }

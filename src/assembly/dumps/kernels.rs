@@ -1,8 +1,9 @@
 //! The kernels of each unique piece at each size: launches as JSON, images as their sources.
 
+use super::super::launches::{OperandRow, PieceView, SizeRow};
+use super::super::{AssemblyError, LoweredUnique, Planned};
+use super::DumpError;
 use super::files::{DumpFolder, file_name};
-use crate::plan_view::{OperandRow, PieceView, SizeRow};
-use piecewise::assembly::{LoweredUnique, Planned};
 use piecewise_backend::artifact::{Artifact, Digest, PieceSize};
 use piecewise_ir::entity::UniquePieceId;
 use piecewise_ir::module::Stitch;
@@ -24,7 +25,7 @@ impl Pieces<'_> {
         &self,
         folder: &DumpFolder,
         chosen: &[UniquePieceId],
-    ) -> anyhow::Result<()> {
+    ) -> Result<(), AssemblyError> {
         let bounds = self.planned.symbols().bounds();
         let compiler = self.planned.compiler()?;
         let mut images: BTreeMap<Digest, &[u8]> = BTreeMap::new();
@@ -43,8 +44,11 @@ impl Pieces<'_> {
             for piece in pieces {
                 let artifact = piece.artifact;
                 let at = size_name(artifact.size);
-                let file = AtSize { operands: view.operand_rows(), size: view.size_row(piece)? };
-                let text = serde_json::to_string_pretty(&file)?;
+                let file = AtSize {
+                    operands: view.operand_rows(),
+                    size: view.size_row(piece).map_err(unwritten)?,
+                };
+                let text = serde_json::to_string_pretty(&file).map_err(unwritten)?;
                 folder.write(&format!("kernels/{unique}/at-{at}.json"), &(text + "\n"))?;
                 images.extend(artifact.images.iter().map(|(d, bytes)| (*d, bytes.as_slice())));
             }
@@ -57,7 +61,7 @@ impl Pieces<'_> {
             let stem = format!("kernels/images/{}-{}", short(digest), file_name(&listing.name));
             folder.write(&format!("{stem}.{}", listing.language), &listing.text)?;
             if !listing.recipe.is_null() {
-                let recipe = serde_json::to_string_pretty(&listing.recipe)?;
+                let recipe = serde_json::to_string_pretty(&listing.recipe).map_err(unwritten)?;
                 folder.write(&format!("{stem}.recipe.json"), &(recipe + "\n"))?;
             }
         }
@@ -79,6 +83,10 @@ impl Pieces<'_> {
         let exact = artifacts.clone().find(|artifact| artifact.size == size);
         exact.or_else(|| artifacts.find(|a| matches!(a.size, PieceSize::General(_))))
     }
+}
+
+fn unwritten(error: serde_json::Error) -> DumpError {
+    DumpError::Json(error.to_string())
 }
 
 /// A piece at a size, as a file.

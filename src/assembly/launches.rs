@@ -1,8 +1,7 @@
 //! What a compiler made of a piece: its launches at each size, with names and bytes.
 
-use piecewise::assembly::LoweredPiece;
+use super::LoweredPiece;
 use piecewise_backend::artifact::{Access, ArgRef, Artifact, Digest, Launch, Part, PieceSize, Way};
-use piecewise_backend::compiler::Compiler;
 use piecewise_ir::entity::{Entity, Value};
 use piecewise_ir::graph::ValueDef;
 use piecewise_ir::module::UniquePiece;
@@ -11,7 +10,7 @@ use serde::Serialize;
 
 /// An operand of a unique piece.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct OperandRow {
+pub struct OperandRow {
     /// Its name in the piece's text.
     pub name: String,
     /// What it is to the piece.
@@ -22,7 +21,8 @@ pub(crate) struct OperandRow {
 
 /// One kernel or library call of a lowered piece.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct LaunchRow {
+pub struct LaunchRow {
+    /// What the compiler calls it.
     pub name: String,
     /// The digest of its image.
     pub image: String,
@@ -30,7 +30,9 @@ pub(crate) struct LaunchRow {
     pub grid: [u32; 3],
     /// Names of operands; `scratch` has its offset and bytes.
     pub operands: Vec<String>,
+    /// Whether it can be captured, as it declares.
     pub capture: String,
+    /// What it reads and writes.
     #[serde(flatten)]
     pub bytes: BytesMoved,
 }
@@ -38,10 +40,12 @@ pub(crate) struct LaunchRow {
 /// Bytes of the operands that a launch reads and writes, whole: a gather reads less. States are
 /// left out, for what is touched of them depends on the step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub(crate) struct BytesMoved {
+pub struct BytesMoved {
+    /// Of operands that are loaded, weights among them.
     pub bytes_read: u64,
     /// Of `bytes_read`, what weights are.
     pub weight_bytes: u64,
+    /// Of operands that are stored or changed in place.
     pub bytes_written: u64,
 }
 
@@ -55,16 +59,20 @@ impl std::ops::AddAssign for BytesMoved {
 
 /// A piece at a size.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct SizeRow {
+pub struct SizeRow {
+    /// The most rows that it serves.
     pub rows: u64,
     /// Whether it serves every size up to `rows`.
     pub general: bool,
     /// Tokens of each sequence, where it serves batches of that alone.
     pub query_length: Option<u64>,
+    /// Of the artifact.
     pub digest: String,
+    /// Of its entry in the compile cache.
     pub cache_key: String,
     /// Bytes that the launches of the piece need at most.
     pub scratch: u64,
+    /// Of all its launches together.
     #[serde(flatten)]
     pub bytes: BytesMoved,
     /// Those of the first ways, which are taken where nothing was measured.
@@ -75,7 +83,8 @@ pub(crate) struct SizeRow {
 
 /// A way to compute a part of a piece, of which the fastest is taken where they are measured.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct WayRow {
+pub struct WayRow {
+    /// What tells it from the others of its part.
     pub name: String,
     /// Bytes that its launches share.
     pub scratch: u64,
@@ -83,51 +92,9 @@ pub(crate) struct WayRow {
     pub images: Vec<String>,
 }
 
-/// A kernel.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct ImageRow {
-    pub digest: String,
-    pub name: String,
-    pub kind: &'static str,
-    /// How the text is written, as the ending of a file.
-    pub language: &'static str,
-    pub text: String,
-    /// How it is launched; `null` where nothing but its arguments is needed.
-    pub recipe: serde_json::Value,
-    /// Whether it may start before the launch ahead of it ends.
-    pub programmatic: bool,
-}
-
-impl ImageRow {
-    /// The image of this digest in an artifact, as its compiler lists it.
-    pub(super) fn of(compiler: &dyn Compiler, artifact: &Artifact, digest: Digest) -> Self {
-        let listing = artifact.image(digest).and_then(|bytes| compiler.listing(bytes));
-        let digest = digest.to_string();
-        match listing {
-            Some(listing) => Self {
-                digest,
-                name: listing.name,
-                kind: listing.kind,
-                language: listing.language,
-                text: listing.text,
-                recipe: listing.recipe,
-                programmatic: listing.programmatic,
-            },
-            None => Self {
-                digest,
-                name: "image".to_owned(),
-                kind: "kernel",
-                language: "txt",
-                text: String::new(),
-                recipe: serde_json::Value::Null,
-                programmatic: false,
-            },
-        }
-    }
-}
-
 /// A unique piece whose launches are shown.
-pub(crate) struct PieceView<'a> {
+#[derive(Debug)]
+pub struct PieceView<'a> {
     piece: &'a UniquePiece,
     operands: Vec<Value>,
     names: Vec<Option<String>>,
@@ -136,13 +103,14 @@ pub(crate) struct PieceView<'a> {
 }
 
 impl<'a> PieceView<'a> {
-    pub(crate) fn new(piece: &'a UniquePiece, bounds: &'a [u64]) -> Self {
+    /// Looks at a piece where each symbol has its bound.
+    pub fn new(piece: &'a UniquePiece, bounds: &'a [u64]) -> Self {
         let names = value_names(&piece.graph);
         Self { piece, operands: piece.operands(), names, bounds }
     }
 
     /// The operands by position.
-    pub(crate) fn operand_rows(&self) -> Vec<OperandRow> {
+    pub fn operand_rows(&self) -> Vec<OperandRow> {
         let graph = &self.piece.graph;
         let row = |&value: &Value| OperandRow {
             name: self.name(value),
@@ -159,7 +127,10 @@ impl<'a> PieceView<'a> {
     }
 
     /// The piece as it was lowered for a size.
-    pub(crate) fn size_row(&self, piece: &LoweredPiece<'_>) -> anyhow::Result<SizeRow> {
+    ///
+    /// # Errors
+    /// When the artifact can't be written as JSON, by which its digest is made.
+    pub fn size_row(&self, piece: &LoweredPiece<'_>) -> Result<SizeRow, serde_json::Error> {
         let artifact = piece.artifact;
         let general = matches!(artifact.size, PieceSize::General(_));
         let launches = self.launch_rows(artifact);

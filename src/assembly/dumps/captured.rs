@@ -1,5 +1,6 @@
 //! What each captured graph launches, in order, for graphviz; known without a device.
 
+use super::super::AssemblyError;
 use super::dot::{Edge, Vertex, picture};
 use super::files::DumpFolder;
 use super::kernels::{Pieces, short};
@@ -18,7 +19,7 @@ pub(super) fn write(
     folder: &DumpFolder,
     pieces: &Pieces<'_>,
     chosen: &[UniquePieceId],
-) -> anyhow::Result<()> {
+) -> Result<(), AssemblyError> {
     let symbols = pieces.planned.symbols();
     let stitch = pieces.stitch;
     let compiler = pieces.planned.compiler()?;

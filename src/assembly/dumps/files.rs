@@ -1,6 +1,6 @@
 //! The folder of a dump.
 
-use anyhow::Context;
+use super::DumpError;
 use std::path::{Path, PathBuf};
 
 /// A folder whose files are written by relative path, with the folders they are in.
@@ -9,19 +9,19 @@ pub(super) struct DumpFolder {
 }
 
 impl DumpFolder {
-    pub(super) fn new(root: &Path) -> anyhow::Result<Self> {
-        std::fs::create_dir_all(root)
-            .with_context(|| format!("can't make the dump folder {}", root.display()))?;
+    pub(super) fn new(root: &Path) -> Result<Self, DumpError> {
+        let failed = |source| DumpError::Write { path: root.to_owned(), source };
+        std::fs::create_dir_all(root).map_err(failed)?;
         Ok(Self { root: root.to_owned() })
     }
 
     /// Writes a file, over one of the same name.
-    pub(super) fn write(&self, name: &str, contents: &str) -> anyhow::Result<()> {
+    pub(super) fn write(&self, name: &str, contents: &str) -> Result<(), DumpError> {
         let path = self.root.join(name);
         let parent = path.parent().unwrap_or(&self.root);
         std::fs::create_dir_all(parent)
             .and_then(|()| std::fs::write(&path, contents))
-            .with_context(|| format!("can't write the dump {}", path.display()))
+            .map_err(|source| DumpError::Write { path, source })
     }
 }
 
