@@ -65,7 +65,7 @@ fn a_number_takes_the_dtype_of_the_tensor_beside_it() {
     for constant in ["f32 2", "f32 1", "i32 0", "f32 0.5", "i32 7"] {
         let (dtype, value) = constant.split_once(' ').unwrap();
         let is_there =
-            |line: &str| line.contains(dtype) && line.contains(&format!("literal {value}"));
+            |line: &str| line.contains(dtype) && line.contains(&format!("literal [{value}"));
         assert!(text.lines().any(is_there), "{constant} in {text}");
     }
 }

@@ -6,7 +6,7 @@ use piecewise_kernels::op::InputConflict;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FillError {
-    /// One input.
+    /// What an op gives for an input of its own does not fit it.
     #[error("input %{input} of `{op}` can't be filled: {reason}")]
     Input {
         /// The op that declared the input.
