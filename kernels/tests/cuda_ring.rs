@@ -11,11 +11,11 @@ use piecewise_kernels::cuda::{
 fn kernel(
     rows: usize,
     after: After,
-    dtype: DType,
+    [dtype, to]: [DType; 2],
     [depth, columns]: [u64; 2],
     form: RingForm,
 ) -> LaunchRecipe {
-    let spec = linear([dtype; 3], depth, columns);
+    let spec = linear([dtype, dtype, to], depth, columns);
     if after == After::Nothing {
         return spec.ring_kernel(rows as u64, None, None, form).unwrap();
     }
@@ -29,14 +29,19 @@ fn kernel(
 fn products_through_a_ring_compile_for_hopper_and_are_one_kernel_for_all_shapes() {
     let Some(nvrtc) = Nvrtc::find() else { return };
     for rows in [8, 16, 24, 32, 48, 64, 96, 128] {
-        for (after, dtype) in [(After::Nothing, F16), (After::Sum, BF16), (After::Gate, BF16)] {
+        for (after, types) in [
+            (After::Nothing, [F16; 2]),
+            (After::Nothing, [BF16, F32]),
+            (After::Sum, [BF16; 2]),
+            (After::Gate, [BF16; 2]),
+        ] {
             let form =
                 if rows % 16 == 0 { RingForm::Whole } else { RingForm::Half { longer: false } };
-            let recipe = kernel(rows, after, dtype, [1024, 4096], form);
+            let recipe = kernel(rows, after, types, [1024, 4096], form);
             recipe.check(4, 0).unwrap();
             let made = nvrtc.compile(&recipe.source, PRELUDE, "sm_90a", &recipe.options);
             assert_eq!(made.err(), None, "{}", recipe.source);
-            let other = kernel(rows - 7, after, dtype, [3072, 24_576], form);
+            let other = kernel(rows - 7, after, types, [3072, 24_576], form);
             if rows <= 32 {
                 assert_eq!(recipe.grid_at(&[rows as u64], 132), Ok([132, 1, 1]));
                 assert_eq!(other.source, recipe.source);
@@ -48,7 +53,7 @@ fn products_through_a_ring_compile_for_hopper_and_are_one_kernel_for_all_shapes(
         spec.ring_kernel(rows, None, None, RingForm::Half { longer: false }).is_err()
     };
     assert!(refuses(bf16.clone(), 0) && refuses(bf16, RING_ROWS + 1));
-    assert!(refuses(linear([BF16, BF16, F32], 1024, 4096), 8));
+    assert!(refuses(linear([BF16, BF16, F16], 1024, 4096), 8));
     assert!(refuses(linear([BF16; 3], 1032, 4096), 8));
 }
 
@@ -87,17 +92,18 @@ fn rings_of_every_shape_hold_what_the_product_is() {
     ];
     for (at, (after, dtype, columns, real, size, depth)) in cases.into_iter().enumerate() {
         let [k, n] = [depth, columns].map(|n| n as u64);
-        let mut forms = linear([dtype; 3], k, n).ring_forms(size as u64, at % 2 == 1);
+        let to = if after == After::Nothing && at % 2 == 0 { F32 } else { dtype };
+        let mut forms = linear([dtype, dtype, to], k, n).ring_forms(size as u64, at % 2 == 1);
         // The first of every case, and each of the others in some.
         let other = at % forms.len();
         forms = if other > 0 { vec![forms[0], forms[other]] } else { vec![forms[0]] };
         for form in forms {
-            let recipe = kernel(size, after, dtype, [k, n], form);
+            let recipe = kernel(size, after, [dtype, to], [k, n], form);
             let shape = Shape { columns, real, size, depth };
             hold_product(
                 &format!("ring_{at}_{form:?}"),
                 recipe,
-                (after, dtype),
+                (after, [dtype, to]),
                 shape,
                 3e-2,
                 &mut r,

@@ -174,7 +174,14 @@ fn tiles_of_every_height_hold_what_the_product_is() {
         let recipe = alone(kernel(after, dtype, DEPTH as u64, columns as u64));
         for (name, recipe) in [("between", recipe.clone()), ("beside", finished_beside(recipe))] {
             let shape = Shape { columns, real, size, depth: DEPTH };
-            hold_product(&format!("tile_{name}_{at}"), recipe, (after, dtype), shape, 2e-2, &mut r);
+            hold_product(
+                &format!("tile_{name}_{at}"),
+                recipe,
+                (after, [dtype; 2]),
+                shape,
+                2e-2,
+                &mut r,
+            );
         }
     }
 }
@@ -199,7 +206,7 @@ fn neighbours_copy_for_each_other() {
         for (name, recipe) in [("between", recipe.clone()), ("beside", finished_beside(recipe))] {
             let shape = Shape { columns, real, size, depth: DEPTH };
             let name = format!("tile_neighbours_{name}_{at}");
-            hold_product(&name, recipe, (after, dtype), shape, 2e-2, &mut r);
+            hold_product(&name, recipe, (after, [dtype; 2]), shape, 2e-2, &mut r);
         }
     }
 }
@@ -217,7 +224,7 @@ pub(crate) struct Shape {
 pub(crate) fn hold_product(
     name: &str,
     recipe: LaunchRecipe,
-    (after, dtype): (After, DType),
+    (after, [dtype, to]): (After, [DType; 2]),
     Shape { columns, real, size, depth }: Shape,
     tolerance: f64,
     r: &mut Rng,
@@ -232,7 +239,7 @@ pub(crate) fn hold_product(
     };
     let results = if after == After::Biases { 2 } else { 1 };
     args.extend(beside.iter().cloned());
-    args.extend(vec![vec![0x5a; size * made * 2]; results]);
+    args.extend(vec![vec![0x5a; size * made * to.size()]; results]);
     // Padding that would spoil every sum.
     args[0][real * depth * 2..].fill(0xff);
     let [x, w] = [0, 1].map(|i| floats(dtype, &args[i]));
@@ -247,12 +254,12 @@ pub(crate) fn hold_product(
     };
     let got = emulate(name, &case);
     let product = |m: usize, n: usize| -> f64 {
-        dtype.round((0..depth).map(|k| x[m * depth + k] * w[n * depth + k]).sum())
+        to.round((0..depth).map(|k| x[m * depth + k] * w[n * depth + k]).sum())
     };
     for result in 0..results {
         let got = &got[first + result];
-        assert!(got[real * made * 2..].iter().all(|&b| b == 0x5a), "{name} wrote padding");
-        for (i, found) in floats(dtype, &got[..real * made * 2]).into_iter().enumerate() {
+        assert!(got[real * made * to.size()..].iter().all(|&b| b == 0x5a), "{name} wrote padding");
+        for (i, found) in floats(to, &got[..real * made * to.size()]).into_iter().enumerate() {
             let (m, n) = (i / made, i % made);
             let a = product(m, n + result * made);
             let due = match after {

@@ -11,3 +11,12 @@ struct Place {
   }
   DEVICE u64 at(u32 row) const { return (u64)row * width + column; }
 };
+
+// Eight neighbouring sums of a row as the product has them.
+template <class T> DEVICE void round_eight(Pack<T, 8>& to, const float (&sum)[8]) {
+  *(Bytes16*)to.at = Bytes16{pair_of<T>(sum[0], sum[1]), pair_of<T>(sum[2], sum[3]), pair_of<T>(sum[4], sum[5]), pair_of<T>(sum[6], sum[7])};
+}
+DEVICE void round_eight(Pack<float, 8>& to, const float (&sum)[8]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) to.at[i] = sum[i];
+}

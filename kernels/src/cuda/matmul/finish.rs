@@ -88,7 +88,7 @@ impl Parts {
              DEVICE Result* result_of({typed}, u32 part) {{ return {chosen}; }}\n\
              DEVICE void load_columns({typed}, u32 part, u32 column, Columns& columns) {{\n{load_columns}}}\n\
              DEVICE void load_beside({typed}, u64 at, Beside& beside) {{\n{load_beside}}}\n\
-             DEVICE Pack<Result, {LANE}> finish(u32 part, const Bytes16& first, const Bytes16& second, \
+             DEVICE Pack<Result, {LANE}> finish(u32 part, const Pack<Y, {LANE}>& first, const Pack<Y, {LANE}>& second, \
              const Columns& columns, const Beside& beside) {{\n  Pack<Result, {LANE}> r;\n{body}  return r;\n}}\n\n",
             typed = typed.join(", "),
             names = names.join(", "),
@@ -104,7 +104,7 @@ impl Parts {
 impl Finish {
     /// The product as it is.
     pub(super) fn store(dtype: DType) -> Self {
-        let body = "  *(Bytes16*)r.at = first;\n".to_owned();
+        let body = "  r = first;\n".to_owned();
         let text = Parts { body, ..Parts::default() }.text(1, dtype);
         Self { text, paired: false, operands: 0, results: 1, stores: true, dtype }
     }
@@ -147,14 +147,12 @@ impl Finish {
                 if elements(ty)? != columns || mode != ParamMode::Row {
                     return refused("that sees the product otherwise than by rows");
                 }
-                let (pack, _) = pack(ty.dtype);
-                let _ = writeln!(parts.body, "  {pack} p0;\n  *(Bytes16*)p0.at = first;");
-                if paired {
-                    let _ = writeln!(parts.body, "  {pack} p1;\n  *(Bytes16*)p1.at = second;");
-                }
                 let whole = paired || parted;
-                let element =
-                    if whole { Element::Row } else { Element::Text("widen(p0.at[i])".to_owned()) };
+                let element = if whole {
+                    Element::Row
+                } else {
+                    Element::Text("widen(first.at[i])".to_owned())
+                };
                 inputs.insert(value, element);
                 continue;
             }
@@ -336,8 +334,8 @@ impl Emitter<'_> {
                 if !self.paired && half != self.part as u64 {
                     return refused("with a result that needs another part of a row");
                 }
-                let half = if self.paired { half } else { 0 };
-                self.seen.insert(result, Element::Text(format!("widen(p{half}.at[i])")));
+                let eight = if self.paired && half == 1 { "second" } else { "first" };
+                self.seen.insert(result, Element::Text(format!("widen({eight}.at[i])")));
                 return Ok(());
             }
             Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select | Op::Cast => {}
@@ -408,7 +406,7 @@ mod tests {
         let made = Finish::of(&region(&[128], gate), 0, 128).unwrap();
         assert!(made.paired);
         assert_eq!(made.arguments(), 1);
-        holds(&made, &["expf(widen(p0.at[i]))", "* widen(p1.at[i])", "narrow(r.at[i], v"]);
+        holds(&made, &["expf(widen(first.at[i]))", "* widen(second.at[i])", "narrow(r.at[i], v"]);
     }
 
     #[test]
@@ -420,7 +418,7 @@ mod tests {
         let made = Finish::of(&region(&[64, 64], add), 1, 64).unwrap();
         assert!(!made.paired);
         assert_eq!(made.arguments(), 2);
-        let sum = "round_bf16(widen(beside.o0.at[i]) + widen(p0.at[i]))";
+        let sum = "round_bf16(widen(beside.o0.at[i]) + widen(first.at[i]))";
         holds(&made, &["load<16>(beside.o0, f0 + at)", sum, "narrow(r.at[i], v"]);
     }
 

@@ -106,11 +106,13 @@ DEVICE void add_sums(const Problem& p, const float (&sum)[M / 2], u32 rows) {
   }
 }
 
-// Sums of eight neighbouring columns of a row, rounded.
-DEVICE Bytes16 eight_sums(u32 from) {
+DEVICE Pack<Y, 8> eight_sums(u32 from) {
   const Bytes16 a = load_shared(from), b = load_shared(from + 16);
   auto f = [](u32 x) { return __uint_as_float(x); };
-  return Bytes16{pair_of<Y>(f(a.x), f(a.y)), pair_of<Y>(f(a.z), f(a.w)), pair_of<Y>(f(b.x), f(b.y)), pair_of<Y>(f(b.z), f(b.w))};
+  const float sum[8] = {f(a.x), f(a.y), f(a.z), f(a.w), f(b.x), f(b.y), f(b.z), f(b.w)};
+  Pack<Y, 8> rounded;
+  round_eight(rounded, sum);
+  return rounded;
 }
 
 DEVICE void finish_rows(const Problem& p, u32 rows, FINISH_PARAMS) {
@@ -125,7 +127,7 @@ DEVICE void finish_rows(const Problem& p, u32 rows, FINISH_PARAMS) {
     load_columns(FINISH_ARGS, place.part, place.column, columns);
     load_beside(FINISH_ARGS, at, beside);
     const u32 from = rows + (row * STRIDE + eight * 8) * 4;
-    const Bytes16 first = eight_sums(from), second = PAIRED ? eight_sums(from + SPAN * 4) : first;
+    const Pack<Y, 8> first = eight_sums(from), second = PAIRED ? eight_sums(from + SPAN * 4) : first;
     store<16>(result_of(FINISH_ARGS, place.part) + at, finish(place.part, first, second, columns, beside));
   }
 }

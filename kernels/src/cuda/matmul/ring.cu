@@ -102,8 +102,7 @@ DEVICE void fill_ring(const Problem& p, const TensorMap* x, const TensorMap& w8,
   }
 }
 
-// Sums of eight neighbouring columns of a row, rounded.
-DEVICE Bytes16 eight_sums(const float* from) {
+DEVICE Pack<Y, 8> eight_sums(const float* from) {
   float sum[8];
 #pragma unroll
   for (int k = 0; k < K_WARPS; ++k) {
@@ -112,7 +111,9 @@ DEVICE Bytes16 eight_sums(const float* from) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum[i] = k == 0 ? part.at[i] : sum[i] + part.at[i];
   }
-  return Bytes16{pair_of<Y>(sum[0], sum[1]), pair_of<Y>(sum[2], sum[3]), pair_of<Y>(sum[4], sum[5]), pair_of<Y>(sum[6], sum[7])};
+  Pack<Y, 8> rounded;
+  round_eight(rounded, sum);
+  return rounded;
 }
 
 DEVICE void multiply_slices(const Problem& p, const Bytes16* ring, float* parts, const Bytes16* made, FINISH_PARAMS) {
@@ -191,7 +192,7 @@ DEVICE void multiply_slices(const Problem& p, const Bytes16* ring, float* parts,
       load_columns(FINISH_ARGS, place.part, place.column, columns);
       load_beside(FINISH_ARGS, at, beside);
       const float* const from = parts + m * STRIDE + unit * (8 * HALVES);
-      const Bytes16 first = eight_sums(from), second = PAIRED ? eight_sums(from + 8) : first;
+      const Pack<Y, 8> first = eight_sums(from), second = PAIRED ? eight_sums(from + 8) : first;
       store<16>(result_of(FINISH_ARGS, place.part) + at, finish(place.part, first, second, columns, beside));
     }
   }

@@ -5,6 +5,7 @@ use crate::cuda::recipe::{GridAxis, LaunchRecipe, Param, TensorBoxes};
 use crate::cuda::region::{AbsorbedBefore, RowsOfBlock};
 use crate::cuda::text::defines;
 use crate::lower::LowerError;
+use piecewise_ir::dtype::DType;
 
 /// The most rows that the kernel takes.
 pub const RING_ROWS: u64 = 128;
@@ -131,11 +132,12 @@ struct Left {
 }
 
 impl MatMulSpec {
-    /// Whether [`Self::ring_kernel`] takes it: as [`Self::multiplies_in_tiles`] says, for up to
-    /// [`RING_ROWS`] rows of a multiple of 128 bytes.
+    /// Whether [`Self::ring_kernel`] takes it: as [`Self::multiplies_in_tiles`] says, or with sums of
+    /// `f32` as they are, for up to [`RING_ROWS`] rows of a multiple of 128 bytes.
     pub fn multiplies_in_a_ring(&self, rows: u64) -> bool {
         (1..=RING_ROWS).contains(&rows)
-            && self.multiplies_in_tiles()
+            && self.is_read_in_boxes()
+            && [self.types[0], DType::F32].contains(&self.types[2])
             && self.depth.is_multiple_of(64)
     }
 

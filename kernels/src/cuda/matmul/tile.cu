@@ -152,6 +152,12 @@ DEVICE void stage_rows(u32 to, const float* sum, u32 rows) {
   }
 }
 
+DEVICE Pack<Y, 8> eight_at(u32 from) {
+  Pack<Y, 8> eight;
+  *(Bytes16*)eight.at = load_shared(from);
+  return eight;
+}
+
 // Rows from this one on that there are.
 DEVICE u32 rows_from(const Problem& p, u32 row) { return p.real - min(p.real, row); }
 
@@ -183,8 +189,7 @@ DEVICE void finish_half(const Problem& p, u32 half, u32 row, u32 column, u32 thr
       const u32 r = line + i * AT_ONCE;
       if (!there(i) || (STORES && r < boxed)) continue;
       const u32 at = chunk_at(staged, r, chunk);
-      const Bytes16 first = load_shared(at);
-      const Bytes16 second = PAIRED ? load_shared(at + p.apart) : first;
+      const Pack<Y, 8> first = eight_at(at), second = PAIRED ? eight_at(at + p.apart) : first;
       const Pack<Result, 8> of_it = finish(place.part, first, second, columns, beside[i]);
       if (r < boxed) store_shared(at, *(const Bytes16*)of_it.at);
       else store<16>(result_of(FINISH_ARGS, place.part) + place.at(row + down + r), of_it);

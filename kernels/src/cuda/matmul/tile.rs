@@ -30,9 +30,14 @@ impl MatMulSpec {
     /// Whether [`Self::tile_kernel`] takes it: x, w and y are of one 16-bit dtype, w is a weight
     /// `[n, k]`, and rows of all three are a multiple of 16 bytes.
     pub fn multiplies_in_tiles(&self) -> bool {
-        let [x, w, y] = self.types;
+        self.types[2] == self.types[0] && self.is_read_in_boxes()
+    }
+
+    /// Whether x and w are of one 16-bit dtype, w is a weight `[n, k]`, and rows of all three are a
+    /// multiple of 16 bytes.
+    pub(super) fn is_read_in_boxes(&self) -> bool {
+        let [x, w, _] = self.types;
         x == w
-            && w == y
             && matches!(x, DType::BF16 | DType::F16)
             && self.of_weight
             && self.column_major
