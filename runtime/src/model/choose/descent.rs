@@ -1,6 +1,8 @@
 //! The descent in a captured step: each other way of each part is tried in all its uses, and the step
 //! captured and replayed beside the best so far.
 
+mod single_ways;
+
 use super::Place;
 use super::record::{Record, TrialRecord};
 use super::rounds::{SCREENING, compare, deciding, noise};
@@ -115,7 +117,7 @@ impl<'m, D: Device> Descent<'m, D> {
             }
             self.descend_in(place)?;
         }
-        Ok(())
+        self.try_single_ways(has_time)
     }
 
     fn artifact(&self, (unique, i): Place) -> &Artifact {
@@ -203,12 +205,13 @@ impl<'m, D: Device> Descent<'m, D> {
         choice: &Choice,
         least: f64,
     ) -> Result<Option<f64>, ModelError> {
-        let Some(mut trial) = self.trial(place, choice, false, least)? else { return Ok(None) };
+        let candidate = [(place, choice.clone())];
+        let Some(mut trial) = self.trial(&candidate, false, least)? else { return Ok(None) };
         if trial.ratio <= least * (1.0 + NEAR) {
             self.try_algorithms(place, choice, &mut trial)?;
         }
         let ratio = trial.ratio;
-        self.settle(place, choice, trial)?;
+        self.settle(&candidate, trial)?;
         Ok(Some(ratio))
     }
 
@@ -218,16 +221,17 @@ impl<'m, D: Device> Descent<'m, D> {
         if !ways.iter().any(|way| way.uses_library) {
             return Ok(());
         }
-        let Some(mut trial) = self.trial(place, choice, false, 1.0)? else { return Ok(()) };
+        let candidate = [(place, choice.clone())];
+        let Some(mut trial) = self.trial(&candidate, false, 1.0)? else { return Ok(()) };
         trial.ratio = 1.0;
         self.try_algorithms(place, choice, &mut trial)?;
-        self.settle(place, choice, trial)
+        self.settle(&candidate, trial)
     }
 
     /// Keeps a trial that is clearly faster than the best, and gives up any other.
-    fn settle(&mut self, place: Place, choice: &Choice, trial: Trial<D>) -> Result<(), ModelError> {
+    fn settle(&mut self, candidate: &[(Place, Choice)], trial: Trial<D>) -> Result<(), ModelError> {
         match trial.ratio < 1.0 - self.noise {
-            true => self.commit(place, choice, trial),
+            true => self.commit(candidate, trial),
             false => self.give_up(trial),
         }
     }
@@ -256,7 +260,7 @@ impl<'m, D: Device> Descent<'m, D> {
                 if !self.prefer(&product.product, algorithm)? {
                     continue;
                 }
-                let next = self.trial(place, choice, true, trial.ratio)?;
+                let next = self.trial(&[(place, choice.clone())], true, trial.ratio)?;
                 match next.filter(|next| next.ratio < trial.ratio * (1.0 - self.noise)) {
                     Some(next) => {
                         let algorithms = std::mem::take(&mut trial.algorithms);
@@ -280,17 +284,21 @@ impl<'m, D: Device> Descent<'m, D> {
         Ok(passed_over(preferred, "an algorithm")?.unwrap_or(false))
     }
 
-    /// Binds a choice in all uses, captures the step and times it beside the best.
+    /// Binds a choice of each of some artifacts in all uses, captures the step and times it beside the
+    /// best.
     fn trial(
         &mut self,
-        place: Place,
-        choice: &Choice,
+        candidate: &[(Place, Choice)],
         algorithm: bool,
         least: f64,
     ) -> Result<Option<Trial<D>>, ModelError> {
-        let Some(programs) = self.bind(place, choice)? else { return Ok(None) };
-        if !algorithm && self.is_hopeless(&programs)? {
-            return Ok(None);
+        let mut programs = Vec::new();
+        for (place, choice) in candidate {
+            let Some(bound) = self.bind(*place, choice)? else { return Ok(None) };
+            if !algorithm && self.is_hopeless(&bound)? {
+                return Ok(None);
+            }
+            programs.extend(bound);
         }
         let Some(graph) = capture(self.model, &self.step, &programs)? else { return Ok(None) };
         let best = self.best.as_ref().unwrap_or(&self.unmeasured);
@@ -311,9 +319,11 @@ impl<'m, D: Device> Descent<'m, D> {
             Ok(if again[1] * times[0] > times[1] * again[0] { again } else { times })
         };
         let Some([best_us, step_us]) = passed_over(time(), "a way")? else { return Ok(None) };
-        if let Some((_, record)) = self.measured.last_mut() {
-            let choice = choice.clone();
-            record.trials.push(TrialRecord { choice, algorithm, step_us, best_us });
+        for (place, choice) in candidate {
+            if let Some(record) = self.record(*place) {
+                let choice = choice.clone();
+                record.trials.push(TrialRecord { choice, algorithm, step_us, best_us });
+            }
         }
         let ratio = step_us / best_us.max(f64::MIN_POSITIVE);
         Ok(Some(Trial { ratio, programs, graph, algorithms: Vec::new() }))
@@ -362,17 +372,26 @@ impl<'m, D: Device> Descent<'m, D> {
         Ok(Some(programs))
     }
 
+    fn record(&mut self, place: Place) -> Option<&mut Record> {
+        self.measured.iter_mut().find(|(of, _)| *of == place).map(|(_, record)| record)
+    }
+
     /// Takes a trial for the best.
-    fn commit(&mut self, place: Place, choice: &Choice, trial: Trial<D>) -> Result<(), ModelError> {
-        let products = match trial.programs.first() {
-            Some((_, first)) => self.model.device.library_products(first, &self.step.by_symbol),
-            None => Ok(Vec::new()),
-        };
-        let products = passed_over(products, "a library")?.unwrap_or_default();
-        let taken = products.into_iter().filter_map(|p| Some((p.product, *p.algorithms.first()?)));
-        if let Some((_, record)) = self.measured.last_mut() {
-            record.choice = choice.clone();
-            record.algorithms = taken.collect();
+    fn commit(&mut self, candidate: &[(Place, Choice)], trial: Trial<D>) -> Result<(), ModelError> {
+        for (place, choice) in candidate {
+            let first = trial.programs.iter().find(|(i, _)| self.places[place].contains(i));
+            let products = match first {
+                Some((_, first)) => self.model.device.library_products(first, &self.step.by_symbol),
+                None => Ok(Vec::new()),
+            };
+            let products = passed_over(products, "a library")?.unwrap_or_default();
+            let taken =
+                products.into_iter().filter_map(|p| Some((p.product, *p.algorithms.first()?)));
+            if let Some(record) = self.record(*place) {
+                record.choice = choice.clone();
+                record.algorithms = taken.collect();
+            }
+            self.model.origin.choices.get_mut(*place).choice = choice.clone();
         }
         for (i, program) in trial.programs {
             let member = &mut self.model.members.list[i];
@@ -387,7 +406,6 @@ impl<'m, D: Device> Descent<'m, D> {
                 self.preferred.push((product, before));
             }
         }
-        self.model.origin.choices.get_mut(place).choice = choice.clone();
         self.best = Some(trial.graph);
         Ok(())
     }

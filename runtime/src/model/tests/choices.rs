@@ -135,6 +135,21 @@ fn a_win_within_the_noise_is_not_kept() {
     }
 }
 
+/// Of each op alone the other way gains less than the noise.
+#[test]
+fn one_way_for_all_is_tried_where_each_alone_is_lost_in_the_noise() {
+    let cost = |p: &FakeProgram| if p.choice == choice(0, &[1]) { 99.55 } else { 100.0 };
+    let mut setup = setup(sum(cost));
+    setup.planted.alternatives = vec![[2, 1]];
+    setup.mode = GraphMode::FullDecodeOnly;
+    (setup.token_sizes, setup.batch_sizes) = (vec![4], vec![4]);
+    let model = setup.build().unwrap();
+    let report = model.chosen_ways();
+    let measured = report.iter().filter(|ways| ways.origin == WaysOrigin::Measured);
+    let taken: Vec<_> = measured.map(|ways| ways.parts[0].way.as_str()).collect();
+    assert_eq!(taken, ["way 1"; 3]);
+}
+
 /// Each win was one when it was found; once there are several the device slows down.
 #[test]
 fn ways_that_are_slower_together_are_refused_by_the_check_of_the_whole_step() {
