@@ -1,18 +1,30 @@
 //! What a program that builds and runs models names: `use piecewise::prelude::*`.
 //!
 //! Names that say nothing without their module stay there: kernels of an op in
-//! [`kernels::op::cuda`](crate::kernels::op::cuda), passes in [`passes`](crate::passes), levels in
-//! [`runtime::mode`](crate::runtime::mode), what is measured in
-//! [`runtime::measure`](crate::runtime::measure).
+//! [`kernels::op::cuda`](crate::kernels::op::cuda), passes in [`passes`](crate::passes), what is
+//! measured in [`runtime::measure`](crate::runtime::measure).
+//!
+//! ```
+//! use piecewise::prelude::*;
+//!
+//! fn watched(assembly: Assembly, observer: Box<dyn Observer>) -> Assembly {
+//!     assembly.tune(TuneMode::Load).level(Level::Trace).observe(observer)
+//! }
+//!
+//! fn given(engine: &mut dyn Engine, rows: &[f32]) -> Result<RowsId, EngineError> {
+//!     engine.add_rows(RowSource::Values(rows))
+//! }
+//! ```
 
 pub use crate::assembly::{Assembly, AssemblyError, Notice, Planned, Purpose};
 pub use crate::device::{DeviceSpec, OpenDevice, OpenError};
 pub use crate::models::op_builders::*;
 pub use crate::models::{
-    Checkpoint, DecoderConfig, DecoderLimits, Preset, StepBounds, StepInputs, TextStream,
+    Checkpoint, DecoderBounds, DecoderConfig, Preset, StepBounds, StepInputs, TextStream,
     TextTokenizer, decoder,
 };
 pub use crate::session::{Element, InMemoryWeights, Outputs, Session, SessionError};
+pub use piecewise_backend::tuning::TuneMode;
 pub use piecewise_backend::weights::{NormalWeights, WeightSource};
 pub use piecewise_ir::builder::{BuildErrors, Builder, Operand, Scope, Tensor};
 pub use piecewise_ir::custom::{Attr, Attrs, CustomOpDef};
@@ -27,6 +39,7 @@ pub use piecewise_ir::types::{IntoShape, TensorType};
 pub use piecewise_kernels::inputs::{BatchView, Extent, InputWriter, SequenceView, StepInput};
 pub use piecewise_kernels::op::{CpuOp, CpuOpArgs, CpuOpCall, OpError, OpRegistry};
 pub use piecewise_kernels::step::{CaptureSupport, LaunchContext};
+pub use piecewise_passes::Observer;
 pub use piecewise_runtime::batch::Sampling;
 pub use piecewise_runtime::config::ConfigLayers;
 /// ```
@@ -60,10 +73,10 @@ pub use piecewise_runtime::config::ConfigLayers;
 #[doc(inline)]
 pub use piecewise_runtime::engine::Engine;
 pub use piecewise_runtime::engine::{
-    EngineError, FinishReason, Request, RequestEvent, RequestId, TokenConstraint, TokenLogprobs,
-    Usage,
+    EngineError, FinishReason, Request, RequestEvent, RequestId, RowSource, RowsId,
+    TokenConstraint, TokenLogprobs, Usage,
 };
 pub use piecewise_runtime::measure::StepTimer;
-pub use piecewise_runtime::mode::{GraphMode, StepMode};
+pub use piecewise_runtime::mode::{GraphMode, Level, StepMode};
 pub use piecewise_runtime::model::{Checks, SuspendedWeights};
 pub use piecewise_runtime::roles;

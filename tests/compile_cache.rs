@@ -2,7 +2,7 @@
 //! called.
 
 use crate::support::models::small_model;
-use piecewise::models::{DecoderConfig, DecoderLimits, Preset, decoder};
+use piecewise::models::{DecoderBounds, DecoderConfig, Preset, decoder};
 use piecewise_backend::artifact::Digest;
 use piecewise_backend::cpu::CpuCompiler;
 use piecewise_backend::cuda::{Arch, CudaCompiler, LazyNvrtc};
@@ -24,7 +24,7 @@ const SEQUENCES: u64 = 4;
 const TOKENS: u64 = 32;
 
 fn graph_of(config: &DecoderConfig, kv_rows: u64) -> Graph {
-    let limits = DecoderLimits {
+    let bounds = DecoderBounds {
         activations: DType::BF16,
         max_tokens: TOKENS,
         max_rows: SEQUENCES,
@@ -34,7 +34,7 @@ fn graph_of(config: &DecoderConfig, kv_rows: u64) -> Graph {
         embedding_rows: 0,
         sampling_controls: false,
     };
-    decoder(config, &limits, |_| None).unwrap()
+    decoder(config, &bounds, |_| None).unwrap()
 }
 
 fn dispatcher() -> Dispatcher {

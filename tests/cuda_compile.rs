@@ -4,7 +4,7 @@
 use crate::support::nvrtc::nvrtc;
 use crate::{gated, outside};
 use piecewise::models::encoder::{EncoderBounds, VisionConfig};
-use piecewise::models::{Checkpoint, DecoderConfig, DecoderLimits, Preset, decoder};
+use piecewise::models::{Checkpoint, DecoderBounds, DecoderConfig, Preset, decoder};
 use piecewise_backend::artifact::{Access, ArgRef, Artifact, Launch, PieceSize};
 use piecewise_backend::compiler::{Compiler, NoStore, PieceAt};
 use piecewise_backend::cuda::{Arch, CudaCompiler, CudaImage};
@@ -41,7 +41,7 @@ fn module(model: &str, dtype: DType, level: Level) -> Module {
 }
 
 fn planned(config: &DecoderConfig, sampling_controls: bool, dtype: DType, level: Level) -> Module {
-    let limits = DecoderLimits {
+    let bounds = DecoderBounds {
         activations: dtype,
         max_tokens: 64,
         max_rows: 4,
@@ -52,7 +52,7 @@ fn planned(config: &DecoderConfig, sampling_controls: bool, dtype: DType, level:
         // One of them samples with all that may be asked for.
         sampling_controls,
     };
-    let graph = decoder(config, &limits, move |_| Some(dtype)).unwrap();
+    let graph = decoder(config, &bounds, move |_| Some(dtype)).unwrap();
     plan(graph, level, None, Vec::new()).unwrap().0
 }
 
@@ -395,12 +395,12 @@ fn blocks_of_a_step_of_one_row_take_half_of_a_multiprocessor() {
     let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
     for piece in module.stitch().unwrap().unique.values() {
         let compile = |rows| -> Vec<LaunchRecipe> {
-            let mut limits = symbols.bounds().to_vec();
+            let mut bounds = symbols.bounds().to_vec();
             let Some(over) = piece.over else { return Vec::new() };
-            limits[over.index()] = rows;
+            bounds[over.index()] = rows;
             let size = PieceSize::Exact(rows);
             let made =
-                compiler.compile(PieceAt { piece, size, bounds: &limits }, &[], &KERNELS).unwrap();
+                compiler.compile(PieceAt { piece, size, bounds: &bounds }, &[], &KERNELS).unwrap();
             let kernel = |(_, bytes): &(_, Vec<u8>)| match CudaImage::from_bytes(bytes).unwrap() {
                 CudaImage::Kernel(kernel) => Some(kernel.recipe),
                 _ => None,

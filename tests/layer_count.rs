@@ -2,7 +2,7 @@
 //! everything is pinned for every model at hand.
 
 use crate::support::models::{MODELS, small_model};
-use piecewise::models::{Checkpoint, DecoderConfig, DecoderLimits, decoder};
+use piecewise::models::{Checkpoint, DecoderBounds, DecoderConfig, decoder};
 use piecewise_backend::artifact::{Artifact, PieceSize};
 use piecewise_backend::compiler::{CompileError, Compiler, NoStore, PieceAt, Store};
 use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
@@ -30,8 +30,8 @@ use std::sync::{Arc, Mutex};
 const SEQUENCES: u64 = 4;
 const TOKENS: u64 = 32;
 
-fn limits(activations: DType, max_tokens: u64) -> DecoderLimits {
-    DecoderLimits {
+fn bounds(activations: DType, max_tokens: u64) -> DecoderBounds {
+    DecoderBounds {
         activations,
         max_tokens,
         max_rows: SEQUENCES,
@@ -44,7 +44,7 @@ fn limits(activations: DType, max_tokens: u64) -> DecoderLimits {
 }
 
 fn of_layers(layers: usize) -> Graph {
-    decoder(&small_model(layers), &limits(DType::F32, TOKENS), |_| None).unwrap()
+    decoder(&small_model(layers), &bounds(DType::F32, TOKENS), |_| None).unwrap()
 }
 
 fn planned(graph: Graph) -> Module {
@@ -192,7 +192,7 @@ fn counts(folder: &str, activations: DType) -> String {
         .filter_map(|name| Some((name.to_owned(), checkpoint.dtype_of(name)?)))
         .collect();
     let graph =
-        decoder(&config, &limits(activations, TOKENS), move |name| dtypes.get(name).copied());
+        decoder(&config, &bounds(activations, TOKENS), move |name| dtypes.get(name).copied());
     let module = planned(graph.unwrap());
     let (graph, stitch) = (module.graph(), module.stitch().unwrap());
     let prologue = stitch.steps.iter().filter(|s| matches!(s, Step::Prologue(_))).count();
@@ -221,7 +221,7 @@ fn counts(folder: &str, activations: DType) -> String {
             let of_bound = PieceSize::General(0);
             let key = if matches!(at.size, PieceSize::General(_)) { of_bound } else { at.size };
             let artifact = compiler
-                .compile(PieceAt { piece, size: at.size, bounds: &at.limits }, &layouts, &NoStore)
+                .compile(PieceAt { piece, size: at.size, bounds: &at.bounds }, &layouts, &NoStore)
                 .unwrap();
             *launches.entry(key).or_default() += artifact.first_launches().count();
             sizes_of_all.insert(key);

@@ -344,7 +344,7 @@ fn show_statistics(
             "split_ops": split_ops,
             "graphs": model.captured_graphs(),
             "graph_mode": mode,
-            "lowered_mode": model.lowered_mode(),
+            "reduced_mode": model.reduced_mode(),
             "memory": model.ledger(),
             "statistics": stats,
             "hits": stats.hits(),
@@ -365,8 +365,8 @@ fn show_statistics(
     writeln!(out, "device           {}", model.describe_device())?;
     writeln!(out, "pieces           {pieces} ({unique} unique), {split_ops} split ops")?;
     writeln!(out, "graphs           {} ({mode})", model.captured_graphs())?;
-    if let Some(reason) = model.lowered_mode() {
-        writeln!(out, "graph mode       lowered: {reason}")?;
+    if let Some(reason) = model.reduced_mode() {
+        writeln!(out, "graph mode       reduced: {reason}")?;
     }
     writeln!(out, "memory           {}", shown_ledger(&ledger))?;
     let [launched, piecewise, full] = stats.steps_by_mode;

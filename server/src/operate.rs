@@ -274,7 +274,7 @@ fn graphs(engine: &dyn Engine) -> Value {
         row
     };
     let mode = model.dispatcher().mode.name();
-    let mut all = json!({ "mode": mode, "lowered": model.lowered_mode() });
+    let mut all = json!({ "mode": mode, "reduced_mode": model.reduced_mode() });
     merge(&mut all, json!(GraphTotals::of(&graphs)));
     all["graphs"] = graphs.iter().map(row).collect();
     all

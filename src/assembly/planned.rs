@@ -5,7 +5,7 @@ use super::settings::{Settings, symbols_of};
 use super::{Assembly, AssemblyError, Model, dumps};
 use crate::device::{CompilerOptions, OpenDevice, OpenError, Opened, lock};
 use crate::models::{
-    Checkpoint, DecoderConfig, DecoderLimits, check_weights, decoder, unused_tensors,
+    Checkpoint, DecoderBounds, DecoderConfig, check_weights, decoder, unused_tensors,
 };
 use crate::session::{InMemoryWeights, Session};
 use piecewise_backend::compiler::{Compiler, NoStore, Store};
@@ -122,8 +122,8 @@ fn check_calls(name: String, module: &Module, ops: &OpRegistry) -> Result<(), As
     })
 }
 
-fn limits(config: &RuntimeConfig, kv_rows: u64, embedding_rows: Option<u64>) -> DecoderLimits {
-    DecoderLimits {
+fn bounds(config: &RuntimeConfig, kv_rows: u64, embedding_rows: Option<u64>) -> DecoderBounds {
+    DecoderBounds {
         activations: config.dtype.unwrap_or(DType::F32),
         max_tokens: config.max_num_tokens,
         max_rows: config.max_num_rows(),
@@ -176,8 +176,8 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
                 .collect();
             let rows = settings.most_kv_rows(assembly.sequences);
             let kv_rows = assembly.kv_rows.unwrap_or(rows);
-            let limits = limits(config, kv_rows, assembly.embedding_rows);
-            let graph = decoder(&model, &limits, move |name| stored.get(name).copied())?;
+            let bounds = bounds(config, kv_rows, assembly.embedding_rows);
+            let graph = decoder(&model, &bounds, move |name| stored.get(name).copied())?;
             decoder_config = Some(model);
             graph
         }

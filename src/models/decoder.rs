@@ -12,7 +12,7 @@ use piecewise_runtime::roles;
 
 /// What a decoder graph is made for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DecoderLimits {
+pub struct DecoderBounds {
     /// The dtype of activations and of the KV cache.
     pub activations: DType,
     /// The most tokens of a step.
@@ -32,7 +32,7 @@ pub struct DecoderLimits {
     pub sampling_controls: bool,
 }
 
-impl DecoderLimits {
+impl DecoderBounds {
     fn step_bounds(&self) -> StepBounds {
         let Self { max_tokens, max_rows, max_sequences, max_length, kv_rows, .. } = *self;
         StepBounds { max_tokens, max_rows, max_sequences, max_length, kv_rows, state_slots: 0 }
@@ -48,7 +48,7 @@ impl DecoderLimits {
 /// Mistakes of this function, for configurations that it does not fit.
 pub fn decoder(
     config: &DecoderConfig,
-    limits: &DecoderLimits,
+    bounds: &DecoderBounds,
     dtype_of: impl Fn(&str) -> Option<DType> + 'static,
 ) -> Result<Graph, BuildErrors> {
     let prefix = match dtype_of("model.language_model.embed_tokens.weight") {
@@ -58,17 +58,17 @@ pub fn decoder(
     let b = Builder::new("decoder")
         .weight_dtype(config.dtype.unwrap_or(DType::BF16))
         .weight_dtypes(dtype_of);
-    let step = StepInputs::declare(&b, &limits.step_bounds());
-    let rope = b.rope_table(&config.rope_inverse_frequencies(), limits.max_length);
+    let step = StepInputs::declare(&b, &bounds.step_bounds());
+    let rope = b.rope_table(&config.rope_inverse_frequencies(), bounds.max_length);
     let vocab = config.vocab_size as u64;
     let hidden = config.hidden_size as u64;
     let embedding = b.weight(&format!("{prefix}.embed_tokens.weight"), [vocab, hidden]);
-    let mut x = embedding.gather(step.ids).cast(limits.activations);
+    let mut x = embedding.gather(step.ids).cast(bounds.activations);
     let mut angles = None;
     if let Some(sections) = config.rope_sections {
         let [.., embeddings, coordinates] = engine_inputs();
         let rows = step.input(&b, "embeddings", &embeddings);
-        x = given_rows(&b, x, rows, limits);
+        x = given_rows(&b, x, rows, bounds);
         let coordinates = step.input(&b, "coordinates", &coordinates);
         angles = Some(angles_by_section(&b, rope, coordinates, sections));
     }
@@ -77,7 +77,7 @@ pub fn decoder(
     for layer in 0..config.num_layers {
         let _scope = b.scope(format!("{prefix}.layers.{layer}"));
         x = decoder_layer(&b, config, x, |q, k, v| {
-            let kv: KvState<'_> = b.kv_state(step.kv_rows, kv_heads, dim, limits.activations);
+            let kv: KvState<'_> = b.kv_state(step.kv_rows, kv_heads, dim, bounds.activations);
             let [q, k] = [q, k].map(|x| match angles {
                 Some([cos, sin]) => x.rotate(cos, sin),
                 None => x.rope(step.positions, rope),
@@ -94,7 +94,7 @@ pub fn decoder(
         false => b.weight("lm_head.weight", [vocab, hidden]),
     };
     let logits = x.matmul_transposed(head, DType::F32);
-    if limits.sampling_controls {
+    if bounds.sampling_controls {
         let [sampled, details] = step.sample_controlled(&b, logits);
         return b.finish([logits, sampled, details]);
     }
@@ -107,9 +107,9 @@ fn given_rows<'b>(
     b: &'b Builder,
     x: Tensor<'b>,
     rows: Tensor<'b>,
-    limits: &DecoderLimits,
+    bounds: &DecoderBounds,
 ) -> Tensor<'b> {
-    let most = limits.embedding_rows.max(1);
+    let most = bounds.embedding_rows.max(1);
     let symbol = b.symbol_with_role("E", 1, most, roles::EMBEDDING_ROWS);
     let shape = x.shape();
     let [tokens, hidden] = &*shape else { return x };

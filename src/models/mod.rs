@@ -30,7 +30,7 @@ pub mod weights;
 
 pub use checkpoint::{Checkpoint, CheckpointError, TensorView};
 pub use config::{ConfigError, DecoderConfig, Family, RopeConfig, RopeScaling};
-pub use decoder::{DecoderLimits, decoder};
+pub use decoder::{DecoderBounds, decoder};
 pub use presets::{Preset, UnknownPreset};
 pub use step_inputs::{StepBounds, StepInputs};
 pub use tokenizer::{TextStream, TextTokenizer, TokenizerError, Vocabulary};

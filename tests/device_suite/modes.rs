@@ -92,7 +92,7 @@ where
 }
 
 /// A layer that is excluded by name is launched: steps are the same to the bit, and the modes that
-/// would capture it in a whole step are lowered, with its name.
+/// would capture it in a whole step are reduced, with its name.
 pub(crate) fn excluded_layers_are_launched<T: Target>()
 where
     T::Device: MeasuredDevice,
@@ -104,7 +104,7 @@ where
         let setup = Setup { exclude, mode: GraphMode::FullAndPiecewise, ..setup.clone() };
         let mut model = setup.build::<T>();
         assert_eq!(model.dispatcher().mode, GraphMode::Piecewise);
-        assert!(model.lowered_mode().unwrap().contains(layer), "{:?}", model.lowered_mode());
+        assert!(model.reduced_mode().unwrap().contains(layer), "{:?}", model.reduced_mode());
         for ((left, counts), (expected, _)) in prompt_and_decode(&mut model).iter().zip(&expected) {
             assert_eq!(left.report.mode, StepMode::Piecewise, "{layer}");
             assert_eq!(left.difference(expected), None, "{layer}");

@@ -238,11 +238,11 @@ fn held<T: Target>(op: Signs, query_lengths: &[u64], had: GraphMode) {
     let case = format!("{} {op:?} {query_lengths:?}", T::NAME);
     let [mut model, mut launched] =
         [(); 2].map(|()| build::<T>(op, Full, query_lengths, true, false).unwrap());
-    assert_eq!(model.dispatcher().mode, had, "{case}: {:?}", model.lowered_mode());
+    assert_eq!(model.dispatcher().mode, had, "{case}: {:?}", model.reduced_mode());
     launched.set_launches_only(true);
     assert_eq!(logits(&mut model), logits(&mut launched), "{case}");
     assert_eq!(model.statistics().hits() > 0, had != GraphMode::None, "{case}");
-    let Some(reason) = model.lowered_mode() else {
+    let Some(reason) = model.reduced_mode() else {
         assert_eq!(had, Full, "{case}");
         return;
     };
@@ -265,7 +265,7 @@ fn cpu_an_op_that_refuses_a_probe_is_not_captured_with_whole_steps() {
     let wary = Signs { rule: Rule::Wary, declared: CaptureSupport::Always, splits: true };
     let mut model = build::<Cpu>(wary, GraphMode::Full, &[1, 2], true, false).unwrap();
     assert_eq!(model.dispatcher().mode, GraphMode::Piecewise);
-    let reason = model.lowered_mode().unwrap();
+    let reason = model.reduced_mode().unwrap();
     assert!(reason.contains("`test.signs`") && reason.contains("too far below"), "{reason}");
     let mut believed = build::<Cpu>(wary, GraphMode::Full, &[1, 2], false, false).unwrap();
     assert_eq!(logits(&mut model), logits(&mut believed));

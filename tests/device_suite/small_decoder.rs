@@ -1,7 +1,7 @@
 //! A small decoder of random weights, built for a target.
 
 use crate::target::Target;
-use piecewise::models::{DecoderConfig, DecoderLimits, decoder};
+use piecewise::models::{DecoderBounds, DecoderConfig, decoder};
 use piecewise_backend::compiler::Compiler;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::NormalWeights;
@@ -102,7 +102,7 @@ impl Setup {
             "torch_dtype": if self.dtype == DType::F32 { "float32" } else { "bfloat16" },
         });
         let config = DecoderConfig::parse(config.to_string().as_bytes(), Path::new("config.json"));
-        let limits = DecoderLimits {
+        let bounds = DecoderBounds {
             activations: self.dtype,
             max_tokens: self.max_tokens,
             max_rows: self.max_rows,
@@ -114,7 +114,7 @@ impl Setup {
                 .kv_rows
                 .unwrap_or(self.max_length.next_multiple_of(16) * self.max_sequences),
         };
-        decoder(&config.unwrap(), &limits, |_| None).unwrap()
+        decoder(&config.unwrap(), &bounds, |_| None).unwrap()
     }
 
     pub(crate) fn module(&self) -> Module {

@@ -4,7 +4,7 @@ use crate::contest::Side;
 use crate::model::Model;
 use anyhow::{Context, bail};
 use piecewise::assembly::{Assembly, Notice, Planned};
-use piecewise::models::{DecoderConfig, DecoderLimits, decoder};
+use piecewise::models::{DecoderConfig, DecoderBounds, decoder};
 use piecewise_backend::compiler::NoStore;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::dtype::DType;
@@ -21,7 +21,7 @@ pub const MAX_LENGTH: u64 = 512;
 
 /// The graph of one sequence at a time.
 pub fn graph(config: &DecoderConfig, activations: DType) -> anyhow::Result<Graph> {
-    let limits = DecoderLimits {
+    let bounds = DecoderBounds {
         activations,
         max_tokens: MAX_TOKENS,
         max_rows: 1,
@@ -31,7 +31,7 @@ pub fn graph(config: &DecoderConfig, activations: DType) -> anyhow::Result<Graph
         embedding_rows: 0,
         sampling_controls: false,
     };
-    Ok(decoder(config, &limits, |_| None)?)
+    Ok(decoder(config, &bounds, |_| None)?)
 }
 
 /// A graph through the passes; what it is compiled to is not kept.

@@ -36,7 +36,7 @@ fn shown(engine: &dyn Engine) -> String {
         counts.recaptures,
         counts.failures,
     );
-    if let Some(reason) = model.lowered_mode() {
+    if let Some(reason) = model.reduced_mode() {
         let _ = write!(text, "\nlowered: {reason}");
     }
     for graph in graphs.iter().filter(|graph| graph.state == GraphState::Disabled) {

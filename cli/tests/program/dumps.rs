@@ -3,7 +3,7 @@
 use crate::support::cli::{command, error_of, piecewise, root, stdout_of};
 use crate::support::models::MODELS;
 use crate::support::nvrtc::nvrtc;
-use piecewise::models::{Checkpoint, DecoderConfig, DecoderLimits, decoder};
+use piecewise::models::{Checkpoint, DecoderBounds, DecoderConfig, decoder};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Slot;
 use piecewise_ir::graph::Graph;
@@ -21,7 +21,7 @@ fn graph(model: &str, activations: DType) -> Graph {
         .names()
         .filter_map(|name| Some((name.to_owned(), checkpoint.dtype_of(name)?)))
         .collect();
-    let limits = DecoderLimits {
+    let bounds = DecoderBounds {
         activations,
         max_tokens: 64,
         max_rows: 4,
@@ -32,7 +32,7 @@ fn graph(model: &str, activations: DType) -> Graph {
         sampling_controls: false,
     };
     let config = DecoderConfig::load(&folder).unwrap();
-    decoder(&config, &limits, move |name| dtypes.get(name).copied()).unwrap()
+    decoder(&config, &bounds, move |name| dtypes.get(name).copied()).unwrap()
 }
 
 fn run(module: &mut Module, passes: &[&str]) {

@@ -29,7 +29,7 @@ type WeightDTypes = Box<dyn Fn(&str) -> Option<DType>>;
 
 struct State {
     graph: Graph,
-    scopes: Vec<String>,
+    scopes: Vec<OpenScope>,
     weights: BTreeMap<String, Value>,
     weight_dtype: DType,
     weight_dtypes: Option<WeightDTypes>,
@@ -185,8 +185,10 @@ impl Builder {
 
     /// Enters a scope: until the returned guard is dropped, weight and state paths start with
     /// `name` and nodes record it.
+    #[track_caller]
     pub fn scope(&self, name: impl Into<String>) -> Scope<'_> {
-        self.state.borrow_mut().scopes.push(name.into());
+        let (name, loc) = (name.into(), self.loc(Location::caller()));
+        self.state.borrow_mut().scopes.push(OpenScope { name, loc, is_used: false });
         Scope { builder: self }
     }
 
@@ -374,14 +376,22 @@ impl Builder {
     }
 
     fn path(&self, name: &str) -> String {
-        let state = self.state.borrow();
-        let parts = state.scopes.iter().map(String::as_str).chain([name]);
+        let mut state = self.state.borrow_mut();
+        state.scopes.iter_mut().for_each(|scope| scope.is_used = true);
+        let parts = state.scopes.iter().map(|scope| scope.name.as_str()).chain([name]);
         parts.filter(|p| !p.is_empty()).collect::<Vec<_>>().join(".")
     }
 
     fn loc(&self, caller: &Location<'_>) -> Loc {
         Loc { scope: self.path(""), source: format!("{}:{}", caller.file(), caller.line()) }
     }
+}
+
+#[derive(Debug)]
+struct OpenScope {
+    name: String,
+    loc: Loc,
+    is_used: bool,
 }
 
 /// A builder inside a scope, until it is dropped.
@@ -412,7 +422,13 @@ impl<'b> Scope<'b> {
 
 impl Drop for Scope<'_> {
     fn drop(&mut self) {
-        self.builder.state.borrow_mut().scopes.pop();
+        let mut state = self.builder.state.borrow_mut();
+        let Some(OpenScope { name, loc, is_used: false }) = state.scopes.pop() else { return };
+        let message = format!(
+            "scope `{name}` ended before anything was built in it; bind it to a name such as \
+             `_scope`, since `let _ =` ends it at once"
+        );
+        state.errors.push(BuildError { message, loc });
     }
 }
 

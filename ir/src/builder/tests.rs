@@ -71,6 +71,17 @@ fn a_number_takes_the_dtype_of_the_tensor_beside_it() {
 }
 
 #[test]
+fn a_scope_that_is_dropped_at_once_is_named() {
+    let b = Builder::new("wrong");
+    let x = b.input("x", DType::F32, [4]);
+    let line = line!() + 1;
+    let _ = b.scope("mlp");
+    let errors = b.finish([x + 1]).unwrap_err().to_string();
+    assert!(errors.contains(&format!("tests.rs:{line}")), "{errors}");
+    assert!(errors.contains("scope `mlp`") && errors.contains("`_scope`"), "{errors}");
+}
+
+#[test]
 fn a_select_between_two_numbers_is_named() {
     let b = Builder::new("wrong");
     let x = b.input("x", DType::F32, [4]);

@@ -86,7 +86,7 @@ pub struct CompileJob<'a> {
 
 impl CompileJob<'_> {
     fn piece_at(&self) -> PieceAt<'_> {
-        PieceAt { piece: self.piece, size: self.at.size, bounds: &self.at.limits }
+        PieceAt { piece: self.piece, size: self.at.size, bounds: &self.at.bounds }
     }
 
     /// The key of what it makes.

@@ -280,7 +280,7 @@ impl RuntimeConfig {
         self.stats_interval_seconds.filter(|seconds| *seconds > 0).map(Duration::from_secs)
     }
 
-    /// How to serve with a model: its bounds, lowered to the configured ones.
+    /// How to serve with a model: its bounds, reduced to the configured ones.
     pub fn engine_options<D: Device>(
         &self,
         model: &CompiledModel<D>,

@@ -9,7 +9,7 @@ impl Dispatcher {
     /// The most of each symbol, by symbol index, in a step in which what iterates over rows of
     /// `over` runs at `size` of them: a sequence brings a token at least, and rows and sequences
     /// are padded by their own list. A uniform batch has the sequences of its size.
-    pub fn limits(&self, symbols: &SymbolTable, over: Option<Over>, size: PieceSize) -> Vec<u64> {
+    pub fn bounds(&self, symbols: &SymbolTable, over: Option<Over>, size: PieceSize) -> Vec<u64> {
         let Some(Over { class, times }) = over else { return symbols.bounds().to_vec() };
         let rows = size.rows() / times;
         let few = self.batches.padded(rows).unwrap_or(rows).max(rows);

@@ -256,12 +256,12 @@ pub struct EngineOptions {
 impl EngineOptions {
     /// All that a model was built for, whose graph's roles are `roles`.
     pub fn of<D: Device>(model: &CompiledModel<D>, roles: &RoleMap) -> Self {
-        let limits = Limits::of(model, roles);
+        let bounds = ModelBounds::of(model, roles);
         Self {
-            max_num_tokens: limits.tokens,
-            max_num_seqs: limits.sequences,
-            max_seq_len: limits.positions,
-            vocab: limits.vocab,
+            max_num_tokens: bounds.tokens,
+            max_num_seqs: bounds.sequences,
+            max_seq_len: bounds.positions,
+            vocab: bounds.vocab,
             run_ahead: true,
             prefix_cache: true,
             stats_interval: None,
@@ -273,7 +273,7 @@ impl EngineOptions {
         model: &CompiledModel<D>,
         roles: &RoleMap,
     ) -> Result<Self, EngineError> {
-        let limits = Limits::of(model, roles);
+        let bounds = ModelBounds::of(model, roles);
         let check = |option, value: u64, bound, because| {
             if (1..=bound).contains(&value) {
                 return Ok(());
@@ -281,14 +281,14 @@ impl EngineOptions {
             Err(EngineError::Option { option, value, because, bound })
         };
         let built = "that is the bound that the model was built with";
-        check("max_num_tokens", self.max_num_tokens, limits.tokens, built)?;
+        check("max_num_tokens", self.max_num_tokens, bounds.tokens, built)?;
         let because =
             "sequences, rows, state slots and entries of sampled ids of the model bound it";
-        check("max_num_seqs", self.max_num_seqs, limits.sequences, because)?;
+        check("max_num_seqs", self.max_num_seqs, bounds.sequences, because)?;
         let because = "the block table and the KV pool bound it (see memory_budget)";
-        check("max_seq_len", self.max_seq_len, limits.positions, because)?;
+        check("max_seq_len", self.max_seq_len, bounds.positions, because)?;
         let because = "the logits of the model bound it";
-        check("vocab", self.vocab, limits.vocab, because)?;
+        check("vocab", self.vocab, bounds.vocab, because)?;
         self.run_ahead &= roles.has_feedback();
         if self.prefix_cache && roles.state_slots > 0 {
             tracing::warn!(
@@ -301,14 +301,14 @@ impl EngineOptions {
     }
 }
 
-struct Limits {
+struct ModelBounds {
     tokens: u64,
     sequences: u64,
     positions: u64,
     vocab: u64,
 }
 
-impl Limits {
+impl ModelBounds {
     fn of<D: Device>(model: &CompiledModel<D>, roles: &RoleMap) -> Self {
         let symbols = model.symbols();
         let tokens = symbols.count(SymbolClass::Tokens, symbols.bounds());

@@ -41,7 +41,7 @@ impl BindSite<'_> {
             scratch: self.memory.scratch(),
             scratch_bytes: self.memory.ledger.scratch,
             counts: self.memory.counts(),
-            bounds: &self.compiled.sizes[unique][i].limits,
+            bounds: &self.compiled.sizes[unique][i].bounds,
             label,
         };
         device.bind(&self.compiled.artifacts[unique][i], &binding)

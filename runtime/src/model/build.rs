@@ -114,7 +114,7 @@ impl<D: Device> CompiledModel<D> {
             next_step: 0,
             last: None,
             read_counts,
-            lowered: None,
+            reduced: None,
             times: BuildTimes::default(),
             launches_only: false,
             background: Pace::default(),
@@ -136,8 +136,8 @@ impl<D: Device> CompiledModel<D> {
             if options.strict {
                 return Err(ModelError::Mode { mode: wanted.name(), reason });
             }
-            tracing::warn!("graph mode {} lowered to {}: {reason}", wanted.name(), mode.name());
-            model.lowered = Some(reason);
+            tracing::warn!("graph mode {} reduced to {}: {reason}", wanted.name(), mode.name());
+            model.reduced = Some(reason);
             model.dispatcher.mode = mode;
             model.set_ledger(model.ledger_of(&model.dispatcher));
         }

@@ -152,7 +152,7 @@ impl<D: Device> CompiledModel<D> {
         let ledger = self.ledger_within(mode)?;
         self.wait_idle()?;
         self.dispatcher.mode = mode;
-        self.lowered = None;
+        self.reduced = None;
         self.set_ledger(ledger);
         self.list_graphs();
         let mut captured = Vec::new();
@@ -320,7 +320,7 @@ impl<D: Device> CompiledModel<D> {
             }
             GraphKey::Piece { member, size } => {
                 let member = &members.list[member];
-                let by_symbol = dispatcher.limits(symbols, member.over, size);
+                let by_symbol = dispatcher.bounds(symbols, member.over, size);
                 let label = format!("{} at {size} rows", member.label);
                 (label, vec![member.at(size)], by_symbol)
             }
@@ -372,7 +372,7 @@ impl<D: Device> CompiledModel<D> {
                 continue;
             }
             for (size, program) in &member.sized {
-                let sizes = self.dispatcher.limits(&self.symbols, member.over, *size);
+                let sizes = self.dispatcher.bounds(&self.symbols, member.over, *size);
                 let context = StepContext { counts: &counts, sizes: &sizes, inputs: &staged };
                 self.device.launch(program, LaunchContext::Step(&context))?;
             }

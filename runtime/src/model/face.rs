@@ -44,7 +44,7 @@ pub trait Model: Any + std::fmt::Debug + Send {
     fn graphs(&self) -> Vec<GraphReport>;
 
     /// Why the graph mode is lower than asked for, if it is.
-    fn lowered_mode(&self) -> Option<&str>;
+    fn reduced_mode(&self) -> Option<&str>;
 
     /// Name and size of the device, in a line for people.
     fn describe_device(&self) -> String;
@@ -169,8 +169,8 @@ impl<D: Device> Model for CompiledModel<D> {
         self.graphs.reports(self.capture_attempts)
     }
 
-    fn lowered_mode(&self) -> Option<&str> {
-        self.lowered.as_deref()
+    fn reduced_mode(&self) -> Option<&str> {
+        self.reduced.as_deref()
     }
 
     fn describe_device(&self) -> String {

@@ -14,7 +14,7 @@ pub struct LoweringSize {
     /// Of the symbol that it iterates over.
     pub size: PieceSize,
     /// The most of each symbol, by symbol index, in the steps that use the program.
-    pub limits: Vec<u64>,
+    pub bounds: Vec<u64>,
 }
 
 /// The sizes at which a unique piece or op has programs: those of its symbol's list, then those of
@@ -31,9 +31,9 @@ pub fn lowering_sizes(
     let over = over.map(|s| symbols.over(s));
     let sees = sees_sequences(graph, symbols);
     let sized = over.map_or(Vec::new(), |over| dispatcher.program_sizes(symbols, over, sees));
-    let general = LoweringSize { size: PieceSize::General(bound), limits: bounds.to_vec() };
-    let limits = |size| dispatcher.limits(symbols, over, size);
-    let sized = sized.into_iter().map(|size| LoweringSize { size, limits: limits(size) });
+    let general = LoweringSize { size: PieceSize::General(bound), bounds: bounds.to_vec() };
+    let bounds = |size| dispatcher.bounds(symbols, over, size);
+    let sized = sized.into_iter().map(|size| LoweringSize { size, bounds: bounds(size) });
     sized.chain([general]).collect()
 }
 

@@ -105,7 +105,7 @@ pub struct CompiledModel<D: Device> {
     next_step: u64,
     last: Option<StepReport>,
     read_counts: Vec<u64>,
-    lowered: Option<String>,
+    reduced: Option<String>,
     times: BuildTimes,
     launches_only: bool,
     background: Pace,

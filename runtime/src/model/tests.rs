@@ -272,11 +272,11 @@ fn why_a_step_was_launched_is_counted() {
 }
 
 #[test]
-fn a_mode_that_the_split_ops_do_not_support_is_lowered_or_refused() {
+fn a_mode_that_the_split_ops_do_not_support_is_reduced_or_refused() {
     let setup = Setup { split_support: CaptureSupport::Never, ..Setup::default() };
     let model = setup.build().unwrap();
     assert_eq!(model.dispatcher().mode, GraphMode::Piecewise);
-    assert!(model.lowered_mode().unwrap().contains("test.mix"));
+    assert!(model.reduced_mode().unwrap().contains("test.mix"));
     let error = Setup { strict: true, ..setup }.build().unwrap_err();
     assert!(matches!(error, ModelError::Mode { mode: "full_and_piecewise", .. }), "{error}");
 }
@@ -307,7 +307,7 @@ fn what_an_op_supports_decides_the_mode_inside_a_piece_as_between_them() {
             continue;
         }
         let op = if piece_support < Always { "`test.embed` in p0" } else { "`test.mix`" };
-        assert!(model.lowered_mode().unwrap().starts_with(op), "{:?}", model.lowered_mode());
+        assert!(model.reduced_mode().unwrap().starts_with(op), "{:?}", model.reduced_mode());
         let error = Setup { strict: true, ..setup.clone() }.build().unwrap_err().to_string();
         assert!(error.contains(op) && error.contains(mode.name()), "{error}");
         let error = model.set_graph_mode(mode, &mut |_| {}).unwrap_err().to_string();
@@ -326,7 +326,7 @@ fn what_an_op_declares_is_probed() {
     let setup = Setup { mode: GraphMode::Full, probes: true, ..Setup::default() };
     let several = Setup { query_lengths: vec![1, 2], ..setup.clone() };
     let mut kept = several.build().unwrap();
-    assert_eq!((kept.dispatcher().mode, kept.lowered_mode()), (GraphMode::Full, None));
+    assert_eq!((kept.dispatcher().mode, kept.reduced_mode()), (GraphMode::Full, None));
     let zeros = |model: &mut Model| {
         let region = model.memory().states;
         let mut bytes = vec![1; region.bytes as usize];
@@ -345,7 +345,7 @@ fn what_an_op_declares_is_probed() {
         fault.store(true, Ordering::Relaxed);
         let mut model = setup.build().unwrap();
         assert_eq!(model.dispatcher().mode, had, "{op}");
-        let reason = model.lowered_mode().unwrap();
+        let reason = model.reduced_mode().unwrap();
         assert!(reason.starts_with(op) && reason.contains("another batch writes"), "{reason}");
         // Mixed steps and a decode: none runs the op where it is wrong.
         for ids in [&[4, 5, 6][..], &[7, 8], &[9]] {
@@ -377,10 +377,10 @@ fn what_no_probe_can_show_is_not_believed() {
         Setup { mode: GraphMode::Full, probes: true, bounds, ..Setup::default() }
     };
     let one_page = with_rows(16).build().unwrap();
-    assert_eq!((one_page.dispatcher().mode, one_page.lowered_mode()), (GraphMode::Full, None));
+    assert_eq!((one_page.dispatcher().mode, one_page.reduced_mode()), (GraphMode::Full, None));
     let no_page = with_rows(8).build().unwrap();
     assert_eq!(no_page.dispatcher().mode, GraphMode::None);
-    let reason = no_page.lowered_mode().unwrap();
+    let reason = no_page.reduced_mode().unwrap();
     assert!(reason.contains("`test.embed`") && reason.contains("no step of made-up"), "{reason}");
     let believed = Setup { probes: false, ..with_rows(8) }.build().unwrap();
     assert_eq!(believed.dispatcher().mode, GraphMode::Full);

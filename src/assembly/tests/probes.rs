@@ -162,7 +162,7 @@ fn an_op_is_captured_for_no_batch_for_which_a_probe_shows_it_wrong() {
         let op = BySequence { splits, is_wary: false };
         let expected = ids(&mut *assembly(op).graph_mode(GraphMode::None).engine().unwrap());
         let mut engine = assembly(op).engine().unwrap();
-        let reason = engine.model().lowered_mode().unwrap();
+        let reason = engine.model().reduced_mode().unwrap();
         assert!(reason.contains("`test.by_sequence`"), "{reason}");
         assert_eq!(engine.model().dispatcher().mode, had, "{reason}");
         assert_eq!(ids(&mut *engine), expected);

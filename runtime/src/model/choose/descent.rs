@@ -134,14 +134,14 @@ impl<'m, D: Device> Descent<'m, D> {
     fn part_bytes(&self, place: Place, alternative: usize, part: usize) -> u64 {
         let graph = &self.stitch.unique[place.0].graph;
         let operands = self.stitch.unique[place.0].operands();
-        let limits = &self.model.origin.compiled.sizes[place.0.index()][place.1].limits;
+        let bounds = &self.model.origin.compiled.sizes[place.0.index()][place.1].bounds;
         let part = &self.artifact(place).alternatives[alternative].parts[part];
         let launches = part.ways.first().map_or(&[][..], |way| &way.launches);
         let bytes = |at| match at {
             ArgRef::Operand(position) => {
                 let value = operands.get(position as usize);
                 let is_state = |v| matches!(graph.def(v), ValueDef::State(_));
-                value.filter(|v| !is_state(**v)).map_or(0, |v| graph.ty(*v).bytes(limits))
+                value.filter(|v| !is_state(**v)).map_or(0, |v| graph.ty(*v).bytes(bounds))
             }
             ArgRef::Scratch { .. } => 0,
         };

@@ -70,11 +70,11 @@ impl RecordKey {
     /// Of an artifact on a device; the library's version counts where a way is the library's.
     pub(super) fn new<D: Device>(device: &D, site: &BindSite<'_>, place: Place) -> Self {
         let (artifact, (unique, i)) = (site.artifact(place), place);
-        let limits = &site.compiled.sizes[unique.index()][i].limits;
+        let bounds = &site.compiled.sizes[unique.index()][i].bounds;
         let mut factors = vec![
             ("piece", Digest(artifact.piece).to_string()),
             ("size", artifact.size.to_string()),
-            ("limits", format!("{limits:?}")),
+            ("limits", format!("{bounds:?}")),
             ("compiler", site.compiled.compiler.clone()),
             ("device", device.model()),
         ];
