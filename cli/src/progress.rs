@@ -39,12 +39,16 @@ impl BuildBars {
         let (phase, done, total) = match progress {
             Progress::Compiling { done, total } => ("compiling", done, total),
             Progress::Loading { done, total } => ("loading", done, total),
-            Progress::Measuring { done, total } => ("measuring", done, total),
+            Progress::Measuring { done, total, .. } => ("measuring", done, total),
             Progress::Capturing { done, total } => ("capturing", done, total),
         };
         if !matches!(&self.bar, Some((shown, _)) if *shown == phase) {
             self.clear();
-            self.bar = Some((phase, bar(phase, total)));
+            let most = match progress {
+                Progress::Measuring { budget, .. } => format!(" of at most {}s", budget.as_secs()),
+                _ => String::new(),
+            };
+            self.bar = Some((phase, bar(phase, total).with_prefix(most)));
         }
         if let Some((_, bar)) = &self.bar {
             bar.set_position(done as u64);
@@ -64,7 +68,7 @@ impl BuildBars {
 /// A bar of `total` steps.
 pub(super) fn bar(phase: &'static str, total: usize) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stderr());
-    let style = ProgressStyle::with_template("{msg:>10} [{bar:30}] {pos}/{len} {elapsed}");
+    let style = ProgressStyle::with_template("{msg:>10} [{bar:30}] {pos}/{len} {elapsed}{prefix}");
     bar.with_style(style.map_or_else(|_| ProgressStyle::default_bar(), |s| s.progress_chars("=> ")))
         .with_message(phase)
 }

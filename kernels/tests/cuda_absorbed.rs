@@ -483,6 +483,24 @@ fn random_regions_beside_products() {
     assert!(checked.iter().all(|&n| n > 3), "{checked:?} regions before and after");
 }
 
+#[test]
+fn what_is_read_ahead_is_the_weights_of_the_product_and_of_the_region_before_it() {
+    // The bias and the norm after a product are read after the wait.
+    for (module, read) in
+        [(norm_and_residual(BF16, 264, 70), 2), (gate_and_residual(BF16, 136, 64), 1)]
+    {
+        let graph = module.graph();
+        let sum = position(graph, usize::from(read == 2));
+        let absorbing = Absorbing::of(graph, product(graph), true, &[sum]).unwrap();
+        let before = absorbing.before.as_ref().unwrap().operands.len();
+        let of_weight =
+            |i: &usize| matches!(graph.def(absorbing.values().0[*i]), ValueDef::Weight(_));
+        let weights: Vec<u32> = (0..=before).filter(of_weight).map(|i| i as u32).collect();
+        assert_eq!(weights.len(), read);
+        assert_eq!(absorbing.kernel(1).unwrap().ahead, weights);
+    }
+}
+
 /// A row alone has the bits that it has beside others of its size class's rows.
 #[test]
 fn padding_changes_no_bit() {

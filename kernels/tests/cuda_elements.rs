@@ -135,11 +135,13 @@ fn with(graph: &Graph, Taken { before, after, pairs }: Taken) -> (OpKernels, Vec
 
 /// A launch whose arguments are these of all.
 fn at(mut launch: LaunchRecipe, values: &[Value], all: &[Value]) -> LaunchRecipe {
+    let place = |i: u32| all.iter().position(|v| *v == values[i as usize]).unwrap() as u32;
     for param in &mut launch.params {
         if let Param::Arg(i) = param {
-            *i = all.iter().position(|v| *v == values[*i as usize]).unwrap() as u32;
+            *i = place(*i);
         }
     }
+    launch.ahead = launch.ahead.into_iter().map(place).collect();
     launch
 }
 

@@ -13,6 +13,7 @@ use piecewise_kernels::cuda::{
     LaunchRecipe, OperandRole, PRELUDE, narrow_region_kernel, node_kernel, region_kernel,
 };
 use piecewise_kernels::lower::LowerError;
+use std::collections::BTreeSet;
 
 const ARCHS: [&str; 6] = ["sm_80", "sm_87", "sm_89", "sm_90a", "sm_100", "sm_120"];
 
@@ -72,6 +73,31 @@ fn sources_of_a_layer() {
     for (i, recipe) in kernels(&layer(BF16, 4096, 4096)).iter().enumerate() {
         insta::assert_snapshot!(format!("layer_{i}"), recipe.source);
     }
+}
+
+/// The arguments of which a source loads something before a wait, by its text.
+fn loaded_early(source: &str) -> Vec<u32> {
+    let waits: Vec<&str> = source.split("PW_WAIT();").collect();
+    let before =
+        waits[..waits.len() - 1].iter().filter_map(|text| text.split("// weights: ").nth(1));
+    let loads = before.flat_map(|text| text.split("load<").skip(1));
+    let args: BTreeSet<u32> =
+        loads.map(|load| number_after(load, "], a").expect("an argument")).collect();
+    args.into_iter().collect()
+}
+
+fn number_after(text: &str, prefix: &str) -> Option<u32> {
+    let rest = &text[text.find(prefix)? + prefix.len()..];
+    rest[..rest.find(|c: char| !c.is_ascii_digit())?].parse().ok()
+}
+
+#[test]
+fn what_is_loaded_before_the_wait_is_named_ahead() {
+    let all = all_kernels();
+    for recipe in &all {
+        assert_eq!(recipe.ahead, loaded_early(&recipe.source), "{}", recipe.source);
+    }
+    assert!(all.iter().filter(|recipe| !recipe.ahead.is_empty()).count() > 10);
 }
 
 #[test]

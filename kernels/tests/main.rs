@@ -7,6 +7,7 @@
 mod common;
 
 mod cuda_absorbed;
+mod cuda_ahead;
 mod cuda_attention;
 mod cuda_elements;
 mod cuda_emulated;

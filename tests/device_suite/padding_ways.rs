@@ -90,7 +90,7 @@ pub(crate) fn sizes_that_are_faster_launched_are_launched<T: Breakable>() {
         let mut launched = 0;
         for slow in [FaultPoint::Replay, FaultPoint::Launch, FaultPoint::Replay] {
             breaks.slow(slow, longer_at(slow));
-            model.measure_launches(&steps).unwrap();
+            model.measure_launches(&steps, Duration::MAX).unwrap();
             let way = match slow {
                 FaultPoint::Replay => (StepMode::None, Some(FallbackReason::LaunchesFaster)),
                 _ => (StepMode::Piecewise, None),

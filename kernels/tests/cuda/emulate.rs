@@ -39,6 +39,7 @@ const PAIR: &str = r#"asm("cvt.rn.TYPEx2.f32 %0, %1, %2;" : "=r"(r) : "f"(high),
 fn prelude() -> String {
     PRELUDE
         .replace("#pragma once", "")
+        .replace("#define PW_WAIT()\n", "#define PW_WAIT() emu_wait()\n")
         .replace("asm(\"cvt.rn.bf16.f32 %0, %1;\" : \"=h\"(r) : \"f\"(x));", "r = emu_bf16(x);")
         .replace("asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(r) : \"f\"(x));", "r = emu_f16(x);")
         .replace("asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(r) : \"h\"(b));", "r = emu_unf16(b);")
@@ -106,8 +107,13 @@ pub(crate) struct Case {
     pub(crate) counts: Vec<i32>,
     pub(crate) scratch: u64,
 }
-/// The arguments after the launches.
+/// The arguments after the launches, each of which sees before its wait only those that its recipe
+/// names ahead.
 pub(crate) fn emulate(name: &str, case: &Case) -> Vec<Vec<u8>> {
+    try_emulate(name, case).unwrap_or_else(|refused| panic!("{name} {refused}"))
+}
+/// The same, or what the launches did wrong.
+pub(crate) fn try_emulate(name: &str, case: &Case) -> Result<Vec<Vec<u8>>, String> {
     let dir = format!("{}/emulated/{name}", env!("CARGO_TARGET_TMPDIR"));
     std::fs::create_dir_all(&dir).unwrap();
     let mut main = String::new();
@@ -138,9 +144,8 @@ pub(crate) fn emulate(name: &str, case: &Case) -> Vec<Vec<u8>> {
     }
     let _ = writeln!(
         main,
-        "int C[]={{{}}};char*S=(char*)aligned_alloc(256,{});memset(S,0xff,{});",
+        "int C[]={{{}}};char*S=emu_memory({});",
         case.counts.iter().map(|c| c.to_string()).collect::<Vec<_>>().join(","),
-        case.scratch / 256 * 256 + 256,
         case.scratch
     );
     for l in &case.launches {
@@ -186,10 +191,19 @@ pub(crate) fn emulate(name: &str, case: &Case) -> Vec<Vec<u8>> {
             })
             .collect();
         assert_eq!(types.len(), l.params.len());
+        for i in (0..case.args.len()).filter(|&i| l.programmatic && !l.ahead.contains(&(i as u32)))
+        {
+            let bytes = case.args[i].len();
+            let _ = write!(main, "emu_hide(A{i},{bytes},\"argument {i}\");");
+        }
+        if l.programmatic {
+            let _ = write!(main, "emu_hide(S,{},\"scratch\");", case.scratch);
+        }
         let _ = writeln!(
             main,
-            "emu_guard({});emu_launch({{{},{},{}}},{{{},1,1}},{},{},[&]{{using namespace source_{};{}({});}});emu_guarded({});",
+            "emu_guard({});emu_launch({},{{{},{},{}}},{{{},1,1}},{},{},[&]{{using namespace source_{};{}({});}});emu_guarded({});",
             l.dynamic_shared,
+            l.programmatic,
             g[0],
             g[1],
             g[2],
@@ -209,13 +223,10 @@ pub(crate) fn emulate(name: &str, case: &Case) -> Vec<Vec<u8>> {
     std::fs::write(format!("{dir}/main.cpp"), main).unwrap();
     compile(&[&format!("{dir}/main.cpp"), &*MACHINE, "-o", &format!("{dir}/main")]);
     let out = Command::new(format!("{dir}/main")).output().unwrap();
-    assert!(
-        out.status.success(),
-        "{name} {:?}: {}",
-        out.status,
-        String::from_utf8_lossy(&out.stderr)
-    );
-    (0..case.args.len()).map(|i| std::fs::read(format!("{dir}/o{i}")).unwrap()).collect()
+    if !out.status.success() {
+        return Err(format!("{}: {}", out.status, String::from_utf8_lossy(&out.stderr)));
+    }
+    Ok((0..case.args.len()).map(|i| std::fs::read(format!("{dir}/o{i}")).unwrap()).collect())
 }
 pub(crate) struct Rng(pub(crate) u64);
 impl Rng {

@@ -8,6 +8,14 @@
 extern unsigned char emu_dynamic[1 << 18];
 void emu_guard(size_t bytes);
 void emu_guarded(size_t bytes);
+// Memory of whole pages, all 0xff.
+char*emu_memory(size_t bytes);
+// Memory of which the next launch may touch nothing before its wait: there is no such memory for each
+// block until all of its threads have come to the wait or can't go on without those that have.
+void emu_hide(char*at,size_t bytes,const char*what);
+void emu_wait();
+// Counts what threads come to, so that what a round of all of them left as it was is seen.
+extern unsigned long emu_moves;
 struct Dim3{unsigned x,y,z;};
 struct Fiber{void*sp;Dim3 tid;bool done;char*stack;};
 // What a block has for itself beside dynamic shared memory lies in a section of its own.
@@ -68,7 +76,8 @@ static unsigned min(unsigned a,unsigned b){return a<b?a:b;}
 static unsigned max(unsigned a,unsigned b){return a>b?a:b;}
 // What lies at a place of this block, in another one of the cluster.
 char*emu_there(char*here,unsigned block);
-void emu_launch_body(Dim3 grid,Dim3 block,unsigned cluster,size_t bytes,void (*body)(void*),void*of_body);
-template<class F>static void emu_launch(Dim3 grid,Dim3 block,unsigned cluster,size_t bytes,F body){emu_launch_body(grid,block,cluster,bytes,[](void*f){(*(F*)f)();},&body);}
+// A launch whose blocks wait for the kernels ahead of it, if it `waits`.
+void emu_launch_body(bool waits,Dim3 grid,Dim3 block,unsigned cluster,size_t bytes,void (*body)(void*),void*of_body);
+template<class F>static void emu_launch(bool waits,Dim3 grid,Dim3 block,unsigned cluster,size_t bytes,F body){emu_launch_body(waits,grid,block,cluster,bytes,[](void*f){(*(F*)f)();},&body);}
 char*read_file(const char*n);
 void write_file(const char*n,const char*p,long s);

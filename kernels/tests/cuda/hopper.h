@@ -9,7 +9,7 @@ static_assert(sizeof(EmuBarrier)==8);
 static EmuBarrier&emu_barrier(u32 b){return *(EmuBarrier*)emu_at(b);}
 static void barrier_init(u32 b,u32 n){emu_barrier(b)={n,n,0,0};}
 static void barriers_made(){}
-static void emu_end_phase(EmuBarrier&x){if(x.left==0&&x.bytes==0){x.left=x.arrivals;x.phase++;}}
+static void emu_end_phase(EmuBarrier&x){if(x.left==0&&x.bytes==0){emu_moves++;x.left=x.arrivals;x.phase++;}}
 static void barrier_arrive(u32 b){auto&x=emu_barrier(b);x.left--;emu_end_phase(x);}
 static void barrier_arrive_at(u32 b,u32 block){auto&x=*(EmuBarrier*)emu_there(emu_at(b),block);x.left--;emu_end_phase(x);}
 static void barrier_arrive_expecting(u32 b,u32 bytes){auto&x=emu_barrier(b);x.left--;x.bytes+=bytes;emu_end_phase(x);}
@@ -38,12 +38,12 @@ static Bytes16 load_shared(u32 from){return *(Bytes16*)emu_at(from);}
 static void store_transposed(u32 to,u32 a,u32 b,u32 c,u32 d){unsigned w=emu_w(),l=emu_l(),mine[4]={a,b,c,d};memcpy(fragments[w][l],mine,sizeof mine);warpbar[w].wait(32);
 for(u32 e=0;e<8;e++){u16 x=(u16)(fragments[w][e*4+l%8/2][l/8]>>l%2*16);memcpy(emu_at(to)+e*2,&x,2);}warpbar[w].wait(32);}
 static void barrier_arrive_copied(u32 b){emu_copies_done();barrier_arrive(b);}
-static void barrier_wait(u32 b,u32 parity){while((emu_barrier(b).phase&1)==parity)emu_yield();}
+static void barrier_wait(u32 b,u32 parity){emu_moves++;while((emu_barrier(b).phase&1)==parity)emu_yield();}
 static void copy_shared_if(bool there,u32 to,const void*from){emu_copy(emu_at(to),from,there);}
 template<int N>static void registers_up(){}
 template<int N>static void registers_down(){}
 template<int N>static void threads_meet(u32 number){groupbar[32+number].wait(N);}
-template<int N>static void threads_arrive(u32 number){auto&b=groupbar[32+number];if(++b.arrived==N){b.arrived=0;b.gen++;}}
+template<int N>static void threads_arrive(u32 number){auto&b=groupbar[32+number];emu_moves++;if(++b.arrived==N){b.arrived=0;b.gen++;}}
 static void cluster_meet(){clusterbar.wait(blockDim.x*emu_cluster);}
 static void store_shared(u32 to,float x){memcpy(emu_at(to),&x,4);}
 static void store_shared(u32 to,float x,float y){float v[2]={x,y};memcpy(emu_at(to),v,8);}

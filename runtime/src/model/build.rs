@@ -126,6 +126,7 @@ impl<D: Device> CompiledModel<D> {
             bound_to,
             measures_padding: options.measure_padding,
             tune: options.tune,
+            tune_budget: options.tune_budget,
             device,
         };
         let bind_end = started.elapsed();
@@ -158,7 +159,8 @@ impl<D: Device> CompiledModel<D> {
             model.capture_all(options.on_capture_failure, &mut |p| progress(p))?;
             model.measure_padding()?;
             if options.tune == TuneMode::Measure {
-                model.measure_launches(&options.tuning_steps)?;
+                let left = options.tune_budget.saturating_sub(measure);
+                model.measure_launches(&options.tuning_steps, left)?;
             }
         }
         if backed_early {

@@ -75,6 +75,7 @@ use ranges::StepRanges;
 use spans::Tracer;
 use staging::Staging;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A model compiled for a device: `Send`, used by one thread at a time, one stream, at most two
 /// steps submitted.
@@ -123,6 +124,7 @@ pub struct CompiledModel<D: Device> {
     measures_padding: bool,
     /// Whether ways are chosen by measurement.
     tune: TuneMode,
+    tune_budget: Duration,
     device: D,
 }
 

@@ -1,5 +1,7 @@
 //! What is told while a model is built.
 
+use std::time::Duration;
+
 /// What happens while a model is built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
@@ -23,6 +25,8 @@ pub enum Progress {
         done: usize,
         /// Steps in all.
         total: usize,
+        /// How long measuring may take; what is not reached by then is left out.
+        budget: Duration,
     },
     /// Graphs captured.
     Capturing {

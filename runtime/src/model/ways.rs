@@ -23,7 +23,7 @@ const AHEAD: usize = 4;
 /// least time differ by two.
 const LAUNCHES_MARGIN: u32 = 5;
 
-/// How long graphs and launches are compared at a start.
+/// The most of the time for measuring in which graphs and launches are compared.
 const LAUNCHES_BUDGET: Duration = Duration::from_secs(2);
 
 impl<D: Device> CompiledModel<D> {
@@ -83,13 +83,22 @@ impl<D: Device> CompiledModel<D> {
         self.tune
     }
 
+    /// How long measuring may take at a start, and when the mode is set.
+    pub fn tune_budget(&self) -> Duration {
+        self.tune_budget
+    }
+
     /// Times steps that fill the sizes which run in pieces that are captured, replayed and launched in
-    /// turn, in their order and as long as there is time: a size that is faster launched is launched
+    /// turn, in their order and as long as there is time, two seconds of `budget` at most: a size that is faster launched is launched
     /// from now on, and one that no longer is, is replayed. This overwrites what the states hold.
     ///
     /// # Errors
     /// When the device is lost.
-    pub fn measure_launches(&mut self, steps: &[SyntheticStep]) -> Result<(), ModelError> {
+    pub fn measure_launches(
+        &mut self,
+        steps: &[SyntheticStep],
+        budget: Duration,
+    ) -> Result<(), ModelError> {
         let started = Instant::now();
         let stats = self.stats.clone();
         let in_pieces: Vec<StepSizes> = self
@@ -103,7 +112,7 @@ impl<D: Device> CompiledModel<D> {
             if !in_pieces.contains(&sizes) || !self.graphs.has_pieces(&self.members, sizes) {
                 continue;
             }
-            if started.elapsed() > LAUNCHES_BUDGET {
+            if started.elapsed() >= budget.min(LAUNCHES_BUDGET) {
                 break;
             }
             let step = MeasuredStep::new(self, sizes, true);

@@ -126,6 +126,7 @@ impl MatMulSpec {
             self.depth,
         );
         let mut params = Params::default();
+        let mut ahead = Vec::new();
         let mut shared = shape.staged;
         match before {
             None => params.push(format!("const {}*", storage(self.types[0])), "x"),
@@ -143,6 +144,7 @@ impl MatMulSpec {
                     )));
                 }
                 params.list("BEFORE", "b", made.operands, &mut text);
+                ahead.extend(made.ahead);
                 let _ = write!(
                     text,
                     "#define POOL {}\n\n{}",
@@ -151,7 +153,7 @@ impl MatMulSpec {
                 );
             }
         }
-        let weight = params.0.len() as u32;
+        ahead.push(params.0.len() as u32);
         params.push(format!("const {}*", storage(self.types[1])), "w");
         match after {
             None => params.push(format!("{}*", storage(self.types[2])), "y"),
@@ -174,7 +176,7 @@ impl MatMulSpec {
         let grid = GridAxis::Persistent { per_multiprocessor }.alone();
         let params = (0..arguments).map(Param::Arg).chain(rest).collect();
         let launch = LaunchRecipe::own(text, "matmul", grid, 256, params);
-        Ok(LaunchRecipe { dynamic_shared: shared as u32, ahead: vec![weight], ..launch })
+        Ok(LaunchRecipe { dynamic_shared: shared as u32, ahead, ..launch })
     }
 
     /// Equal ranges of the product's columns of each of which the results of a region have an

@@ -12,6 +12,7 @@ use crate::cuda::text::{lane, storage};
 use crate::lower::{ArgKind, LowerError, RowBody};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::region::Region;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// Threads of the block around it.
@@ -24,6 +25,8 @@ pub(in crate::cuda) struct AbsorbedBefore {
     pub(in crate::cuda) text: String,
     /// The parameters of the operands, without names.
     pub(in crate::cuda) operands: Vec<String>,
+    /// Those that `ahead` loads.
+    pub(in crate::cuda) ahead: BTreeSet<u32>,
     /// The row of the result.
     pub(in crate::cuda) dtype: DType,
     pub(in crate::cuda) elements: u64,
@@ -151,6 +154,7 @@ impl AbsorbedBefore {
         Ok(Self {
             text,
             operands,
+            ahead: body.ahead,
             dtype: result.dtype,
             elements: result.elements,
             shared: body.shared * groups,

@@ -125,6 +125,8 @@ fn listing(region: &Region) -> String {
 /// One component's text and what its blocks work on.
 struct Part {
     code: String,
+    /// The arguments that it reads before the wait.
+    ahead: BTreeSet<u32>,
     /// Units of work for each row, and how many a block takes.
     units: u64,
     per_block: u64,
@@ -143,10 +145,12 @@ fn row_kernel(
     let grouped = components.iter().filter_map(|c| c.threads).max();
     let block = grouped.map_or(ALONE_BLOCK, |threads| threads.max(SMALL_BLOCK));
     let mut parts = Vec::new();
+    let mut ahead = BTreeSet::new();
     let mut pool_bytes = 0;
     for component in &components {
         let (part, pool) = component_text(&source, &mut variables, component, roles, block, frame)?;
         pool_bytes = pool_bytes.max(pool);
+        ahead.extend(&part.ahead);
         parts.push(part);
     }
     if pool_bytes > POOL_BYTES {
@@ -172,7 +176,8 @@ fn row_kernel(
         .collect();
     let text = kernel_text(&source, name, listing, &parts, block, pool_bytes)?;
     let launch = LaunchRecipe::own(text, name, GridAxis::Blocks(blocks).alone(), block, params);
-    Ok(LaunchRecipe { static_shared: pool_bytes as u32, ..launch })
+    let ahead = ahead.into_iter().collect();
+    Ok(LaunchRecipe { static_shared: pool_bytes as u32, ahead, ..launch })
 }
 
 /// What a component's threads run, in order.
@@ -182,6 +187,8 @@ struct Body {
     /// Registers of leaves loaded ahead, and their loads: of what no kernel writes, and of others.
     weights: [String; 2],
     others: [String; 2],
+    /// The arguments of which no kernel writes what is loaded ahead.
+    ahead: BTreeSet<u32>,
     /// Where each row argument's row starts.
     rows: String,
     /// Shared memory of one group, and its bytes.
@@ -227,9 +234,14 @@ fn component_body(
             let _ = writeln!(registers, "{lane} {name}[{rounds}][{width}];");
         }
     }
-    let is_weight = |arg: u32| roles.get(arg as usize).is_some_and(|r| r.weight);
-    let weights = emitter.load_ahead(true, is_weight)?;
-    let others = emitter.load_ahead(false, is_weight)?;
+    let is_weight = |&arg: &u32| {
+        source.args[arg as usize].kind != ArgKind::Row
+            && roles.get(arg as usize).is_some_and(|r| r.weight)
+    };
+    let ahead: BTreeSet<u32> =
+        component.carried.iter().filter_map(|c| source.operand(c.0)).filter(is_weight).collect();
+    let weights = emitter.load_ahead(true, &ahead)?;
+    let others = emitter.load_ahead(false, &ahead)?;
     let mut rows = String::new();
     for (i, decl) in source.args.iter().enumerate() {
         if decl.kind != ArgKind::Row || held.contains_key(&(i as u32)) {
@@ -241,7 +253,7 @@ fn component_body(
     }
     let shared = if component.threads.is_some() { stages.pool.bytes() } else { 0 };
     let pool = stages.pool.declarations(shared);
-    Ok(Body { registers, weights, others, rows, pool, shared, code: stages.code })
+    Ok(Body { registers, weights, others, ahead, rows, pool, shared, code: stages.code })
 }
 
 /// Groups of `threads` threads of a block, where each takes `shared` bytes.
@@ -303,7 +315,7 @@ fn component_text(
         code.push_str(part);
     }
     let pool = body.shared * if component.threads.is_some() { per_block } else { 1 };
-    Ok((Part { code, units, per_block }, pool))
+    Ok((Part { code, ahead: body.ahead, units, per_block }, pool))
 }
 
 /// The parameters of a row's arguments.

@@ -11,6 +11,7 @@ use crate::cuda::text::{float, lane, storage};
 use crate::lower::{ArgKind, LowerError};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::op::{Op, ReduceOp};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// Shared memory of one group, as it is laid out.
@@ -407,12 +408,12 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// The registers of the leaves that go ahead and their loads: of those that no kernel writes,
-    /// or of the others.
+    /// The registers of the leaves that go ahead and their loads: of the arguments that no kernel
+    /// writes, or of the others.
     pub(super) fn load_ahead(
         &mut self,
         weights: bool,
-        is_weight: impl Fn(u32) -> bool,
+        unwritten: &BTreeSet<u32>,
     ) -> Result<[String; 2], LowerError> {
         let (mut registers, mut code) = (String::new(), String::new());
         let carried = self.carried;
@@ -429,8 +430,7 @@ impl Emitter<'_, '_> {
                 }
                 continue;
             };
-            let row = self.source.args[arg as usize].kind == ArgKind::Row;
-            if (!row && is_weight(arg)) != weights {
+            if unwritten.contains(&arg) != weights {
                 continue;
             }
             let (start, align, dtype) = self.start(*value);

@@ -1,6 +1,7 @@
 //! The descent in a captured step: each other way of each part is tried in all its uses, and the step
 //! captured and replayed beside the best so far.
 
+mod finish;
 mod single_ways;
 
 use super::Place;
@@ -50,6 +51,11 @@ pub(super) struct Descent<'m, D: Device> {
     /// Products whose algorithms were tried.
     asked: BTreeSet<String>,
     measured: Vec<(Place, Record)>,
+    /// How each artifact of the step was bound when it was found.
+    found: BTreeMap<Place, Choice>,
+    has_time: &'m mut dyn FnMut() -> bool,
+    /// Whether something was left out because there was no more time.
+    is_cut: bool,
 }
 
 /// Programs of members, by their places.
@@ -82,8 +88,11 @@ impl<'m, D: Device> Descent<'m, D> {
         model: &'m mut CompiledModel<D>,
         stitch: &'m Stitch,
         step: MeasuredStep,
+        has_time: &'m mut dyn FnMut() -> bool,
     ) -> Result<Option<Self>, ModelError> {
         let places = step.places(model, stitch);
+        let choice = |&(unique, i): &Place| model.origin.choices.of(unique, i).clone();
+        let found = places.keys().map(|place| (*place, choice(place))).collect();
         let Some(unmeasured) = capture(model, &step, &[])? else { return Ok(None) };
         let device = &mut model.device;
         let warm = device.replay_time(&unmeasured).and_then(|_| noise(device, &unmeasured));
@@ -100,24 +109,37 @@ impl<'m, D: Device> Descent<'m, D> {
             preferred: Vec::new(),
             asked: BTreeSet::new(),
             measured: Vec::new(),
+            found,
+            has_time,
+            is_cut: false,
         }))
     }
 
     /// Tries the ways of every artifact of the step that nobody has measured, as long as there is time:
-    /// first those that move the most bytes.
-    pub(super) fn descend(&mut self, has_time: &mut dyn FnMut() -> bool) -> Result<(), ModelError> {
+    /// first those that move the most bytes. One that was not tried to its end keeps what is faster by
+    /// then, and is none that was measured.
+    pub(super) fn descend(&mut self) -> Result<(), ModelError> {
         let choices = &self.model.origin.choices;
         let open = self.places.iter().filter(|(place, _)| choices.wants_measuring(**place));
         let mut open: Vec<_> =
             open.map(|(p, uses)| (self.bytes(*p) * uses.len() as u64, *p)).collect();
         open.sort_unstable_by_key(|(bytes, place)| (std::cmp::Reverse(*bytes), *place));
         for (_, place) in open {
-            if !self.measured.is_empty() && !has_time() {
+            if !self.measured.is_empty() && !self.has_time() {
                 break;
             }
             self.descend_in(place)?;
+            if self.is_cut {
+                self.measured.pop();
+                break;
+            }
         }
-        self.try_single_ways(has_time)
+        self.try_single_ways()
+    }
+
+    fn has_time(&mut self) -> bool {
+        self.is_cut = self.is_cut || !(self.has_time)();
+        !self.is_cut
     }
 
     fn artifact(&self, (unique, i): Place) -> &Artifact {
@@ -156,6 +178,9 @@ impl<'m, D: Device> Descent<'m, D> {
         let count = self.artifact(place).alternatives.len();
         let mut known = Vec::new();
         for alternative in 0..count {
+            if alternative > 0 && !self.has_time() {
+                return Ok(());
+            }
             let best = self.chosen(place);
             let mut local = best.clone();
             let mut ratio = 1.0;
@@ -177,6 +202,9 @@ impl<'m, D: Device> Descent<'m, D> {
             for part in order.into_iter().filter(|&part| !known.contains(&parts[part])) {
                 for way in (0..ways[part]).filter(|&way| way != local.way(part)).collect::<Vec<_>>()
                 {
+                    if !self.has_time() {
+                        return Ok(());
+                    }
                     let candidate = local.with(part, way);
                     if let Some(found) = self.attempt(place, &candidate, ratio)?
                         && found < ratio * (1.0 - self.noise)
@@ -257,6 +285,9 @@ impl<'m, D: Device> Descent<'m, D> {
             let Some((&before, others)) = product.algorithms.split_first() else { continue };
             let mut taken = before;
             for &algorithm in others.iter().take(ALGORITHMS - 1) {
+                if !self.has_time() {
+                    break;
+                }
                 if !self.prefer(&product.product, algorithm)? {
                     continue;
                 }
@@ -416,45 +447,6 @@ impl<'m, D: Device> Descent<'m, D> {
             self.prefer(&product, before)?;
         }
         Ok(())
-    }
-
-    /// Holds the step with all that was found against the step as it was, and goes back to that unless
-    /// it is slower by more than the noise. What was measured, to be remembered.
-    pub(super) fn finish(mut self) -> Result<Vec<(Place, Record)>, ModelError> {
-        let device = &mut self.model.device;
-        let best = self.best.as_ref().unwrap_or(&self.unmeasured);
-        let mut check = || {
-            let noise = noise(device, &self.unmeasured)?.max(self.noise);
-            let [_, us] = compare(device, [&self.unmeasured, best], 1)?;
-            let times = compare(device, [&self.unmeasured, best], deciding(us))?;
-            Ok((times, noise))
-        };
-        let checked = passed_over(check(), &self.step.label)?;
-        let ([unmeasured_us, mut chosen_us], is_faster) = match checked {
-            Some((times, noise)) => (times, times[1] < times[0] * (1.0 - noise)),
-            None => ([0.0; 2], false),
-        };
-        if !is_faster {
-            chosen_us = unmeasured_us;
-            if self.best.is_some() {
-                tracing::debug!("{}: what was found is no faster in all", self.step.label);
-            }
-            for (member, at, program) in std::mem::take(&mut self.replaced) {
-                self.model.members.list[member].sized[at].1 = program;
-            }
-            for (product, before) in std::mem::take(&mut self.preferred) {
-                self.prefer(&product, before)?;
-            }
-            for (place, record) in &mut self.measured {
-                self.model.origin.choices.get_mut(*place).choice = Choice::default();
-                record.choice = Choice::default();
-                record.algorithms.clear();
-            }
-        }
-        for (_, record) in &mut self.measured {
-            (record.unmeasured_us, record.chosen_us) = (unmeasured_us, chosen_us);
-        }
-        Ok(self.measured)
     }
 }
 

@@ -43,7 +43,7 @@ impl<D: Device> CompiledModel<D> {
             if !has_time() {
                 break;
             }
-            progress(Progress::Measuring { done, total });
+            progress(Progress::Measuring { done, total, budget: self.tune_budget });
             let mut step = MeasuredStep::new(self, sizes, whole);
             if !self.stage_measured(&step, steps)? && whole {
                 step = MeasuredStep::new(self, sizes, false);
@@ -87,8 +87,10 @@ impl<D: Device> CompiledModel<D> {
     ) -> Result<bool, ModelError> {
         let module = self.module.clone();
         let Some(stitch) = module.stitch() else { return Ok(false) };
-        let Some(mut descent) = Descent::begin(self, stitch, step)? else { return Ok(false) };
-        descent.descend(has_time)?;
+        let Some(mut descent) = Descent::begin(self, stitch, step, has_time)? else {
+            return Ok(false);
+        };
+        descent.descend()?;
         let measured = descent.finish()?;
         let Self { device, symbols, memory, origin, .. } = self;
         let site =

@@ -11,7 +11,7 @@ use piecewise_backend::device::Device;
 use piecewise_backend::store::MemoryStore;
 use piecewise_backend::tuning::{TuneMode, TuningReport};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Two alternatives of two parts with three ways and two.
@@ -48,6 +48,12 @@ fn bound(model: &Model) -> Vec<(String, Choice)> {
 
 fn all(choice: &Choice) -> Vec<(String, Choice)> {
     ["test.embed", "test.mix", "test.head"].map(|op| (op.to_owned(), choice.clone())).into()
+}
+
+/// The programs that are not bound by their first ways.
+fn others(model: &Model) -> usize {
+    let programs = model.members.list.iter().flat_map(|member| &member.sized);
+    programs.filter(|(_, program)| program.choice != Choice::default()).count()
 }
 
 fn tuning(model: &Model) -> TuningReport {
@@ -188,7 +194,7 @@ fn the_budget_stops_and_the_next_start_goes_on() {
     assert!(all_of_them > 4 && tuning(&model).measured == 0);
     assert_eq!(bound(&model), all(&Choice::default()));
     let steps = full_steps(&Setup::roles_of(&model), model.dispatcher());
-    let mut left = 3;
+    let mut left = 24;
     let mut has_time = || {
         left -= 1;
         left >= 0
@@ -202,6 +208,52 @@ fn the_budget_stops_and_the_next_start_goes_on() {
     let last = Setup { tune_budget: Duration::MAX, ..setup }.build_with(&store).unwrap();
     assert_eq!((tuning(&last).loaded, tuning(&last).measured), (measured, unmeasured));
     assert_eq!(bound(&last), all(&choice(0, &[2, 1])));
+}
+
+/// What a model has once time is up at any moment: nothing that was not tried to its end is remembered,
+/// what is bound of it has passed the check of the whole step, and the next start goes on.
+#[test]
+fn an_artifact_that_was_not_tried_to_its_end_is_used_if_it_is_faster_and_not_remembered() {
+    let is_used = |slow_in_the_end: bool| {
+        let is_late = Arc::new(AtomicBool::new(false));
+        let late = Arc::clone(&is_late);
+        let cost = move |program: &FakeProgram| match program.choice == Choice::default() {
+            false if slow_in_the_end && late.load(Ordering::Relaxed) => 200.0,
+            _ => together(program),
+        };
+        let mut setup = Setup { tune_budget: Duration::ZERO, ..setup(sum(cost)) };
+        setup.mode = GraphMode::FullDecodeOnly;
+        (setup.token_sizes, setup.batch_sizes) = (vec![4], vec![4]);
+        let mut is_used = false;
+        for most in 0.. {
+            is_late.store(false, Ordering::Relaxed);
+            let store = MemoryStore::new();
+            let mut model = setup.build_with(&store).unwrap();
+            let all_of_them = tuning(&model).unmeasured;
+            let steps = full_steps(&Setup::roles_of(&model), model.dispatcher());
+            let mut asked = 0;
+            let mut has_time = || {
+                asked += 1;
+                is_late.store(asked > most, Ordering::Relaxed);
+                asked <= most
+            };
+            model.measure_choices(&steps, None, &store, &mut has_time, &mut |_| {}).unwrap();
+            let TuningReport { measured, unmeasured, .. } = tuning(&model);
+            assert_eq!(measured + unmeasured, all_of_them);
+            if unmeasured == 0 {
+                break;
+            }
+            assert!(asked <= most + 2, "{asked} times after {most}");
+            is_used |= measured == 0 && others(&model) > 0;
+            let next = setup.build_with(&store).unwrap();
+            assert_eq!((tuning(&next).loaded, tuning(&next).unmeasured), (measured, unmeasured));
+            if slow_in_the_end {
+                assert_eq!([others(&model), others(&next)], [0, 0], "after {most}");
+            }
+        }
+        is_used
+    };
+    assert!(is_used(false) && !is_used(true));
 }
 
 #[test]

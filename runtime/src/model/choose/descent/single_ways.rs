@@ -9,10 +9,7 @@ use std::collections::BTreeSet;
 
 impl<D: Device> Descent<'_, D> {
     /// Tries each way that has a name, in each alternative, wherever what was measured has it.
-    pub(super) fn try_single_ways(
-        &mut self,
-        has_time: &mut dyn FnMut() -> bool,
-    ) -> Result<(), ModelError> {
+    pub(super) fn try_single_ways(&mut self) -> Result<(), ModelError> {
         let places: Vec<Place> = self.measured.iter().map(|(place, _)| *place).collect();
         let mut tried = BTreeSet::new();
         for (alternative, name) in self.named_ways(&places) {
@@ -27,7 +24,7 @@ impl<D: Device> Descent<'_, D> {
             {
                 continue;
             }
-            if !has_time() {
+            if !self.has_time() {
                 break;
             }
             if let Some(trial) = self.trial(&candidate, false, 1.0)? {
