@@ -89,11 +89,14 @@ pub fn decoder(
     let x = x.gather(step.logit_rows);
     let norm = b.weight(&format!("{prefix}.norm.weight"), [hidden]);
     let x = x.rms_norm(norm, config.rms_norm_eps);
-    let head = match config.tie_word_embeddings {
-        true => embedding,
-        false => b.weight("lm_head.weight", [vocab, hidden]),
+    let logits = {
+        let scope = b.scope("lm_head");
+        let head = match config.tie_word_embeddings {
+            true => embedding,
+            false => scope.weight("weight", [vocab, hidden]),
+        };
+        x.matmul_transposed(head, DType::F32)
     };
-    let logits = x.matmul_transposed(head, DType::F32);
     if bounds.sampling_controls {
         let [sampled, details] = step.sample_controlled(&b, logits);
         return b.finish([logits, sampled, details]);
