@@ -1,4 +1,4 @@
-//! The stepping thread allocates nothing on the heap while it replays a step, but for what is
+//! The stepping thread allocates nothing on the heap while it replays or launches a step, but for what is
 //! named here.
 //!
 //! Counters are of each thread, so that tests beside each other do not disturb them.
@@ -54,9 +54,11 @@ fn a_replayed_step_allocates_nothing() {
     let decode = [turn(0, 1), turn(1, 1), turn(2, 1)];
     for threads in [1, 4] {
         let setup = Setup { threads, ..Setup::default() };
-        for (mode, step_mode) in
-            [(GraphMode::Piecewise, StepMode::Piecewise), (GraphMode::Full, StepMode::Full)]
-        {
+        for (mode, step_mode) in [
+            (GraphMode::None, StepMode::None),
+            (GraphMode::Piecewise, StepMode::Piecewise),
+            (GraphMode::Full, StepMode::Full),
+        ] {
             let mut model = Setup { mode, ..setup.clone() }.build::<Cpu>();
             let allowed = blocks_of_rayon(&model, mode);
             for turns in [&mixed[..], &decode[..]] {
@@ -73,7 +75,7 @@ fn a_replayed_step_allocates_nothing() {
 
 #[test]
 fn a_decode_step_of_the_engine_allocates_nothing() {
-    for mode in [GraphMode::Piecewise, GraphMode::Full] {
+    for mode in [GraphMode::None, GraphMode::Piecewise, GraphMode::Full] {
         let setup = Setup { mode, threads: 2, max_length: 512, ..Setup::default() };
         let model = setup.build::<Cpu>();
         let allowed = blocks_of_rayon(&model, mode);

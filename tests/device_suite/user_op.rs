@@ -3,7 +3,7 @@
 
 use crate::alternatives::One;
 use crate::any_graph::{
-    MODES, RandomWeights, build, build_by, elements, options, set_states, step,
+    MODES, RandomWeights, build, build_by, build_of, elements, options, set_states, step,
 };
 use crate::cuda_mix::{HostMix, SECOND_ROWS, SourceMix};
 use crate::target::{Cpu, SimulatedCuda, Target};
@@ -18,11 +18,11 @@ use piecewise_ir::module::Module;
 use piecewise_ir::op::RowTreatment;
 use piecewise_ir::testing::{MixOp, Rng, norm_error, random_arrays};
 use piecewise_ir::types::TensorType;
-use piecewise_kernels::op::cuda::CudaOp;
+use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall};
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::mode::{GraphMode, Level, StepMode};
-use piecewise_runtime::model::{BuildOptions, Checks, CompiledModel};
+use piecewise_runtime::model::{BuildOptions, Checks, CompiledModel, ModelError};
 use piecewise_runtime::pipeline::plan;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -100,6 +100,29 @@ impl CpuOp for CpuMix {
             }
         }
         Ok(())
+    }
+}
+
+/// The op as a source that says that it reads an argument before it waits.
+#[derive(Debug)]
+struct EarlyMix {
+    mix: SourceMix,
+    ahead: u32,
+}
+
+impl CudaOp for EarlyMix {
+    fn name(&self) -> &str {
+        self.mix.name
+    }
+
+    fn implementation(&self, call: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
+        let mut made = self.mix.implementation(call)?;
+        if let CudaImplementation::Source(kernels) = &mut made {
+            for launch in &mut kernels.launches {
+                (launch.programmatic, launch.ahead) = (true, vec![self.ahead]);
+            }
+        }
+        Ok(made)
     }
 }
 
@@ -244,6 +267,36 @@ fn an_op_has_another_way_where_it_has_another_implementation() {
         let expected = |rows| if rows >= SECOND_ROWS { 2 } else { 1 };
         assert!(!found.is_empty() && found.iter().all(|&(rows, ways)| ways == expected(rows)));
         assert!(SIZES.iter().all(|size| found.iter().any(|(rows, _)| rows == size)), "{found:?}");
+    }
+}
+
+#[test]
+fn an_op_that_reads_ahead_what_the_step_writes_is_refused_b0509() {
+    if !SimulatedCuda::is_there() {
+        return;
+    }
+    for place in [Place::BetweenPieces, Place::InsideAPiece] {
+        let module = Arc::new(user_module(place));
+        let built = |ahead| {
+            let mut registry = OpRegistry::new();
+            registry.define(Arc::new(MixOp)).define(Arc::new(MaskedMix));
+            for name in [MixOp::NAME, MaskedMix::NAME] {
+                let mix = SourceMix { name, reads_padding: false };
+                registry.implement_cuda(Arc::new(EarlyMix { mix, ahead }));
+            }
+            let options = options(&module, GraphMode::Piecewise, &SIZES, 16);
+            let weights = RandomWeights(WEIGHTS);
+            build_of::<SimulatedCuda>(&module, &Arc::new(registry), options, weights).map(|_| ())
+        };
+        let error = built(0).unwrap_err();
+        let ModelError::Launches(found) = &error else { panic!("{error}") };
+        assert!(found.items.iter().all(|item| item.code == "B0509"), "{error}");
+        // The slots are an input, which the host stages.
+        built(2).unwrap();
+        let state = built(1).unwrap_err().to_string();
+        assert!(state.contains("argument 1, which it also writes"), "{state}");
+        let nothing = built(4).unwrap_err().to_string();
+        assert!(nothing.contains("argument 4 of 4"), "{nothing}");
     }
 }
 

@@ -171,10 +171,19 @@ impl Assembly<'_> {
             let mut args = lowering.args.clone();
             if let CudaImage::Kernel(kernel) = &image {
                 for (i, arg) in args.iter_mut().enumerate() {
-                    let ahead = kernel.recipe.ahead.contains(&(i as u32));
-                    if ahead && arg.access == Access::Read {
-                        arg.access = Access::ReadAhead;
+                    if !kernel.recipe.ahead.contains(&(i as u32)) {
+                        continue;
                     }
+                    if arg.access != Access::Read {
+                        let reason = format!(
+                            "`{}` reads ahead argument {i}, which it also writes: the launches \
+                             ahead may write it too; leave it out of `ahead` and read it after \
+                             the wait",
+                            kernel.recipe.entry
+                        );
+                        return Err((name, reason));
+                    }
+                    arg.access = Access::ReadAhead;
                 }
             }
             if choice.scratch > 0 {

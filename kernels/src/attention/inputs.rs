@@ -6,7 +6,8 @@ use crate::roles;
 use piecewise_ir::dtype::DType;
 
 /// The inputs of [`PagedAttention`](super::PagedAttention) and of the scatters that write its
-/// keys and values.
+/// keys and values. Slots name no row of a position before the step's own tokens: those rows are read
+/// before the kernels ahead are done.
 pub(super) fn inputs() -> [StepInput; 5] {
     let sequences = |role| StepInput::new(role, DType::I32, [Extent::of(roles::SEQUENCES)], 0.0);
     let table = [Extent::of(roles::SEQUENCES), Extent::AnyConstant];

@@ -37,7 +37,7 @@ impl LaunchRecipe {
     /// # Errors
     /// A sentence that names the field.
     pub fn check(&self, arguments: usize, scratch: u64) -> Result<(), String> {
-        let Self { entry, block, cluster, params, .. } = self;
+        let Self { entry, block, cluster, params, ahead, .. } = self;
         if entry.is_empty() || entry.contains('\0') {
             return Err(format!("`{}` names no kernel", entry.escape_debug()));
         }
@@ -48,6 +48,9 @@ impl LaunchRecipe {
         let blocks = cluster.iter().fold(1u64, |n, &d| n.saturating_mul(u64::from(d)));
         if blocks == 0 || blocks > 8 {
             return Err(format!("`{entry}` has {blocks} blocks in a cluster; 1 to 8 fit"));
+        }
+        if let Some(i) = ahead.iter().find(|&&i| i as usize >= arguments) {
+            return Err(format!("`{entry}` reads ahead argument {i} of {arguments}"));
         }
         for param in params {
             match param {
