@@ -12,9 +12,7 @@ const PAGE: u64 = 16;
 /// Blocks that keep the memory of a large device busy, each with what it has on the way: about one
 /// for each multiprocessor. From here on a second launch costs more than more blocks gain.
 const SATURATING_BLOCKS: u64 = 120;
-/// The ranges of the keys of decodes beside longer sequences where there may be many, but for clusters,
-/// which have what one decode alone would: a step of 480 tokens and 1, 4 or 16 decodes of 4,096 took
-/// 0.89, 0.95 and 0.98 of what it takes with four, and with 32 of them 1.03.
+/// The ranges where longer sequences keep the device busy beside many of them.
 const MIXED_SPLITS: u64 = 4;
 /// Bytes that the partial results of such steps stay below.
 const MIXED_SCRATCH: u64 = 64 << 20;
@@ -120,8 +118,7 @@ pub(super) fn kernels(shape: &Shape, sizes: &[u64], taken: Taken, times: u64) ->
             let [rows, sequences] = [&shape.rows, &shape.sequences].map(|dim| dim.eval(sizes));
             // As many sequences as rows: decodes, that keep the device busy if they are many. Beside
             // longer ones they are fewer, and have at least the ranges that they would have alone.
-            let beside = if shape.clusters { CLUSTER } else { MIXED_SPLITS };
-            let most = if rows < 2 * sequences { decodes } else { decodes.max(beside) };
+            let most = if rows < 2 * sequences { decodes } else { decodes.max(MIXED_SPLITS) };
             let bytes = places.eval(sizes).saturating_mul(partial_bytes(shape)).max(1);
             let room = if shape.clusters { most } else { MIXED_SCRATCH / bytes };
             most.min(room).max(1)

@@ -57,8 +57,8 @@ impl<D: Device> CompiledModel<D> {
                 tracing::debug!(size = %sizes.whole(), "no captured step to measure ways in");
             }
         }
-        self.count_unmeasured();
         self.origin.choices.report.time += started.elapsed();
+        self.count_unmeasured();
         Ok(())
     }
 

@@ -81,6 +81,7 @@ fn the_best_ways_of_several_parts_are_found_and_remembered() {
     let model = setup.build_with(&store).unwrap();
     assert_eq!(bound(&model), all(&choice(0, &[2, 1])));
     let count = tuning(&model).measured;
+    assert!(!model.statistics().tuning.time.is_zero());
     assert!(count > 0 && tuning(&model).unmeasured + tuning(&model).refused == 0);
     let report = model.chosen_ways();
     assert_eq!(report.len(), count);
