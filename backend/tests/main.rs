@@ -10,6 +10,7 @@ mod cpu_regions;
 mod cpu_weights;
 mod cuda_device;
 mod cuda_nvrtc;
+mod cuda_prompts;
 mod cuda_regions;
 mod cuda_segments;
 mod harness;

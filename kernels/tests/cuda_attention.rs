@@ -1,6 +1,6 @@
 //! Attention kernels on the host against the f64 reference, with NaN past every length.
 
-use crate::emulate::{Case, Rng, available, emulate, fill, floats};
+use crate::emulate::{Case, Rng, available, fill, floats, try_emulate_hiding};
 use piecewise_ir::custom::CustomOpDef;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType::{self, BF16, F16, F32, I32};
@@ -10,6 +10,7 @@ use piecewise_ir::types::TensorType;
 use piecewise_kernels::attention::PagedAttention;
 use piecewise_kernels::cuda::{OperandRole, attention_kernels, other_attention_kernels};
 use piecewise_kernels::op::cuda::{CudaOpCall, CudaTarget};
+use std::ops::Range;
 
 const PAGES: usize = 160;
 const POOL_PAGES: usize = 256;
@@ -31,6 +32,14 @@ struct Step<'a> {
     query_length: Option<u64>,
     /// Whether the keys are in more ranges than usual.
     more_ranges: bool,
+}
+
+/// What a step is run on, and what must come of it.
+struct Checked {
+    case: Case,
+    /// Of the keys and the values, as arguments, the bytes of pages that the step writes to.
+    written: Vec<(usize, Range<usize>)>,
+    expected: Array,
 }
 
 impl Default for Step<'_> {
@@ -69,9 +78,47 @@ impl Step<'_> {
         ]
     }
 
-    /// The result's bytes of the real rows; checked against the reference, and that no padding row
-    /// is written.
+    /// What is written of the keys and values, in bytes: the pages with positions of the step's own tokens,
+    /// but for those that another sequence has seen already.
+    fn written(&self, table: &[i32]) -> Vec<(usize, Range<usize>)> {
+        let pages = |i: usize, positions: Range<i32>| {
+            let numbers = positions.start as usize / 16..(positions.end as usize).div_ceil(16);
+            let is_empty = positions.is_empty();
+            numbers.filter(move |_| !is_empty).map(move |p| table[i * PAGES + p] as usize)
+        };
+        let sequences = || self.lengths.iter().zip(self.queries).enumerate();
+        let before: Vec<usize> = sequences()
+            .flat_map(|(i, (length, queries))| pages(i, 0..(length - queries) / 16 * 16))
+            .collect();
+        let own = sequences()
+            .flat_map(|(i, (length, queries))| pages(i, length - queries..*length))
+            .filter(|page| !before.contains(page));
+        let own: Vec<usize> = own.collect();
+        let parts = [1, 2].map(|arg: usize| {
+            let bytes = 16 * self.heads[1] * self.dims[arg - 1] * self.dtypes[1].size();
+            own.iter().map(move |page| (arg, page * bytes..(page + 1) * bytes)).collect::<Vec<_>>()
+        });
+        parts.concat()
+    }
+
+    /// The result's bytes of the real rows; checked against the reference, that no padding row is
+    /// written, and that nothing of what the step writes is read before the wait.
     fn check(&self, name: &str, entries: &[&str]) -> Vec<u8> {
+        let Checked { case, written, expected } = self.made(name, entries);
+        let (qt, h, d1) = (self.dtypes[0], self.heads[0], self.dims[1]);
+        let result = try_emulate_hiding(name, &case, &written);
+        let mut got = result.unwrap_or_else(|refused| panic!("{name} {refused}")).remove(7);
+        let padding = got.split_off(expected.data.len() * qt.size());
+        assert!(padding.iter().all(|x| *x == 0x5a), "{name}: padding rows are written");
+        let limit = if qt == BF16 { 1e-2 } else { 8e-3 };
+        for (i, (a, b)) in floats(qt, &got).iter().zip(&expected.data).enumerate() {
+            let at = (i / (h * d1), i / d1 % h, i % d1);
+            assert!((a - b).abs() < limit, "{name} at {at:?}: {a}, not {b}");
+        }
+        got
+    }
+
+    fn made(&self, name: &str, entries: &[&str]) -> Checked {
         let mut r = Rng(5);
         let [qt, kt] = self.dtypes;
         let [h, kh] = self.heads;
@@ -101,7 +148,7 @@ impl Step<'_> {
         let attrs = PagedAttention::attrs(0.2, self.causal);
         let array = |dtype, shape: Vec<usize>, data: Vec<f64>| Array { dtype, shape, data };
         let ints = |x: &[i32]| array(I32, vec![x.len()], x.iter().map(|v| f64::from(*v)).collect());
-        let expected = PagedAttention
+        let mut expected = PagedAttention
             .evaluate(
                 &[
                     array(qt, vec![t, h, d0], floats(qt, &q)[..t * h * d0].to_vec()),
@@ -165,18 +212,7 @@ impl Step<'_> {
             counts: vec![t as i32, s as i32, pool as i32],
             scratch: scratch.max(256),
         };
-        let (got, padding) = {
-            let mut got = emulate(name, &case).remove(7);
-            let padding = got.split_off(t * h * d1 * qt.size());
-            (got, padding)
-        };
-        assert!(padding.iter().all(|x| *x == 0x5a), "{name}: padding rows are written");
-        let limit = if qt == BF16 { 1e-2 } else { 8e-3 };
-        for (i, (a, b)) in floats(qt, &got).iter().zip(&expected[0].data).enumerate() {
-            let at = (i / (h * d1), i / d1 % h, i % d1);
-            assert!((a - b).abs() < limit, "{name} at {at:?}: {a}, not {b}");
-        }
-        got
+        Checked { case, written: self.written(&table), expected: expected.remove(0) }
     }
 }
 
@@ -246,6 +282,40 @@ fn decodes_whose_keys_are_in_one_range_take_one_launch() {
     decodes(BF16, [10, 10], [64, 48], 40, true);
     decodes(F16, [16, 8], [128, 128], 40, true);
     decodes(BF16, [16, 8], [256, 16], 40, true);
+}
+
+/// A step's own keys are written by the kernels that decodes wait for: a bound that reads one page more
+/// ahead of them is found, and which of its pages the step writes is no guess.
+#[test]
+fn a_page_too_many_that_is_read_ahead_is_found() {
+    if !available() {
+        return;
+    }
+    const BOUND: &str = "(length - queries) / PAGE : 0;";
+    for (name, lengths, queries, query_length) in [
+        ("decode", &[33, 100][..], &[1, 1][..], None),
+        ("uniform", &[40, 64], &[4, 4], Some(4)),
+        ("tokens", &[50, 90], &[5, 2], None),
+    ] {
+        // Heads of 32 have pages of half of what the host protects.
+        for dims in [[64, 64], [32, 32]] {
+            let padding_rows = PADDING * query_length.unwrap_or(1) as usize;
+            let step =
+                Step { lengths, queries, dims, query_length, padding_rows, ..Step::default() };
+            let name = format!("ahead_{name}_{}", dims[0]);
+            step.check(&name, &DECODE);
+            let Checked { mut case, written, .. } = step.made(&name, &DECODE);
+            let decode = &case.launches[0];
+            assert_eq!(decode.ahead, (1..=6).collect::<Vec<u32>>(), "keys are read ahead");
+            assert_eq!(decode.source.matches(BOUND).count(), 1);
+            for launch in &mut case.launches {
+                launch.source = launch.source.replace(BOUND, "(length - queries) / PAGE + 1 : 0;");
+            }
+            let refused = try_emulate_hiding(&format!("{name}_planted"), &case, &written);
+            let refused = refused.expect_err(&name);
+            assert!(refused.contains("what is written of argument 1 is touched"), "{refused}");
+        }
+    }
 }
 
 /// A warp finds 32 of its pages at a time.

@@ -89,6 +89,7 @@ correctness() {
   same outside_tokens "[1-9][0-9]* tokens [0-9a-f]{16}" outside_cpu outside
   run cuda_regions 120 bin/backend cuda_regions::
   run cuda_segments 300 bin/backend cuda_segments:: --show-output --test-threads=1
+  run cuda_prompts 120 bin/backend cuda_prompts:: --show-output --test-threads=1
   # Free bytes are the whole device's, so that this one runs alone.
   local alone=cuda::a_suspended_model_gives_its_memory_back
   run suspended 60 env PIECEWISE_HOLD_TIMES=1 bin/device_suite --exact $alone --show-output
@@ -103,7 +104,7 @@ correctness() {
   grep -E "^cuda" "$logs/exhaustion.log" "$logs/refusals.log" "$logs/background.log" \
     "$logs/parts_of_steps.log" || true
   grep -E "mixes compared" "$logs/encoder_mixes.log" || true
-  grep -E "^cuda: " "$logs/cuda_segments.log" || true
+  grep -hE "^cuda: " "$logs/cuda_segments.log" "$logs/cuda_prompts.log" || true
   grep -E "^cuda.*(compared|random graphs|in turn|another padding|opened anew|to make it|allocations of)" "$logs/device_suite.log" || true
 }
 

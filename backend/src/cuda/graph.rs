@@ -4,6 +4,7 @@ use super::context::warn_failed;
 use super::driver::{GraphEdge, GraphNode, Handle, Outcome};
 use super::stream::Stream;
 use crate::device::CaptureRule;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -33,6 +34,35 @@ pub struct GraphSummary {
     pub memory_nodes: usize,
     /// Nodes that run a host function.
     pub host_nodes: usize,
+}
+
+/// How many programmatic edges lead from kernels of one name to kernels of another, or of the same: the names
+/// of the producer and the consumer.
+pub(super) type KernelEdges<'a> = BTreeMap<(&'a str, &'a str), usize>;
+
+/// What is in a captured graph, with its edges.
+#[derive(Debug)]
+pub(super) struct Inspected {
+    pub(super) summary: GraphSummary,
+    nodes: Vec<GraphNode>,
+    edges: Vec<GraphEdge>,
+}
+
+impl Inspected {
+    /// The programmatic edges between kernels of the outermost graph.
+    pub(super) fn kernel_edges(&self) -> KernelEdges<'_> {
+        let name = |i: usize| match self.nodes.get(i) {
+            Some(GraphNode::Kernel { name, .. }) => Some(name.as_str()),
+            _ => None,
+        };
+        let mut found = KernelEdges::new();
+        for edge in self.edges.iter().filter(|edge| edge.programmatic) {
+            if let (Some(from), Some(to)) = (name(edge.from), name(edge.to)) {
+                *found.entry((from, to)).or_default() += 1;
+            }
+        }
+        found
+    }
 }
 
 impl GraphSummary {
@@ -82,10 +112,11 @@ impl Graph {
         (handle != 0).then(|| Self { stream: stream.clone(), handle })
     }
 
-    pub(super) fn inspect(&self) -> Outcome<GraphSummary> {
+    pub(super) fn inspect(&self) -> Outcome<Inspected> {
         let driver = &self.stream.context.driver;
         let nodes = driver.graph_nodes(self.handle)?;
-        Ok(GraphSummary::of(&nodes, &driver.graph_edges(self.handle)?))
+        let edges = driver.graph_edges(self.handle)?;
+        Ok(Inspected { summary: GraphSummary::of(&nodes, &edges), nodes, edges })
     }
 
     /// Writes it for graphviz.

@@ -199,6 +199,24 @@ fn a_graph_that_lost_a_programmatic_edge_is_refused() {
     f.device.capture("T=16", &[&program, &program], &[16]).unwrap();
 }
 
+/// What a library's kernels have among themselves is no edge between ours.
+#[test]
+fn a_lost_programmatic_edge_is_not_made_up_for_by_a_librarys() {
+    let mut f = fixture();
+    let program = f.bind(&two_kernels(PieceSize::Exact(16)), "p0").unwrap();
+    let library =
+        |name: &str| GraphNode::Kernel { name: name.to_owned(), grid: [1; 3], block: [32, 1, 1] };
+    f.driver.also_capture(&["split", "product", "sum"].map(library));
+    let graph = f.device.capture("T=16", &[&program, &program], &[16]).unwrap();
+    assert_eq!(graph.summary().programmatic_edges, 4);
+    drop(graph);
+    f.driver.lose_programmatic_edges();
+    let error = f.device.capture("T=16", &[&program, &program], &[16]).unwrap_err();
+    let said = "kept 0 of at least 2 programmatic edges from kernel `first` to kernel `second`";
+    assert!(error.to_string().contains(said), "{error}");
+    assert!(!f.driver.held().contains_key("exec"));
+}
+
 #[test]
 fn blocks_note_their_times_where_their_kernels_were_compiled_to() {
     let mut f = fixture();

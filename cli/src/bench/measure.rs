@@ -240,7 +240,8 @@ fn measure(
             timeline = Some(launches::write_timeline(file, timer.timeline(*sizes)?)?);
         }
         // Last: it runs the step again, on what this left.
-        figures.driver_us = timer.bare_submit(record)?.map(|time| time.as_secs_f64() * 1e6);
+        let driver = timer.bare_submit(record)?;
+        figures = figures.with_driver_us(driver.map(|time| time.as_secs_f64() * 1e6));
     }
     Ok(Measured { figures, failures, kernels, timeline })
 }

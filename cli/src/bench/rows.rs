@@ -60,6 +60,9 @@ pub(super) struct Figures {
     pub(super) submit_us: Spread,
     /// The driver's calls alone that its launches take; `None` where there is no driver.
     pub(super) driver_us: Option<f64>,
+    /// What a submit has above that: the batch, staging, events and dispatch, by the median of the one and
+    /// of the other.
+    pub(super) host_us: Option<f64>,
     /// Of the step of the median; every step has as many.
     pub(super) graph_launches: u64,
     pub(super) plain_launches: u64,
@@ -150,6 +153,13 @@ impl RowHead {
 }
 
 impl Figures {
+    /// Puts in what the driver's calls alone take.
+    pub(super) fn with_driver_us(self, driver_us: Option<f64>) -> Self {
+        // Two medians of few runs: a submit can come out shorter than the calls in it.
+        let host_us = driver_us.map(|us| (self.submit_us.median - us).max(0.0));
+        Self { driver_us, host_us, ..self }
+    }
+
     /// Of the timed records of a workload.
     pub(super) fn of(records: &[StepRecord], workload: &Workload, yardstick: &Yardstick) -> Self {
         let steps = workload.timed();
@@ -167,6 +177,7 @@ impl Figures {
             wall_ms: Spread::of(records.iter().map(|record| record.wall), 1e6),
             submit_us: Spread::of(records.iter().map(|record| record.submit), 1e3),
             driver_us: None,
+            host_us: None,
             graph_launches: launches.graph_launches,
             plain_launches: launches.plain_launches,
             nodes: launches.graph_nodes,

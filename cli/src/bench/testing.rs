@@ -24,6 +24,7 @@ pub(super) fn row(mode: GraphMode, tokens: u64, size: u64, ms: f64) -> Row {
         wall_ms: spread(1.25 * ms),
         submit_us: spread(12.0),
         driver_us: Some(9.5),
+        host_us: Some(2.5),
         graph_launches: u64::from(mode == GraphMode::Full),
         plain_launches: if mode == GraphMode::Full { 0 } else { 293 },
         nodes: if mode == GraphMode::Full { 293 } else { 0 },

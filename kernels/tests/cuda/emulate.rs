@@ -5,6 +5,7 @@ use crate::skip::skipped;
 use piecewise_ir::dtype::DType;
 use piecewise_kernels::cuda::{LaunchRecipe, PRELUDE, Param, Scalar};
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::process::Command;
 use std::sync::LazyLock;
 
@@ -114,6 +115,15 @@ pub(crate) fn emulate(name: &str, case: &Case) -> Vec<Vec<u8>> {
 }
 /// The same, or what the launches did wrong.
 pub(crate) fn try_emulate(name: &str, case: &Case) -> Result<Vec<Vec<u8>>, String> {
+    try_emulate_hiding(name, case, &[])
+}
+/// The same, where of arguments that are named ahead some bytes, too, are not there before the wait: what a
+/// step writes of a state.
+pub(crate) fn try_emulate_hiding(
+    name: &str,
+    case: &Case,
+    written: &[(usize, Range<usize>)],
+) -> Result<Vec<Vec<u8>>, String> {
     let dir = format!("{}/emulated/{name}", env!("CARGO_TARGET_TMPDIR"));
     std::fs::create_dir_all(&dir).unwrap();
     let mut main = String::new();
@@ -195,6 +205,11 @@ pub(crate) fn try_emulate(name: &str, case: &Case) -> Result<Vec<Vec<u8>>, Strin
         {
             let bytes = case.args[i].len();
             let _ = write!(main, "emu_hide(A{i},{bytes},\"argument {i}\");");
+        }
+        for (i, bytes) in written.iter().filter(|_| l.programmatic) {
+            let (at, len) = (bytes.start, bytes.len());
+            let _ =
+                write!(main, "emu_hide_part(A{i}+{at},{len},\"what is written of argument {i}\");");
         }
         if l.programmatic {
             let _ = write!(main, "emu_hide(S,{},\"scratch\");", case.scratch);

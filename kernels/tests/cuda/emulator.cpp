@@ -60,25 +60,30 @@ void emu_matrices(unsigned*to,const void*row,bool transposed){unsigned w=emu_w()
 for(int m=0;m<4;m++){unsigned r=0;for(unsigned e=0;e<2;e++){unsigned at=l%4*2+e,line=transposed?at:l/4,column=transposed?l/4:at;r|=(unsigned)((const unsigned short*)slots[w][m*8+line])[column]<<16*e;}to[m]=r;}warpbar[w].wait(32);}
 unsigned long emu_moves;
 struct Hidden{char*at;size_t bytes;const char*what;};
-static std::vector<Hidden> hidden;
+static std::vector<Hidden> hidden,parts;
 static bool unseen;
 static unsigned waiting;
 static void emu_show(int access){for(auto&h:hidden)if(mprotect(h.at,h.bytes,access)!=0){perror("mprotect");exit(5);}unseen=access==PROT_NONE;}
 static void emu_fault(int,siginfo_t*info,void*){const char*at=(const char*)info->si_addr;
 for(auto&h:hidden)if(unseen&&at>=h.at&&at<h.at+h.bytes){fprintf(stderr,"%s is touched before the wait, by thread %u of block %u\n",h.what,emu_cur->tid.x,blockIdx.x);_exit(6);}
 fprintf(stderr,"nothing is at %p\n",(const void*)at);_exit(6);}
+static void emu_handle(){static char stack[1<<16];static bool is_set;if(is_set)return;is_set=true;
+stack_t own={};own.ss_sp=stack;own.ss_size=sizeof stack;sigaltstack(&own,nullptr);
+struct sigaction act={};act.sa_sigaction=emu_fault;act.sa_flags=SA_SIGINFO|SA_ONSTACK;sigaction(SIGSEGV,&act,nullptr);}
 static size_t emu_pages(size_t bytes){return (bytes+4096)/4096*4096+4096;}
 char*emu_memory(size_t bytes){char*p=(char*)aligned_alloc(4096,emu_pages(bytes));memset(p,0xff,emu_pages(bytes));return p;}
-void emu_hide(char*at,size_t bytes,const char*what){static char stack[1<<16];
-if(hidden.empty()){stack_t own={};own.ss_sp=stack;own.ss_size=sizeof stack;sigaltstack(&own,nullptr);
-struct sigaction act={};act.sa_sigaction=emu_fault;act.sa_flags=SA_SIGINFO|SA_ONSTACK;sigaction(SIGSEGV,&act,nullptr);}
-hidden.push_back({at,emu_pages(bytes),what});}
+void emu_hide(char*at,size_t bytes,const char*what){emu_handle();hidden.push_back({at,emu_pages(bytes),what});}
+void emu_hide_part(char*at,size_t bytes,const char*what){emu_handle();parts.push_back({at,bytes,what});
+const size_t first=((size_t)at+4095)/4096*4096,end=((size_t)at+bytes)/4096*4096;
+if(first<end)hidden.push_back({(char*)first,end-first,what});}
 void emu_wait(){emu_moves++;waiting++;while(unseen)emu_yield();}
 struct Copy{void*to;const void*from;bool there;};
 // Groups of a thread, oldest first; the last one is open.
 static std::deque<std::vector<Copy>> copies_of[8][1024];
 #define copies copies_of[emu_rank]
-void emu_copy(void*to,const void*from,bool there){if(there)(void)*(const volatile char*)from;copies[threadIdx.x].back().push_back({to,from,there});}
+void emu_copy(void*to,const void*from,bool there){const char*at=(const char*)from;
+for(auto&h:parts)if(there&&unseen&&at+16>h.at&&at<h.at+h.bytes){fprintf(stderr,"%s is touched before the wait, by thread %u of block %u\n",h.what,threadIdx.x,blockIdx.x);_exit(6);}
+if(there)(void)*(const volatile char*)from;copies[threadIdx.x].back().push_back({to,from,there});}
 void emu_group_copies(){copies[threadIdx.x].emplace_back();}
 static void emu_do(const std::vector<Copy>&group){for(auto&c:group)if(c.there)memcpy(c.to,c.from,16);else memset(c.to,0,16);}
 void emu_groups_done_but(unsigned left){auto&mine=copies[threadIdx.x];while(mine.size()>left+1){emu_do(mine.front());mine.pop_front();}}
@@ -107,6 +112,6 @@ if(unseen&&waiting&&moves==emu_moves)emu_show(PROT_READ|PROT_WRITE);
 if(++spins>5000000){fprintf(stderr,"deadlock\n");exit(3);}}
 emu_show(PROT_READ|PROT_WRITE);
 if(waits&&!waiting){fprintf(stderr,"block %u ends without a wait\n",x);exit(6);}}
-hidden.clear();for(auto&x:fs)free(x.stack);}
+hidden.clear();parts.clear();for(auto&x:fs)free(x.stack);}
 char*read_file(const char*n){FILE*f=fopen(n,"rb");if(!f){fprintf(stderr,"no %s\n",n);exit(4);}fseek(f,0,SEEK_END);long s=ftell(f);rewind(f);char*p=emu_memory(s);if(s&&fread(p,1,s,f)!=(size_t)s)exit(5);fclose(f);return p;}
 void write_file(const char*n,const char*p,long s){FILE*f=fopen(n,"wb");fwrite(p,1,s,f);fclose(f);}

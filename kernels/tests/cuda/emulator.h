@@ -13,6 +13,9 @@ char*emu_memory(size_t bytes);
 // Memory of which the next launch may touch nothing before its wait: there is no such memory for each
 // block until all of its threads have come to the wait or can't go on without those that have.
 void emu_hide(char*at,size_t bytes,const char*what);
+// Some bytes of memory that is there: no copy of theirs may be asked for before the wait, and where they are
+// whole pages, nothing may touch them.
+void emu_hide_part(char*at,size_t bytes,const char*what);
 void emu_wait();
 // Counts what threads come to, so that what a round of all of them left as it was is seen.
 extern unsigned long emu_moves;

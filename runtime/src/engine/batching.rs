@@ -228,7 +228,7 @@ impl<D: Device> BatchingEngine<D> {
         self.tell_kv_observer();
         self.embeddings.save(self.model.device_mut())?;
         let steps = full_steps(&self.roles, self.model.dispatcher());
-        self.model.measure_launches(&steps, self.model.tune_budget())?;
+        self.model.measure_launches(&steps, self.model.launches_budget())?;
         // States are zeros for those who come.
         self.model.suspend(SuspendedWeights::Keep)?;
         self.resume(None)

@@ -176,7 +176,7 @@ impl<D: MeasuredDevice> StepTimer for ModelTimer<D> {
         let time = started.elapsed();
         if self.model.tune() == TuneMode::Measure {
             let steps = full_steps(self.batch.roles(), self.model.dispatcher());
-            self.model.measure_launches(&steps, self.model.tune_budget())?;
+            self.model.measure_launches(&steps, self.model.launches_budget())?;
         }
         let bytes = free.zip(self.free_bytes()).map(|(free, left)| free.saturating_sub(left));
         Ok(CaptureReport { graphs, time, bytes, shape: self.shape() })

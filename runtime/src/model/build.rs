@@ -25,7 +25,7 @@ use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 impl<D: Device> CompiledModel<D> {
     /// Builds a model from a planned module and its artifacts, compiled for the dispatcher of
@@ -145,11 +145,19 @@ impl<D: Device> CompiledModel<D> {
         model.list_graphs();
         model.warm_up()?;
         let measure = Instant::now();
+        let open = match options.tune {
+            TuneMode::Off => Vec::new(),
+            TuneMode::Load | TuneMode::Measure => model.load_launched(store),
+        };
+        let is_compared =
+            options.capture == CaptureWhen::Startup && model.will_compare_launches(&open);
+        let for_launches = if is_compared { model.launches_budget() } else { Duration::ZERO };
         match options.tune {
             TuneMode::Off => {}
             TuneMode::Load => model.count_unmeasured(),
             TuneMode::Measure => {
-                let mut has_time = || measure.elapsed() < options.tune_budget;
+                let for_ways = options.tune_budget.saturating_sub(for_launches);
+                let mut has_time = || measure.elapsed() < for_ways;
                 let steps = &options.tuning_steps;
                 model.measure_choices(steps, None, store, &mut has_time, &mut |p| progress(p))?;
             }
@@ -159,8 +167,8 @@ impl<D: Device> CompiledModel<D> {
             model.capture_all(options.on_capture_failure, &mut |p| progress(p))?;
             model.measure_padding()?;
             if options.tune == TuneMode::Measure {
-                let left = options.tune_budget.saturating_sub(measure);
-                model.measure_launches(&options.tuning_steps, left)?;
+                let left = options.tune_budget.saturating_sub(measure).max(for_launches);
+                model.choose_launched(&open, &options.tuning_steps, store, left)?;
             }
         }
         if backed_early {

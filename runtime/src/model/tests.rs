@@ -1,6 +1,7 @@
 mod checks;
 mod choices;
 mod graphs;
+mod launched;
 
 use super::capture::GraphKind;
 use super::*;
@@ -13,7 +14,6 @@ use crate::testing::{Bounds, FakeDevice, Setup, VOCAB, next_id};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::DeviceError;
 use piecewise_backend::measure::MeasuredDevice;
-use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::entity::Value;
 use piecewise_kernels::step::CaptureSupport;
 use std::sync::atomic::Ordering;
@@ -422,42 +422,6 @@ fn steps_that_padding_loses_go_the_other_way() {
     assert_eq!(sampled(&mut model, &ticket), expected(&[4]));
     assert_eq!(model.last_step().unwrap().mode, StepMode::Piecewise);
     assert_eq!(model.statistics().pieces_for_padding, 1);
-}
-
-/// A size whose graphs are slow is launched at that size where it is measured, in any mode that would
-/// have its pieces replay.
-#[test]
-fn sizes_that_are_faster_launched_than_in_pieces_are_launched() {
-    let ids = [4, 5, 6];
-    let way = |model: &mut Model| {
-        let ticket = submit(model, &ids).unwrap();
-        assert_eq!(sampled(model, &ticket), expected(&ids));
-        let report = model.last_step().unwrap();
-        assert_eq!(report.sizes.tokens, PieceSize::Exact(4), "at the padded size");
-        (report.mode, report.fallback)
-    };
-    let replayed = (StepMode::Piecewise, None);
-    for mode in [GraphMode::Piecewise, GraphMode::FullAndPiecewise] {
-        let setup = Setup { mode, tune: TuneMode::Measure, ..Setup::default() };
-        let slow = |replays, launches| {
-            setup.faults.slow_replays.store(replays, Ordering::Relaxed);
-            setup.faults.slow_launches.store(launches, Ordering::Relaxed);
-        };
-        slow(true, false);
-        let mut model = setup.build().unwrap();
-        slow(false, false);
-        assert_eq!(model.statistics().steps, 0, "what is measured counts as no step");
-        for other in [mode, GraphMode::Piecewise] {
-            model.set_graph_mode(other, &mut |_| {}).unwrap();
-            assert_eq!(way(&mut model), (StepMode::None, Some(FallbackReason::LaunchesFaster)));
-        }
-        assert_eq!(model.statistics().misses["launches_faster"], 2);
-        slow(false, true);
-        assert_eq!(way(&mut setup.build().unwrap()), replayed);
-        slow(true, false);
-        let unmeasured = Setup { tune: TuneMode::Off, ..setup.clone() };
-        assert_eq!(way(&mut unmeasured.build().unwrap()), replayed);
-    }
 }
 
 #[test]

@@ -1,30 +1,17 @@
 //! Measuring, once the graphs are captured, which steps another way serves better than a replay of
-//! the size that they are padded to, and which sizes are faster launched than in pieces.
+//! the size that they are padded to.
 
 use super::CompiledModel;
-use super::choose::MeasuredStep;
 use super::error::ModelError;
 use super::step::Run;
-use crate::batch::SyntheticStep;
-use crate::dispatch::{Dispatch, MeasuredWays, OtherWay, StepShape, StepSizes};
+use crate::dispatch::{Dispatch, MeasuredWays, OtherWay, StepShape};
 use crate::mode::StepMode;
 use crate::symbols::{MAX_OWN, SymbolClass};
 use piecewise_backend::device::Device;
-use piecewise_backend::tuning::TuneMode;
 use std::time::{Duration, Instant};
 
 /// Runs that are timed; the fastest counts.
 const ROUNDS: usize = 3;
-
-/// Steps that are submitted one after the other where graphs and launches are compared.
-const AHEAD: usize = 4;
-
-/// By so many thousandths launches must be faster than a replay in pieces to be taken: repeats of the
-/// least time differ by two.
-const LAUNCHES_MARGIN: u32 = 5;
-
-/// The most of the time for measuring in which graphs and launches are compared.
-const LAUNCHES_BUDGET: Duration = Duration::from_secs(2);
 
 impl<D: Device> CompiledModel<D> {
     /// Measures which steps padding loses, if that is asked for, to the sizes that are captured by now; not
@@ -74,68 +61,6 @@ impl<D: Device> CompiledModel<D> {
             }
         }
         self.ways.replace_padding(ways);
-        self.stats = stats;
-        Ok(())
-    }
-
-    /// How ways were to be chosen where nothing else is known.
-    pub fn tune(&self) -> TuneMode {
-        self.tune
-    }
-
-    /// How long measuring may take at a start, and when the mode is set.
-    pub fn tune_budget(&self) -> Duration {
-        self.tune_budget
-    }
-
-    /// Times steps that fill the sizes which run in pieces that are captured, replayed and launched in
-    /// turn, in their order and as long as there is time, two seconds of `budget` at most: a size that is faster launched is launched
-    /// from now on, and one that no longer is, is replayed. This overwrites what the states hold.
-    ///
-    /// # Errors
-    /// When the device is lost.
-    pub fn measure_launches(
-        &mut self,
-        steps: &[SyntheticStep],
-        budget: Duration,
-    ) -> Result<(), ModelError> {
-        let started = Instant::now();
-        let stats = self.stats.clone();
-        let in_pieces: Vec<StepSizes> = self
-            .dispatcher
-            .measured_steps()
-            .into_iter()
-            .filter_map(|(sizes, whole)| (!whole).then_some(sizes))
-            .collect();
-        for found in steps {
-            let sizes = found.sizes;
-            if !in_pieces.contains(&sizes) || !self.graphs.has_pieces(&self.members, sizes) {
-                continue;
-            }
-            if started.elapsed() >= budget.min(LAUNCHES_BUDGET) {
-                break;
-            }
-            let step = MeasuredStep::new(self, sizes, true);
-            if !self.stage_measured(&step, std::slice::from_ref(found))? {
-                continue;
-            }
-            let counts = found.step.with(|data| data.counts.to_vec());
-            let staged = |mode| Staged {
-                run: Run { mode, sizes, head_again: false },
-                counts: counts.clone(),
-                sizes: step.by_symbol.clone(),
-            };
-            let ways = [staged(StepMode::Piecewise), staged(StepMode::None)];
-            let mut best = [Duration::MAX; 2];
-            for _ in 0..ROUNDS {
-                for (best, way) in best.iter_mut().zip(&ways) {
-                    self.time_of(way, 1)?;
-                    *best = (*best).min(self.time_of(way, AHEAD)?);
-                }
-            }
-            let is_faster = best[1] < best[0] * (1000 - LAUNCHES_MARGIN) / 1000;
-            self.ways.set_launched(sizes.whole(), is_faster);
-        }
         self.stats = stats;
         Ok(())
     }
@@ -200,7 +125,8 @@ impl<D: Device> CompiledModel<D> {
         Ok(Staged { run, counts, sizes })
     }
 
-    fn time_of(&mut self, step: &Staged, times: usize) -> Result<Duration, ModelError> {
+    /// The time of so many runs of a step, one submitted after the other, to the end of the last.
+    pub(super) fn time_of(&mut self, step: &Staged, times: usize) -> Result<Duration, ModelError> {
         let started = Instant::now();
         for _ in 0..times {
             self.run_as(step.run, &step.counts, &step.sizes, None)?;
@@ -212,8 +138,8 @@ impl<D: Device> CompiledModel<D> {
 }
 
 /// A step whose inputs are staged.
-struct Staged {
-    run: Run,
-    counts: Vec<u64>,
-    sizes: Vec<u64>,
+pub(super) struct Staged {
+    pub(super) run: Run,
+    pub(super) counts: Vec<u64>,
+    pub(super) sizes: Vec<u64>,
 }

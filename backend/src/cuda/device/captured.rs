@@ -3,7 +3,7 @@
 use super::{CudaDevice, SharedLt};
 use crate::cuda::capture::StreamCapture;
 use crate::cuda::error::CallError;
-use crate::cuda::graph::{GraphExec, GraphSummary};
+use crate::cuda::graph::{GraphExec, GraphSummary, Inspected, KernelEdges};
 use crate::cuda::memory::AddressRange;
 use crate::cuda::program::{BoundLaunch, CudaProgram, Work};
 use crate::cuda::stamps::Stamps;
@@ -42,42 +42,58 @@ impl CudaCaptured {
 
 impl CudaDevice {
     /// That every kernel which may start before the kernel ahead of it ends does so in the graph:
-    /// an edge that the driver made a plain one costs time and shows nowhere else.
+    /// an edge that the driver made a plain one costs time and shows nowhere else. Edges are told apart by
+    /// the kernels that they join, so that one within a library's kernels stands for none of ours.
     fn check_edges(
         &self,
         label: &str,
         launches: &[Arc<BoundLaunch>],
         sizes: &[u64],
-        summary: &GraphSummary,
+        graph: &Inspected,
     ) -> Result<(), DeviceError> {
-        let mut wanted = 0;
-        let mut follows_kernel = false;
+        let mut wanted = KernelEdges::new();
+        let mut ahead = None;
         for launch in launches {
             let Work::Kernel(bound) = &launch.work else {
                 // What a library or a host function enqueues last is its own affair.
-                follows_kernel = false;
+                ahead = None;
                 continue;
             };
             let grid = bound.recipe.grid_at(sizes, self.context.device.multiprocessors);
             if grid.is_ok_and(|grid| grid.contains(&0)) {
                 continue;
             }
-            wanted += usize::from(follows_kernel && self.is_programmatic(bound));
-            follows_kernel = true;
+            let entry = bound.recipe.entry.as_str();
+            if let Some(ahead) = ahead.filter(|_| self.is_programmatic(bound)) {
+                *wanted.entry((ahead, entry)).or_default() += 1;
+            }
+            ahead = Some(entry);
         }
-        let found = summary.programmatic_edges;
-        match found >= wanted {
-            true => Ok(()),
-            false => Err(DeviceError::CaptureFailed {
-                label: label.to_owned(),
-                launch: None,
-                sizes: sizes.to_vec(),
-                reason: format!(
-                    "the driver kept {found} of at least {wanted} programmatic edges; open the \
-                     device with `serial` to run without them"
-                ),
-            }),
+        let failed = |reason: String| DeviceError::CaptureFailed {
+            label: label.to_owned(),
+            launch: None,
+            sizes: sizes.to_vec(),
+            reason: format!("{reason}; open the device with `serial` to run without them"),
+        };
+        let (all, found) = (wanted.values().sum(), graph.summary.programmatic_edges);
+        if found < all {
+            return Err(failed(format!(
+                "the driver kept {found} of at least {all} programmatic edges"
+            )));
         }
+        // A driver that does not tell the names of kernels leaves their number alone to go by.
+        let has_name = |name: &str| graph.summary.kernels.iter().any(|kernel| kernel == name);
+        let edges = graph.kernel_edges();
+        for ((from, to), wanted) in wanted {
+            let found = edges.get(&(from, to)).copied().unwrap_or(0);
+            if found < wanted && has_name(from) && has_name(to) {
+                return Err(failed(format!(
+                    "the driver kept {found} of at least {wanted} programmatic edges from kernel \
+                     `{from}` to kernel `{to}`"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Captures the launches of programs, in order, as one graph.
@@ -114,8 +130,8 @@ impl CudaDevice {
         self.driver().scope(&[label], sizes);
         let rule = |rule| DeviceError::Capture { label: label.to_owned(), rule };
         let graph = capture.end().map_err(call)?.ok_or_else(|| rule(CaptureRule::NoEmpty))?;
-        let summary = graph.inspect().map_err(call)?;
-        if let Some(broken) = summary.broken_rule() {
+        let inspected = graph.inspect().map_err(call)?;
+        if let Some(broken) = inspected.summary.broken_rule() {
             return Err(rule(broken));
         }
         if let Some(dir) = &self.options.dot_dir {
@@ -123,7 +139,7 @@ impl CudaDevice {
                 label.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
             graph.write_dot(&dir.join(format!("{name}.dot"))).map_err(call)?;
         }
-        self.check_edges(label, &launches, sizes, &summary)?;
+        self.check_edges(label, &launches, sizes, &inspected)?;
         let mut needed: Vec<Arc<AddressRange>> = Vec::new();
         for range in launches.iter().flat_map(|launch| launch.needed()) {
             if !needed.iter().any(|known| Arc::ptr_eq(known, range)) {
@@ -139,7 +155,7 @@ impl CudaDevice {
             exec,
             label: label.to_owned(),
             sizes: sizes.to_vec(),
-            summary,
+            summary: inspected.summary,
             launches,
             ends: ends.collect(),
             needed,

@@ -155,7 +155,8 @@ impl SimulatedDriver {
         self.state().extra = nodes.to_vec();
     }
 
-    /// Programmatic edges come out of every capture from now on as plain ones.
+    /// Programmatic edges come out of every capture from now on as plain ones, but for those of what is
+    /// captured beside.
     pub(in crate::cuda) fn lose_programmatic_edges(&self) {
         self.state().loses_edges = true;
     }
@@ -451,13 +452,17 @@ impl Driver for std::sync::Arc<SimulatedDriver> {
     }
     fn graph_edges(&self, graph: Handle) -> Outcome<Vec<GraphEdge>> {
         let state = self.state();
-        let kernels = &state.graphs[&graph].0;
-        Ok((1..kernels.len())
-            .map(|to| {
-                let programmatic = kernels[to].programmatic && !state.loses_edges;
-                GraphEdge { from: to - 1, to, programmatic }
-            })
-            .collect())
+        let (kernels, extra) = &state.graphs[&graph];
+        let own = (1..kernels.len()).map(|to| {
+            let programmatic = kernels[to].programmatic && !state.loses_edges;
+            GraphEdge { from: to - 1, to, programmatic }
+        });
+        let others = (kernels.len() + 1..kernels.len() + extra.len()).map(|to| GraphEdge {
+            from: to - 1,
+            to,
+            programmatic: true,
+        });
+        Ok(own.chain(others).collect())
     }
     fn write_dot(&self, _: Handle, path: &Path) -> Outcome<()> {
         std::fs::write(path, "digraph {}").or_else(|_| failed("cuGraphDebugDotPrint", 1))

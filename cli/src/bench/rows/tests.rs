@@ -70,6 +70,14 @@ fn good_steps_of_every_mode_pass() {
 }
 
 #[test]
+fn what_the_host_path_costs_is_a_submit_less_the_drivers_calls() {
+    let figures = Figures::of(&vec![record(StepMode::Full); 4], &workload(), &yardstick());
+    assert_eq!((figures.submit_us.median, figures.host_us), (40.0, None));
+    let host = |driver| figures.clone().with_driver_us(driver).host_us;
+    assert_eq!([host(Some(15.0)), host(Some(41.0)), host(None)], [Some(25.0), Some(0.0), None]);
+}
+
+#[test]
 fn figures_are_of_the_timed_steps() {
     let mut records = vec![record(StepMode::Full); 4];
     records[0].device = Duration::from_millis(1);

@@ -71,7 +71,7 @@ impl<D: Device> CompiledModel<D> {
         self.stats.tuning = self.origin.choices.report;
     }
 
-    fn unmeasured_in(&self, sizes: StepSizes, whole: bool) -> Vec<Place> {
+    pub(super) fn unmeasured_in(&self, sizes: StepSizes, whole: bool) -> Vec<Place> {
         let Some(stitch) = self.module.stitch() else { return Vec::new() };
         let step = MeasuredStep::new(self, sizes, whole);
         let places = step.places(self, stitch).into_keys();

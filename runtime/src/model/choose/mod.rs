@@ -2,6 +2,7 @@
 //! the weights of every layer, and remembered.
 
 mod descent;
+mod launched;
 mod measure;
 mod record;
 mod report;

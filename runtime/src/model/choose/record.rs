@@ -1,22 +1,25 @@
 //! What was measured of an artifact, as the store keeps it.
 
 use super::Place;
+use crate::dispatch::StepSizes;
 use crate::model::bind::BindSite;
 use piecewise_backend::artifact::{Artifact, Choice, Digest};
 use piecewise_backend::device::Device;
 use piecewise_backend::store::{Entry, Store};
 use piecewise_backend::tuning::LibraryAlgorithm;
 use piecewise_ir::entity::Entity;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// The kind of entry that the store keeps records under.
+/// The kinds of entry that the store keeps records under: of an artifact, and of a step in pieces.
 const KIND: &str = "tuning";
+const KIND_OF_STEP: &str = "launched";
 
 /// What was measured of an artifact in a captured step.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct Record {
     /// The digest of the ways that it was measured among.
-    ways: Digest,
+    pub(super) ways: Digest,
     pub(super) choice: Choice,
     /// The algorithms that the library is to take for products of the choice.
     pub(super) algorithms: Vec<(String, LibraryAlgorithm)>,
@@ -56,13 +59,14 @@ impl Record {
 }
 
 /// The names, launches and images of every way.
-fn ways_of(artifact: &Artifact) -> Digest {
+pub(super) fn ways_of(artifact: &Artifact) -> Digest {
     Digest::of(&serde_json::to_vec(&artifact.alternatives).unwrap_or_default())
 }
 
 /// What a record is kept under.
 #[derive(Clone, Debug)]
 pub(super) struct RecordKey {
+    kind: &'static str,
     factors: Vec<(&'static str, String)>,
 }
 
@@ -81,7 +85,36 @@ impl RecordKey {
         if artifact.ways().any(|way| way.uses_library) {
             factors.push(("library", device.library().unwrap_or_default()));
         }
-        Self { factors }
+        Self { kind: KIND, factors }
+    }
+
+    /// Of a step in pieces: `members` are its artifacts in order, each with whether it is captured. What
+    /// makes the record of any of them another makes this one another, too.
+    pub(super) fn of_step<D: Device>(
+        device: &D,
+        site: &BindSite<'_>,
+        sizes: &StepSizes,
+        members: &[(Place, bool)],
+    ) -> Self {
+        let mut text = String::new();
+        let mut uses_library = false;
+        for &(place, is_captured) in members {
+            let artifact = site.artifact(place);
+            let bounds = &site.compiled.sizes[place.0.index()][place.1].bounds;
+            let piece = Digest(artifact.piece);
+            text += &format!("{piece} {} {bounds:?} {is_captured}\n", artifact.size);
+            uses_library |= artifact.ways().any(|way| way.uses_library);
+        }
+        let mut factors = vec![
+            ("pieces", Digest::of(text.as_bytes()).to_string()),
+            ("sizes", format!("{sizes:?}")),
+            ("compiler", site.compiled.compiler.clone()),
+            ("device", device.model()),
+        ];
+        if uses_library {
+            factors.push(("library", device.library().unwrap_or_default()));
+        }
+        Self { kind: KIND_OF_STEP, factors }
     }
 
     fn digest(&self) -> Digest {
@@ -90,17 +123,22 @@ impl RecordKey {
 
     /// What is kept of an artifact; nothing where that was measured among other ways.
     pub(super) fn load(&self, store: &dyn Store, artifact: &Artifact) -> Option<Record> {
-        let bytes = store.get(KIND, self.digest()).ok().flatten()?;
-        let record = serde_json::from_slice::<Record>(&bytes).ok()?;
+        let record: Record = self.get(store)?;
         let fits = record.ways == ways_of(artifact) && artifact.chosen(&record.choice).is_ok();
         fits.then_some(record)
     }
 
+    /// What is kept under this key, whatever it was measured among.
+    pub(super) fn get<R: DeserializeOwned>(&self, store: &dyn Store) -> Option<R> {
+        let bytes = store.get(self.kind, self.digest()).ok().flatten()?;
+        serde_json::from_slice(&bytes).ok()
+    }
+
     /// Keeps a record; whether the store took it.
-    pub(super) fn keep(&self, store: &dyn Store, record: &Record) -> bool {
+    pub(super) fn keep<R: Serialize>(&self, store: &dyn Store, record: &R) -> bool {
         let factors: Vec<_> = self.factors.iter().map(|(name, v)| (*name, v.as_str())).collect();
         let Ok(bytes) = serde_json::to_vec(record) else { return false };
-        let entry = Entry { kind: KIND, key: self.digest(), factors: &factors, bytes: &bytes };
+        let entry = Entry { kind: self.kind, key: self.digest(), factors: &factors, bytes: &bytes };
         store.put(entry).is_ok()
     }
 }

@@ -53,7 +53,7 @@ pub(super) fn noise<D: Device>(device: &mut D, graph: &D::Captured) -> Result<f6
     Ok(f64::max(FLOOR, SIGMAS * of_difference / middle.max(f64::MIN_POSITIVE)))
 }
 
-fn median(times: &mut [f64]) -> f64 {
+pub(super) fn median(times: &mut [f64]) -> f64 {
     times.sort_unstable_by(f64::total_cmp);
     times.get(times.len() / 2).copied().unwrap_or(0.0)
 }
