@@ -107,6 +107,7 @@ impl Builder {
         if min > max {
             self.error(format!("symbol {name} has no value in [{min}..{max}]"));
         }
+        self.use_scopes();
         self.state.borrow_mut().graph.add_symbol(SymbolDecl {
             name: name.to_owned(),
             min,
@@ -118,6 +119,7 @@ impl Builder {
     /// Declares an input: what a step brings. Its padding rows hold anything unless
     /// [`Tensor::padding`] says what.
     pub fn input(&self, name: &str, dtype: DType, shape: impl IntoShape) -> Tensor<'_> {
+        self.use_scopes();
         let ty = TensorType::new(dtype, shape);
         let value = self.state.borrow_mut().graph.add_input(name, ty, None, None);
         Tensor::new(self, value)
@@ -158,6 +160,7 @@ impl Builder {
         name: &str,
         build: impl FnOnce(&Builder) -> Result<Graph, BuildErrors>,
     ) -> Tensor<'_> {
+        self.use_scopes();
         let inner = Self::new(name);
         let recipe = match build(&inner) {
             Ok(graph) => Recipe::Graph(Box::new(graph)),
@@ -375,9 +378,14 @@ impl Builder {
         values.iter().map(|&v| state.graph.ty(v).clone()).collect()
     }
 
+    /// The open scopes hold something, be it a tensor that swallows what is built of it.
+    pub(crate) fn use_scopes(&self) {
+        self.state.borrow_mut().scopes.iter_mut().for_each(|scope| scope.is_used = true);
+    }
+
     fn path(&self, name: &str) -> String {
-        let mut state = self.state.borrow_mut();
-        state.scopes.iter_mut().for_each(|scope| scope.is_used = true);
+        self.use_scopes();
+        let state = self.state.borrow();
         let parts = state.scopes.iter().map(|scope| scope.name.as_str()).chain([name]);
         parts.filter(|p| !p.is_empty()).collect::<Vec<_>>().join(".")
     }
