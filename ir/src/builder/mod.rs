@@ -102,6 +102,13 @@ impl Builder {
         self.declare_symbol(name, min, max, Some(role))
     }
 
+    /// The symbol that was declared first with a role; `None` where none was.
+    pub fn symbol_of_role(&self, role: &str) -> Option<Symbol> {
+        let state = self.state.borrow();
+        let mut symbols = state.graph.symbols().iter();
+        symbols.find(|(_, decl)| decl.role.as_deref() == Some(role)).map(|(symbol, _)| symbol)
+    }
+
     #[track_caller]
     fn declare_symbol(&self, name: &str, min: u64, max: u64, role: Option<&str>) -> Symbol {
         if min > max {
@@ -341,9 +348,28 @@ impl Builder {
         }
     }
 
-    /// Notes a mistake at the caller's line and returns a poisoned tensor.
+    /// Notes a mistake at the caller's line, for composites of one's own: [`Self::finish`] tells it
+    /// once, and the tensor swallows what follows from it.
+    ///
+    /// ```
+    /// use piecewise_ir::builder::{Builder, Tensor};
+    /// use piecewise_ir::dtype::DType;
+    ///
+    /// fn halves<'b>(x: Tensor<'b>) -> Tensor<'b> {
+    ///     match x.shape().last().and_then(|dim| dim.as_constant()) {
+    ///         Some(width) if width % 2 == 0 => x.slice(0, 0..width / 2),
+    ///         _ if x.value().is_none() => x,
+    ///         _ => x.builder().fail("halves need an even width; pad it".to_owned()),
+    ///     }
+    /// }
+    ///
+    /// let b = Builder::new("odd");
+    /// let x = halves(halves(b.input("x", DType::F32, [6])));
+    /// let errors = b.finish([x.exp()]).unwrap_err();
+    /// assert_eq!(errors.0.len(), 1);
+    /// ```
     #[track_caller]
-    pub(crate) fn fail(&self, message: String) -> Tensor<'_> {
+    pub fn fail(&self, message: String) -> Tensor<'_> {
         self.error(message);
         Tensor::poison(self)
     }
