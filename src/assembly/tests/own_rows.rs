@@ -89,7 +89,7 @@ fn assembly(ops: OpRegistry, most: u64) -> Assembly {
 
 fn ops(count: impl Fn(&BatchView<'_>) -> u64 + Send + Sync + 'static) -> OpRegistry {
     let mut ops = OpRegistry::builtin();
-    ops.declare_inputs("own.windows", inputs()).declare_rows(WINDOWS, count);
+    ops.declare_inputs("own.windows", inputs()).declare_rows("own.windows", WINDOWS, count);
     ops
 }
 
