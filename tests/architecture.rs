@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 mod callers;
+mod exhaustive;
 mod imports;
 
 /// What each crate may depend on inside the workspace, normal dependencies only.
