@@ -2,6 +2,7 @@ use super::*;
 use crate::prelude::*;
 use piecewise_backend::artifact::Digest;
 use piecewise_backend::compiler::{Entry, StoreError};
+use piecewise_backend::cuda::{CallFault, CudaDevice, CudaOptions, Faults};
 use piecewise_backend::store::MemoryStore;
 use piecewise_ir::op::Op;
 use piecewise_kernels::attention::PAGE_ROWS;
@@ -280,6 +281,17 @@ fn a_text_a_graph_and_a_planned_text_are_the_same_model() {
     }
     let error = Assembly::text("a text", "graph").unwrap_err().to_string();
     assert!(error.starts_with("a text does not parse: "), "{error}");
+}
+
+#[test]
+fn a_device_that_makes_no_stream_is_named_by_its_own_number() {
+    let faults = Faults::default();
+    let options = CudaOptions { ordinal: 1, faults: faults.clone(), ..CudaOptions::default() };
+    let device = CudaDevice::simulated(options, OpRegistry::new()).unwrap().into();
+    faults.fail(CallFault::always("cuStreamCreate", 2));
+    let error = graph().on(&device).session().unwrap_err();
+    let AssemblyError::Device(error) = &error else { panic!("{error}") };
+    assert!(matches!(**error, OpenError::Cuda { ordinal: 1, .. }), "{error}");
 }
 
 #[test]
