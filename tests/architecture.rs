@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 mod callers;
+mod exhaustive;
 mod imports;
 
 /// What each crate may depend on inside the workspace, normal dependencies only.
@@ -69,11 +70,17 @@ fn only_the_command_line_depends_on_crates_for_terminals() {
     }
 }
 
-/// Whoever embeds the library gets no server, and no runtime of one, however far down.
+/// Whoever embeds the library gets no server, no runtime of one and nothing for terminals, however
+/// far down.
 #[test]
-fn the_library_has_no_crate_for_http() {
+fn the_library_has_no_crate_for_http_or_terminals() {
+    let http = ["axum", "hyper", "http", "tokio", "tower"];
+    let terminals = ["clap", "plotters", "indicatif", "comfy-table"];
+    let others = ["h2", "reqwest", "ureq"];
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    for package in ["piecewise", "piecewise-runtime", "piecewise-kernels", "piecewise-server"] {
+    for package in
+        ["piecewise", "piecewise-runtime", "piecewise-kernels", "piecewise-server", "piecewise-cli"]
+    {
         let mut tree = std::process::Command::new(&cargo);
         tree.args(["tree", "-p", package, "-e", "normal", "--prefix", "none", "--locked"]);
         let said = tree.arg("--offline").current_dir(root()).output().unwrap();
@@ -81,10 +88,13 @@ fn the_library_has_no_crate_for_http() {
         let said = String::from_utf8(said.stdout).unwrap();
         let names = BTreeSet::from_iter(said.lines().filter_map(|line| line.split(' ').next()));
         assert!(names.contains("piecewise-kernels"), "{package}: {names:?}");
-        for name in ["axum", "hyper", "http", "h2", "tokio", "tower", "reqwest", "ureq"] {
-            // The server's own show that they would be seen.
-            let expected = package == "piecewise-server"
-                && ["axum", "hyper", "http", "tokio", "tower"].contains(&name);
+        for name in http.into_iter().chain(terminals).chain(others) {
+            // Those of the server and of the program show that they would be seen.
+            let expected = match package {
+                "piecewise-server" => http.contains(&name),
+                "piecewise-cli" => http.contains(&name) || terminals.contains(&name),
+                _ => false,
+            };
             assert_eq!(names.contains(name), expected, "{package}, {name}");
         }
     }

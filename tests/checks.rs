@@ -77,5 +77,45 @@ fn what_tests_depend_on_is_used_by_tests() {
             let is_used = texts.iter().any(|(_, text)| text.contains(&path));
             assert!(is_used || needed.contains(&name), "no test of {of} uses {name}");
         }
+        // What no source names is compiled for nothing, by all who depend on the crate.
+        let named = |name: &str, text: &str| {
+            let name = name.replace('-', "_");
+            let words = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+            let mut words =
+                words.flat_map(|line| line.split(|c: char| !c.is_alphanumeric() && c != '_'));
+            words.any(|word| word == name)
+        };
+        let sources = self::texts(of, &["src"]);
+        for name in names(of, "dependencies") {
+            let is_used = sources.iter().any(|(_, text)| named(&name, text));
+            assert!(is_used, "no source of {of} uses {name}");
+        }
     }
+}
+
+/// Whoever has the package alone can run its examples and the code of its documents.
+#[test]
+fn what_examples_read_is_in_the_package() {
+    let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
+    let included: Vec<&str> = manifest["package"]["include"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|path| path.as_str())
+        .collect();
+    let is_test = |file: &PathBuf| file.to_string_lossy().contains("/tests");
+    let sources = texts(".", &["src"]).into_iter().filter(|(file, _)| !is_test(file));
+    let examples = texts(".", &["examples"]).into_iter();
+    let examples =
+        examples.filter(|(file, _)| file.parent().is_some_and(|of| of.ends_with("examples")));
+    let mut found = 0;
+    for (file, text) in sources.chain(examples) {
+        for named in text.split("env!(\"CARGO_MANIFEST_DIR\"), \"").skip(1) {
+            let path = named.split('"').next().unwrap();
+            let is_there = included.iter().any(|of| path.starts_with(of));
+            assert!(is_there, "{} reads {path}, which is not in the package", file.display());
+            found += 1;
+        }
+    }
+    assert!(found > 3, "{found}");
 }

@@ -206,3 +206,23 @@ fn names_in_documents_are_in_the_sources() {
     }
     assert!(checked > 50, "{checked}");
 }
+
+/// Of what runs on a GPU machine, too.
+#[test]
+fn contributing_names_the_sections_of_the_run_on_a_gpu() {
+    let script = read("tests/gpu/run.sh");
+    let between = |text: &str, from: &str, to: &str| {
+        let rest = text.split(from).nth(1).unwrap_or_else(|| panic!("{from}")).to_owned();
+        rest.split(to).next().unwrap_or_default().to_owned()
+    };
+    let words = |text: &str| -> BTreeSet<String> {
+        let words = text.split(|c: char| !c.is_ascii_lowercase());
+        words.filter(|word| !word.is_empty()).map(str::to_owned).collect()
+    };
+    let sections = words(&between(&script, "|| sections=(", ")"));
+    assert!(sections.len() > 5, "{sections:?}");
+    let page = words(&between(&read("CONTRIBUTING.md"), "in sections:", "PIECEWISE_"));
+    let lacking: Vec<_> = sections.difference(&page).collect();
+    assert!(lacking.is_empty(), "CONTRIBUTING.md lacks {lacking:?}");
+    assert_eq!(words(&between(&script, "  case $section in", ") $section ;;")), sections);
+}

@@ -35,7 +35,8 @@ pub(crate) struct BoundArgs {
     /// The most tokens of a step; longer prompts are cut into chunks [default: 512].
     #[arg(long, value_name = "N")]
     pub max_num_tokens: Option<u64>,
-    /// The most sequences of a step [default: as many as there are prompts, at most 64].
+    /// The most sequences that run at once [default: 64, or the tokens of a step where they are
+    /// fewer; `generate`, `chat` and `logits` no more than they have prompts].
     #[arg(long, value_name = "N")]
     pub max_num_seqs: Option<u64>,
     /// The most rows of a step that want logits at once; where more do, the head runs several times

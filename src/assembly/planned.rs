@@ -372,8 +372,11 @@ impl Planned {
                 Built::Cpu(Box::new(self.build_on(device, options)?))
             }
             Opened::Cuda(device) => {
-                let device = lock(device).share(OpRegistry::clone(&ops));
-                let device = device.map_err(|source| OpenError::Cuda { ordinal: 0, source })?;
+                let opened = lock(device);
+                let ordinal = opened.report().ordinal;
+                let device = opened.share(OpRegistry::clone(&ops));
+                let device = device.map_err(|source| OpenError::Cuda { ordinal, source })?;
+                drop(opened);
                 Built::Cuda(Box::new(self.build_on(device, options)?))
             }
             Opened::Arch(arch) => return Err(OpenError::NoDevice { arch: *arch }.into()),

@@ -2,7 +2,9 @@ use super::*;
 use crate::prelude::*;
 use piecewise_backend::artifact::Digest;
 use piecewise_backend::compiler::{Entry, StoreError};
+use piecewise_backend::cuda::{CallFault, CudaDevice, CudaOptions, Faults};
 use piecewise_backend::store::MemoryStore;
+use piecewise_ir::module::SlotKind;
 use piecewise_ir::op::Op;
 use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_passes::manager::PassReport;
@@ -280,6 +282,45 @@ fn a_text_a_graph_and_a_planned_text_are_the_same_model() {
     }
     let error = Assembly::text("a text", "graph").unwrap_err().to_string();
     assert!(error.starts_with("a text does not parse: "), "{error}");
+}
+
+/// Slots have moved by a page, and nothing lies in the room before them.
+#[test]
+fn a_text_that_brings_its_plan_runs_by_it_and_no_pass_runs() {
+    let planned = graph().plan().unwrap();
+    assert!(!planned.passes().passes.is_empty());
+    let mut moved = planned.module().clone();
+    let mut layout = moved.layout().unwrap().clone();
+    let by = 4096;
+    for (offset, slot) in layout.offsets.iter_mut().zip(moved.slots().unwrap().slots.values()) {
+        *offset += if slot.kind == SlotKind::Input { 0 } else { by };
+    }
+    layout.bytes += by;
+    moved.set_layout(layout);
+    let text = piecewise_ir::text::print_module(&moved);
+    assert_ne!(text, piecewise_ir::text::print_module(planned.module()));
+    let assembly = || {
+        let assembly = Assembly::text("a text", &text).unwrap().set("cache.enabled", false);
+        assembly.threads(1).set("strict", true)
+    };
+    let brought = assembly().plan().unwrap();
+    assert_eq!(piecewise_ir::text::print_module(brought.module()), text);
+    assert!(brought.passes().passes.is_empty(), "{:?}", brought.passes());
+    let mut session = assembly().session().unwrap();
+    assert_eq!(session.model().ledger().slots, planned.ledger().unwrap().slots + by);
+    let outputs = session.step().input("x", &[0.5f32, 1.0]).run().unwrap();
+    assert_eq!(outputs.get::<f32>(0).unwrap(), [2.0, 4.0]);
+}
+
+#[test]
+fn a_device_that_makes_no_stream_is_named_by_its_own_number() {
+    let faults = Faults::default();
+    let options = CudaOptions { ordinal: 1, faults: faults.clone(), ..CudaOptions::default() };
+    let device = CudaDevice::simulated(options, OpRegistry::new()).unwrap().into();
+    faults.fail(CallFault::always("cuStreamCreate", 2));
+    let error = graph().on(&device).session().unwrap_err();
+    let AssemblyError::Device(error) = &error else { panic!("{error}") };
+    assert!(matches!(**error, OpenError::Cuda { ordinal: 1, .. }), "{error}");
 }
 
 #[test]

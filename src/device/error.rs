@@ -13,7 +13,7 @@ pub enum OpenError {
     Cuda { ordinal: u32, source: CudaError },
     /// An architecture alone.
     #[error(
-        "target cuda:{arch} is an architecture to compile for; to run, write cpu, cuda or cuda:N"
+        "device cuda:{arch} is an architecture to compile for; to run, write cpu, cuda or cuda:N"
     )]
     NoDevice { arch: Arch },
     /// The processor's threads or memory.

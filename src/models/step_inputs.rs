@@ -141,8 +141,11 @@ impl<'b> StepInputs<'b> {
         }
     }
 
-    /// An input that an op of one's own declares: its symbols are those of the step, and a constant
-    /// that it leaves open is the number of pages that a sequence has at most.
+    /// An input that an op of one's own declares: its symbols are those of the step or, by their
+    /// roles, others declared before, and a constant that it leaves open is the number of pages that
+    /// a sequence has at most. A role that no symbol has is a mistake, which shows when `b` is
+    /// finished.
+    #[track_caller]
     pub fn input(&self, b: &'b Builder, name: &str, input: &StepInput) -> Tensor<'b> {
         let Self { tokens, rows, sequences, pages, .. } = *self;
         let symbols = [(roles::TOKENS, tokens), (roles::ROWS, rows), (roles::SEQUENCES, sequences)];
@@ -196,6 +199,7 @@ impl<'b> StepInputs<'b> {
     }
 }
 
+#[track_caller]
 fn declare<'b>(
     b: &'b Builder,
     name: &str,
@@ -203,15 +207,28 @@ fn declare<'b>(
     symbols: &[(&str, Symbol)],
     pages: u64,
 ) -> Tensor<'b> {
-    let dim = |extent: &Extent| match extent {
-        Extent::Symbolic { of, times, plus } => {
-            let symbol = symbols.iter().find(|(role, _)| role == of);
-            Dim::affine(*plus, symbol.map(|(_, symbol)| (*symbol, *times)))
-        }
-        Extent::Constant(n) => Dim::constant(*n),
-        Extent::AnyConstant => Dim::constant(pages),
-    };
-    let shape: Shape = input.shape().iter().map(dim).collect();
+    let mut shape = Shape::new();
+    for extent in input.shape() {
+        shape.push(match extent {
+            Extent::Symbolic { of, times, plus } => {
+                let of_step = symbols.iter().find(|(role, _)| role == of);
+                let found = of_step.map(|(_, symbol)| *symbol).or_else(|| b.symbol_of_role(of));
+                let Some(symbol) = found else {
+                    return b.fail(format!(
+                        "input \"{name}\" of role \"{}\" has an axis over the symbol of role \"{of}\", \
+                         and there is none; declare it first, by `symbol_with_role`",
+                        input.role()
+                    ));
+                };
+                Dim::affine(*plus, [(symbol, *times)])
+            }
+            Extent::Constant(n) => Dim::constant(*n),
+            Extent::AnyConstant => Dim::constant(pages),
+        });
+    }
     let padding = input.padding().to_f64();
     b.input(name, input.dtype(), shape).padding(padding).role(input.role())
 }
+
+#[cfg(test)]
+mod tests;

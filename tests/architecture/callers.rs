@@ -1,6 +1,6 @@
 //! Functions that one place calls: who calls them, however the call is written.
 
-use super::{imports, sources};
+use super::{crates, imports, sources};
 use crate::support::tree::{files, root};
 use std::collections::BTreeSet;
 use syn::parse::Parser as _;
@@ -156,9 +156,11 @@ fn code() -> Vec<(String, String)> {
     let is_test = |file: &str| {
         file.ends_with("tests.rs") || file.contains("/tests/") || file.contains("src/testing/")
     };
-    let beside = ["benches", "examples"].map(|folder| files(&root().join(folder), &["rs"]));
-    assert!(beside.iter().all(|found| found.len() > 2));
-    let all = sources().into_iter().chain(beside.into_iter().flatten()).map(|file| {
+    let examples = files(&root().join("examples"), &["rs"]);
+    let benches: Vec<_> =
+        crates().iter().flat_map(|of| files(&root().join(of).join("benches"), &["rs"])).collect();
+    assert!(examples.len() > 2 && benches.len() > 5, "{examples:?}, {benches:?}");
+    let all = sources().into_iter().chain(examples).chain(benches).map(|file| {
         let relative = file.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
         (relative, std::fs::read_to_string(&file).unwrap())
     });
@@ -177,6 +179,16 @@ fn one_place_builds_a_compiled_model() {
 fn one_place_calls_a_compiler() {
     let places = callers(&code(), "Compiler", "compile", 3);
     assert_eq!(places, [("runtime/src/artifact_store/session.rs".to_owned(), 1)]);
+}
+
+/// Who has a model planned asks the planner, which knows the levels; a pipeline of one's own is run
+/// by the command that is for it, and by the example of a pass.
+#[test]
+fn few_make_a_pass_manager() {
+    let places = callers(&code(), "PassManager", "new", usize::MAX);
+    let expected = ["runtime/src/pipeline.rs", "cli/src/opt.rs", "examples/custom_pass.rs"];
+    let found: BTreeSet<_> = places.iter().map(|(file, calls)| (file.as_str(), *calls)).collect();
+    assert_eq!(found, expected.map(|file| (file, 1)).into());
 }
 
 #[test]

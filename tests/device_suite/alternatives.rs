@@ -4,7 +4,7 @@
 
 use crate::sequences::{Left, Sequences, Turn, set_states, step};
 use crate::small_decoder::Setup;
-use crate::target::Target;
+use crate::target::{SimulatedCuda, Target};
 use piecewise_backend::artifact::{Artifact, Choice, PieceSize};
 use piecewise_backend::compiler::{CompileError, Compiler, PieceAt, Store};
 use piecewise_backend::weights::{NormalWeights, WeightLayout};
@@ -159,10 +159,32 @@ fn run<T: Target>(setup: &Setup, way: Way) -> Vec<Left> {
     left
 }
 
+/// [`count`], which must not be less than the target's own compiler is known to make.
+fn enough<T: Target>(setup: &Setup) -> [usize; 2] {
+    let [alternatives, ways] = count::<T>(setup);
+    let least = T::LEAST_WAYS;
+    assert!(
+        alternatives >= least[0] && ways >= least[1],
+        "{} has {alternatives} alternatives and {ways} ways of a part; at least {least:?}",
+        T::NAME
+    );
+    [alternatives, ways]
+}
+
+/// Where there is no GPU to compute with, what it would compute by is there.
+#[test]
+fn simulated_cuda_has_ways_to_compare() {
+    if SimulatedCuda::is_there() {
+        for dtype in [DType::F32, DType::BF16] {
+            enough::<SimulatedCuda>(&setup(dtype));
+        }
+    }
+}
+
 /// At sizes of few rows, the logits of every way there is, two at least.
 pub(crate) fn agree<T: Target>(dtype: DType, tolerance: f64) {
     let setup = setup(dtype);
-    let [alternatives, most] = count::<T>(&setup);
+    let [alternatives, most] = enough::<T>(&setup);
     let logits = |left: &Left| -> Vec<f64> {
         let words = left.outputs[0].chunks_exact(4);
         words.map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap()))).collect()

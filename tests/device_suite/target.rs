@@ -35,6 +35,10 @@ pub(crate) trait Target {
     /// Layers of the model that captures between steps.
     const BACKGROUND_LAYERS: usize = 2;
 
+    /// Of its own compiler, the fewest alternatives that some piece of few rows must have, and the
+    /// fewest ways of some part: what a compiler lost would be compared with nothing.
+    const LEAST_WAYS: [usize; 2] = [1, 1];
+
     /// Whether there is such a device; says on standard output if not. Where the environment
     /// requires it, that is a failure.
     fn is_there() -> bool {
@@ -113,6 +117,7 @@ impl Target for Cuda {
     const MOST_TOKENS: u64 = 4096;
     const RANDOM_GRAPHS: u32 = 60;
     const BACKGROUND_LAYERS: usize = 28;
+    const LEAST_WAYS: [usize; 2] = [2, 2];
 
     fn is_there() -> bool {
         static MISSING: OnceLock<Option<String>> = OnceLock::new();
@@ -263,6 +268,7 @@ pub(crate) struct SimulatedCuda;
 impl Target for SimulatedCuda {
     type Device = CudaDevice;
     const NAME: &'static str = "simulated cuda";
+    const LEAST_WAYS: [usize; 2] = Cuda::LEAST_WAYS;
     const RANDOM_GRAPHS: u32 = 0;
 
     fn is_there() -> bool {

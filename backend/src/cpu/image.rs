@@ -1,5 +1,8 @@
 //! Kernel images of the CPU: what a launch computes, as bytes without addresses or names.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use crate::artifact::Digest;
 use crate::compiler::ImageListing;
 use piecewise_ir::custom::Attrs;
@@ -114,6 +117,10 @@ impl Kernel {
     }
 
     /// What it holds, for people and dumps.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "what has no text of its own is shown as JSON"
+    )]
     pub(super) fn listing(&self) -> ImageListing {
         let kind = match self {
             Self::Rows(_) => "row program",
@@ -179,7 +186,7 @@ pub(super) fn float_type(dtype: DType) -> Option<FloatType> {
         DType::F32 => Some(FloatType::F32),
         DType::F16 => Some(FloatType::F16),
         DType::BF16 => Some(FloatType::Bf16),
-        _ => None,
+        DType::I32 | DType::I64 | DType::U8 | DType::Bool => None,
     }
 }
 

@@ -14,12 +14,15 @@
 //! The plan's lifetimes take a node that absorbs and the regions beside it as one moment, so no slot
 //! that such a launch reads shares bytes with one that it writes.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use super::alternatives::Way;
 use super::product_ways::{ABSORBING_ROWS, ProductWays};
 use crate::artifact::Access;
 use piecewise_ir::entity::{Node, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
-use piecewise_ir::op::Op;
+use piecewise_ir::op::{Op, OpClass};
 use piecewise_kernels::cuda::{
     AfterProduct, BeforeProduct, BesideOp, LaunchRecipe, MatMulSpec, OperandRole, PartParam,
     RegionPart,
@@ -72,10 +75,9 @@ impl Absorbing {
     /// first: their author says that it saves more than a launch and a value's way through memory
     /// cost to compute it where it is loaded. Where he is wrong, measuring finds one that does not.
     pub(super) fn in_order(graph: &Graph, rows: Option<u64>) -> Vec<Self> {
-        let has_ops = graph.nodes().any(|node| match &graph.node(node).op {
-            Op::Custom(call) => !call.absorbs.is_empty(),
-            _ => false,
-        });
+        let absorbs =
+            |op: &Op| matches!(op.class(), OpClass::Custom(call) if !call.absorbs.is_empty());
+        let has_ops = graph.nodes().any(|node| absorbs(&graph.node(node).op));
         let ops = if has_ops { &[true, false][..] } else { &[false] };
         let products = Recomputed::in_order(rows).iter().copied().map(Some).chain([None]);
         let both = products.flat_map(|products| ops.iter().map(move |&ops| Self { products, ops }));
@@ -249,15 +251,16 @@ impl Group {
         let results = self.after.iter().flat_map(|part| part.results.iter().copied());
         let read = |value| (value, Access::Read);
         let written = |value| (value, Access::Write);
-        match data.op {
+        let is_product = matches!(data.op.class(), OpClass::Product { .. });
+        match is_product {
             // What is before a product comes before its weight.
-            Op::MatMul { .. } => before
+            true => before
                 .map(read)
                 .chain(kept)
                 .chain(after.map(read))
                 .chain(results.chain(stored).map(written))
                 .collect(),
-            _ => kept
+            false => kept
                 .chain(stored.map(written))
                 .chain(before.chain(after).map(read))
                 .chain(results.map(written))
@@ -377,12 +380,13 @@ impl Piece<'_> {
     /// other node reads it, nor the region any other of them.
     fn result_read_at(&self, taker: usize, region: usize) -> Option<Value> {
         let data = self.graph.node(self.order[taker]);
-        let absorbs = |i: usize| match &data.op {
-            Op::MatMul { .. } => self.absorbing.products.is_some(),
-            Op::Custom(call) => {
+        let absorbs = |i: usize| match data.op.class() {
+            OpClass::Product { .. } => self.absorbing.products.is_some(),
+            OpClass::Custom(call) => {
                 self.absorbing.ops && call.absorbs.contains(&(data.operands.len() + i))
             }
-            _ => false,
+            OpClass::Elementwise | OpClass::Remap | OpClass::Reduction | OpClass::Search => false,
+            OpClass::Gather | OpClass::Scatter | OpClass::Constant | OpClass::Region(_) => false,
         };
         let operands = &self.graph.node(self.order[region]).operands;
         let mut read = data.results.iter().enumerate().filter(|(_, v)| operands.contains(v));
@@ -410,10 +414,11 @@ impl Piece<'_> {
         let mut read = (0..data.operands.len()).filter(|&i| data.operands[i] == value);
         let (operand, None) = (read.next()?, read.next()) else { return None };
         let recomputes = self.absorbing.products.is_some_and(|r| r != Recomputed::Nothing);
-        let absorbs = match &data.op {
-            Op::MatMul { .. } => recomputes && operand == 0,
-            Op::Custom(call) => self.absorbing.ops && call.absorbs.contains(&operand),
-            _ => false,
+        let absorbs = match data.op.class() {
+            OpClass::Product { .. } => recomputes && operand == 0,
+            OpClass::Custom(call) => self.absorbing.ops && call.absorbs.contains(&operand),
+            OpClass::Elementwise | OpClass::Remap | OpClass::Reduction | OpClass::Search => false,
+            OpClass::Gather | OpClass::Scatter | OpClass::Constant | OpClass::Region(_) => false,
         };
         absorbs.then_some((reader, operand))
     }

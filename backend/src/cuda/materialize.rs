@@ -1,5 +1,8 @@
 //! Makes weights on the device, from uploaded tensors or random numbers.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use super::code::Code;
 use super::driver::KernelLaunch;
 use super::error::device_error;

@@ -114,6 +114,32 @@ fn one_prompt_needs_room_for_one_sequence() {
     assert_eq!(given["max_num_seqs"]["value"], 64);
 }
 
+#[test]
+fn the_help_says_how_many_sequences_run_where_nobody_says_so() {
+    let of = |command: &str, extra: &[&str]| {
+        let settings =
+            stdout_of(&[&[command, "--model", MODEL, "--print-config"][..], extra].concat());
+        let line = settings.lines().find_map(|line| line.strip_prefix("max_num_seqs = "));
+        line.unwrap().split(' ').next().unwrap().to_owned()
+    };
+    for (command, extra, taken) in [
+        ("compile", &[][..], "64"),
+        ("compile", &["--max-num-tokens", "16"], "16"),
+        ("serve", &[], "64"),
+        ("inspect", &[], "64"),
+        ("generate", &["--prompt", "a", "--prompt", "b"], "2"),
+        ("logits", &["--ids", "1,2"], "1"),
+    ] {
+        assert_eq!(of(command, extra), taken, "{command} {extra:?}");
+        let help = String::from_utf8(piecewise(&[command, "--help"]).stdout).unwrap();
+        let help = help.split("--max-num-seqs").nth(1).unwrap();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        let said = "[default: 64, or the tokens of a step where they are fewer; `generate`, `chat` and \
+                    `logits` no more than they have prompts]";
+        assert!(help.contains(said), "{command}: {help}");
+    }
+}
+
 /// The ledger of a short run, as `--stats --json` shows it.
 fn memory(extra: &[&str]) -> Value {
     let mut args = vec!["generate", "--model", MODEL, "--prompt", "a", "--max-tokens", "2"];

@@ -102,11 +102,19 @@ impl Builder {
         self.declare_symbol(name, min, max, Some(role))
     }
 
+    /// The symbol that was declared first with a role; `None` where none was.
+    pub fn symbol_of_role(&self, role: &str) -> Option<Symbol> {
+        let state = self.state.borrow();
+        let mut symbols = state.graph.symbols().iter();
+        symbols.find(|(_, decl)| decl.role.as_deref() == Some(role)).map(|(symbol, _)| symbol)
+    }
+
     #[track_caller]
     fn declare_symbol(&self, name: &str, min: u64, max: u64, role: Option<&str>) -> Symbol {
         if min > max {
             self.error(format!("symbol {name} has no value in [{min}..{max}]"));
         }
+        self.use_scopes();
         self.state.borrow_mut().graph.add_symbol(SymbolDecl {
             name: name.to_owned(),
             min,
@@ -118,6 +126,7 @@ impl Builder {
     /// Declares an input: what a step brings. Its padding rows hold anything unless
     /// [`Tensor::padding`] says what.
     pub fn input(&self, name: &str, dtype: DType, shape: impl IntoShape) -> Tensor<'_> {
+        self.use_scopes();
         let ty = TensorType::new(dtype, shape);
         let value = self.state.borrow_mut().graph.add_input(name, ty, None, None);
         Tensor::new(self, value)
@@ -158,6 +167,7 @@ impl Builder {
         name: &str,
         build: impl FnOnce(&Builder) -> Result<Graph, BuildErrors>,
     ) -> Tensor<'_> {
+        self.use_scopes();
         let inner = Self::new(name);
         let recipe = match build(&inner) {
             Ok(graph) => Recipe::Graph(Box::new(graph)),
@@ -338,9 +348,28 @@ impl Builder {
         }
     }
 
-    /// Notes a mistake at the caller's line and returns a poisoned tensor.
+    /// Notes a mistake at the caller's line, for composites of one's own: [`Self::finish`] tells it
+    /// once, and the tensor swallows what follows from it.
+    ///
+    /// ```
+    /// use piecewise_ir::builder::{Builder, Tensor};
+    /// use piecewise_ir::dtype::DType;
+    ///
+    /// fn halves<'b>(x: Tensor<'b>) -> Tensor<'b> {
+    ///     match x.shape().last().and_then(|dim| dim.as_constant()) {
+    ///         Some(width) if width % 2 == 0 => x.slice(0, 0..width / 2),
+    ///         _ if x.value().is_none() => x,
+    ///         _ => x.builder().fail("halves need an even width; pad it".to_owned()),
+    ///     }
+    /// }
+    ///
+    /// let b = Builder::new("odd");
+    /// let x = halves(halves(b.input("x", DType::F32, [6])));
+    /// let errors = b.finish([x.exp()]).unwrap_err();
+    /// assert_eq!(errors.0.len(), 1);
+    /// ```
     #[track_caller]
-    pub(crate) fn fail(&self, message: String) -> Tensor<'_> {
+    pub fn fail(&self, message: String) -> Tensor<'_> {
         self.error(message);
         Tensor::poison(self)
     }
@@ -375,9 +404,14 @@ impl Builder {
         values.iter().map(|&v| state.graph.ty(v).clone()).collect()
     }
 
+    /// The open scopes hold something, be it a tensor that swallows what is built of it.
+    pub(crate) fn use_scopes(&self) {
+        self.state.borrow_mut().scopes.iter_mut().for_each(|scope| scope.is_used = true);
+    }
+
     fn path(&self, name: &str) -> String {
-        let mut state = self.state.borrow_mut();
-        state.scopes.iter_mut().for_each(|scope| scope.is_used = true);
+        self.use_scopes();
+        let state = self.state.borrow();
         let parts = state.scopes.iter().map(|scope| scope.name.as_str()).chain([name]);
         parts.filter(|p| !p.is_empty()).collect::<Vec<_>>().join(".")
     }

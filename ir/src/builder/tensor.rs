@@ -114,12 +114,15 @@ impl<'b> Tensor<'b> {
 
     /// Its value in the graph; `None` after a mistake.
     pub fn value(self) -> Option<Value> {
+        // Every use asks here, also one that comes to nothing: after a mistake, or a cast to the
+        // dtype that it has.
+        self.builder.use_scopes();
         self.value
     }
 
     /// Its type; `None` after a mistake.
     pub fn ty(self) -> Option<TensorType> {
-        self.value.map(|v| self.builder.ty(v))
+        self.value().map(|v| self.builder.ty(v))
     }
 
     /// Its dtype; f32 after a mistake.
@@ -140,7 +143,7 @@ impl<'b> Tensor<'b> {
     /// Gives an input or a state its role: what the runtime puts there, or does with it.
     #[track_caller]
     pub fn role(self, role: &str) -> Self {
-        let Some(value) = self.value else { return self };
+        let Some(value) = self.value() else { return self };
         let taken = self.builder.state.borrow_mut().graph.set_role(value, role);
         match taken {
             true => self,
@@ -152,7 +155,7 @@ impl<'b> Tensor<'b> {
     /// needs one that is safe to use.
     #[track_caller]
     pub fn padding(self, padding: impl Into<f64>) -> Self {
-        let Some(value) = self.value else { return self };
+        let Some(value) = self.value() else { return self };
         let padding = Scalar::new(self.dtype(), padding.into());
         let taken = self.builder.state.borrow_mut().graph.set_padding(value, padding);
         match taken {
@@ -338,7 +341,7 @@ impl<'b> Tensor<'b> {
     /// A scalar of this dtype.
     #[track_caller]
     pub(crate) fn like(self, value: f64) -> Self {
-        if self.value.is_none() { self } else { self.builder.scalar(self.dtype(), value) }
+        if self.value().is_none() { self } else { self.builder.scalar(self.dtype(), value) }
     }
 
     /// The shape that all of `tensors` broadcast to, aligned at the innermost axis: numpy's rule.

@@ -81,6 +81,58 @@ fn a_scope_that_is_dropped_at_once_is_named() {
     assert!(errors.contains("scope `mlp`") && errors.contains("`_scope`"), "{errors}");
 }
 
+/// A mistake is told once: neither the ops that swallow its tensor nor the scopes around them are
+/// further ones.
+#[test]
+fn a_mistake_before_a_scope_is_the_only_error() {
+    type Layer = for<'b> fn(Tensor<'b>) -> Tensor<'b>;
+    let layers: [(&str, Layer); 9] = [
+        ("sum", |x| x + x),
+        ("number", |x| 1.0 - x * 2),
+        ("cast", |x| x.cast(DType::BF16)),
+        ("slice", |x| x.slice(1, 0..2)),
+        ("norm", |x| x.layer_norm(x, x, 1e-5)),
+        ("heads", |x| x.heads(2).merge_heads()),
+        ("rope", |x| x.rope(x, x).rotate(x, x)),
+        ("largest", |x| x.top_k(1, 2).0),
+        ("role", |x| x.padding(0).role("rows")),
+    ];
+    for (name, layer) in layers {
+        let b = Builder::new("wrong");
+        let mistake = b.input("x", DType::F32, [4]) + b.input("y", DType::F32, [3]);
+        let x = {
+            let _scope = b.scope(name);
+            layer(mistake)
+        };
+        let BuildErrors(errors) = b.finish([x]).unwrap_err();
+        assert_eq!(errors.len(), 1, "{name}: {errors:?}");
+        assert!(errors[0].message.contains("don't broadcast"), "{name}: {errors:?}");
+    }
+}
+
+#[test]
+fn a_scope_may_declare_alone_or_leave_a_tensor_as_it_is() {
+    let b = Builder::new("declared");
+    let rows = {
+        let _scope = b.scope("symbols");
+        b.symbol("T", 1, 8)
+    };
+    let x = {
+        let _scope = b.scope("inputs");
+        b.input("x", DType::F32, (rows, 4))
+    };
+    let x = {
+        let _scope = b.scope("precision");
+        x.cast(DType::F32)
+    };
+    let table = {
+        let _scope = b.scope("table");
+        b.rope_table(&[1.0, 0.5], 16)
+    };
+    let graph = b.finish([x + table.slice(0, 0..1)]).unwrap();
+    assert_eq!(graph.inputs().len(), 1);
+}
+
 #[test]
 fn a_select_between_two_numbers_is_named() {
     let b = Builder::new("wrong");

@@ -33,11 +33,11 @@ pub(super) struct Index {
 /// How an index varies over the `V` neighbouring elements of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Run {
-    /// It is the same for all.
+    /// All of them have the same index.
     Uniform,
-    /// It grows by this from one to the next.
+    /// Each has the index of the one before it and so much more.
     Stride(u64),
-    /// Neither.
+    /// Their indices are neither one nor equally far apart.
     Irregular,
 }
 

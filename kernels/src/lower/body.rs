@@ -1,5 +1,8 @@
 //! What computes one row, as a graph: the body of a region, or a node outside regions.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use super::error::{LowerError, fail};
 use super::row_program::{ArgDecl, ArgKind};
 use piecewise_ir::dim::Dim;
@@ -117,6 +120,10 @@ impl<'a> RowBody<'a> {
     ///
     /// Its rows are those of the outermost symbol of the result (of the slots, for a scatter);
     /// where that axis is static, the whole op is one row.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "`Op::on_row` says of each op what it is on one row"
+    )]
     pub(crate) fn of_node(
         op: &Op,
         operands: &[TensorType],
@@ -129,9 +136,10 @@ impl<'a> RowBody<'a> {
         if let Err(error) = piecewise_ir::op::check_types(op, operands, results) {
             return fail(error.to_string());
         }
-        let over = match op {
-            Op::Scatter => operands[1].outer_symbol(),
-            _ => results.first().and_then(TensorType::outer_symbol),
+        let over = if *op == Op::Scatter {
+            operands[1].outer_symbol()
+        } else {
+            results.first().and_then(TensorType::outer_symbol)
         };
         if let Some(symbol) = over
             && !matches!(op, Op::Gather | Op::Iota { .. })

@@ -1,6 +1,9 @@
 //! The check that makes a row program safe to run, whoever made its bytes: every access lies
 //! inside its place, every place inside its memory, and dtypes are what the steps take.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use super::error::{LowerError, fail};
 use super::execute::MAX_LOOPS;
 use super::row_program::{Access, ArgKind, MapOp, Nest, PlaceKind, RowProgram, RowStep};
@@ -191,9 +194,10 @@ impl RowProgram {
                     self.inside(access, &[*k])?;
                 }
                 let lane = match self.dtype(input)? {
-                    dtype if dtype.is_float() => DType::F32,
-                    DType::Bool => DType::U8,
-                    dtype => dtype,
+                    DType::F32 | DType::F16 | DType::BF16 => DType::F32,
+                    DType::I32 => DType::I32,
+                    DType::I64 => DType::I64,
+                    DType::U8 | DType::Bool => DType::U8,
                 };
                 self.expect(best_values, lane)?;
                 self.expect(best_indices, DType::I32)

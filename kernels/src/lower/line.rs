@@ -1,6 +1,9 @@
 //! Lines: up to [`LINE`] consecutive iterations of a loop, read from memory of any dtype into the
 //! type that arithmetic happens in, and written back with rounding.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use piecewise_ir::dtype::DType;
@@ -231,7 +234,10 @@ impl Lane for f32 {
 
     #[inline(always)]
     fn is_own(dtype: DType) -> bool {
-        !matches!(dtype, DType::BF16 | DType::F16)
+        match dtype {
+            DType::BF16 | DType::F16 => false,
+            DType::F32 | DType::I32 | DType::I64 | DType::U8 | DType::Bool => true,
+        }
     }
 
     #[inline(always)]

@@ -1,5 +1,8 @@
 //! Row gathers and scatters: whole rows copied at indices read on the device.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use super::line::Cursor;
 use piecewise_ir::dtype::DType;
 

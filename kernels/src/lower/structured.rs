@@ -1,5 +1,8 @@
 //! Statements with loops of their own: reductions, searches, concats, row gathers and scatters.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use super::body::static_dims;
 use super::build::Builder;
 use super::error::LowerError;
@@ -60,9 +63,10 @@ impl Builder {
             access.strides.push(*along);
         }
         let lane = match self.dtype(&from) {
-            dtype if dtype.is_float() => DType::F32,
-            DType::Bool => DType::U8,
-            dtype => dtype,
+            DType::F32 | DType::F16 | DType::BF16 => DType::F32,
+            DType::I32 => DType::I32,
+            DType::I64 => DType::I64,
+            DType::U8 | DType::Bool => DType::U8,
         };
         let whole = |view: View| Access { place: view.place, offset: 0, strides: vec![1] };
         let best_values = whole(self.temp(lane, &[k]));

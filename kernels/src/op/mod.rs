@@ -19,7 +19,8 @@ pub struct OpRegistry {
     cuda: BTreeMap<String, Arc<dyn CudaOp>>,
     /// Who declares each input, in the order of declaration.
     inputs: Vec<(String, StepInput)>,
-    rows: BTreeMap<String, RowCounter>,
+    /// Who counts the rows of a role, in the order of declaration.
+    rows: Vec<(String, String, RowCounter)>,
 }
 
 /// Counts the rows of one kind that a batch brings.
@@ -46,6 +47,22 @@ pub struct InputConflict {
     pub second: String,
     /// The second declaration's dtype, shape and padding.
     pub second_is: String,
+}
+
+/// Two ops that count rows of one role.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "the rows of role \"{role}\" are counted by {first} and by {second}, and only one may say how \
+     many a batch brings: name the role after its op, or leave one `OpRegistry::declare_rows` out \
+     where both count the same"
+)]
+pub struct RowsConflict {
+    /// What symbols of a graph name: `rows.windows`.
+    pub role: String,
+    /// The op that declared it first.
+    pub first: String,
+    /// The op that declared it, too.
+    pub second: String,
 }
 
 impl OpRegistry {
@@ -86,20 +103,35 @@ impl OpRegistry {
         self
     }
 
-    /// Declares rows of one's own: `count` says how many a batch brings, for symbols of `role`,
-    /// which begins with [`roles::OWN_ROWS`](crate::roles::OWN_ROWS). Said before, it is replaced.
+    /// Declares rows of one's own for `op`: `count` says how many a batch brings, for symbols of
+    /// `role`, which begins with [`roles::OWN_ROWS`](crate::roles::OWN_ROWS). What the same op said
+    /// before is replaced; other ops whose inputs are shaped by these rows name the role alone.
     pub fn declare_rows(
         &mut self,
+        op: &str,
         role: &str,
         count: impl Fn(&BatchView<'_>) -> u64 + Send + Sync + 'static,
     ) -> &mut Self {
-        self.rows.insert(role.to_owned(), RowCounter(Arc::new(count)));
+        self.rows.retain(|(by, known, _)| by != op || known != role);
+        self.rows.push((op.to_owned(), role.to_owned(), RowCounter(Arc::new(count))));
         self
     }
 
     /// What counts the rows of a role of one's own.
-    pub fn row_counter(&self, role: &str) -> Option<&Arc<CountRows>> {
-        self.rows.get(role).map(|counter| &counter.0)
+    ///
+    /// # Errors
+    /// When two ops do.
+    pub fn row_counter(&self, role: &str) -> Result<Option<&Arc<CountRows>>, Box<RowsConflict>> {
+        let mut declared = self.rows.iter().filter(|(_, of, _)| of == role);
+        let Some((first, _, counter)) = declared.next() else { return Ok(None) };
+        match declared.next() {
+            None => Ok(Some(&counter.0)),
+            Some((second, ..)) => Err(Box::new(RowsConflict {
+                role: role.to_owned(),
+                first: first.clone(),
+                second: second.clone(),
+            })),
+        }
     }
 
     /// The declaration of an input role, and who made it.

@@ -64,5 +64,5 @@ const STEPS: [u64; 6] = [0, 1, 2, 4, 8, 16];
 /// Configurations of live items that a search tries for one item's placement at the bound.
 const AT_BOUND: usize = 1000;
 
-/// The same above the bound.
+/// Configurations of live items that a search tries for one item's placement above the bound.
 const ABOVE_BOUND: usize = 60;

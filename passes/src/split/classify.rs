@@ -4,7 +4,7 @@
 use super::dependence::Dependence;
 use piecewise_ir::entity::{Entity, Node, Symbol, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
-use piecewise_ir::op::Op;
+use piecewise_ir::op::{Op, OpClass};
 use piecewise_ir::types::TensorType;
 
 /// What a node is to the splitter.
@@ -75,9 +75,10 @@ pub(super) fn roles(
 fn is_absorbable(graph: &Graph, region: Node, op: Node) -> bool {
     let (made, reader) = (graph.node(region), graph.node(op));
     let (Op::Region(region), Op::Custom(call)) = (&made.op, &reader.op) else { return false };
-    let maps = |node| {
-        let op = &region.body.node(node).op;
-        !matches!(op, Op::Reduce { .. } | Op::ArgMax { .. } | Op::TopK { .. } | Op::Scatter)
+    let maps = |node| match region.body.node(node).op.class() {
+        OpClass::Elementwise | OpClass::Remap | OpClass::Gather | OpClass::Constant => true,
+        OpClass::Reduction | OpClass::Search | OpClass::Scatter | OpClass::Product { .. } => false,
+        OpClass::Region(_) | OpClass::Custom(_) => false,
     };
     let read_at = reader.operands.iter().enumerate();
     Some(region.over) == iteration_symbol(graph, op)

@@ -41,7 +41,8 @@ pub(super) enum Miss {
 pub(super) enum Start {
     /// The store gave it.
     Loaded(Artifact),
-    /// The store did not, and perhaps nobody else compiles it meanwhile.
+    /// The store has none, or none that can be used: it is to be compiled here. While the claim
+    /// that comes with it lives, other processes wait for the piece instead of compiling it.
     Missed(PieceKey, Miss, Option<Box<dyn std::fmt::Debug + Send>>),
     /// Another process compiles it.
     Taken,

@@ -1,6 +1,6 @@
 //! What can be wrong with the roles of a graph.
 
-use piecewise_kernels::op::InputConflict;
+use piecewise_kernels::op::{InputConflict, RowsConflict};
 
 /// Why the inputs of a step could not be filled; nothing was submitted.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -65,6 +65,9 @@ pub enum RoleError {
     /// Two ops declare a role otherwise.
     #[error(transparent)]
     Conflict(#[from] Box<InputConflict>),
+    /// Two ops count the rows of a role.
+    #[error(transparent)]
+    RowsConflict(#[from] Box<RowsConflict>),
     /// An input whose type or padding is not its role's.
     #[error("input %{input} of role \"{role}\" is {found}, but {expected}")]
     Type {

@@ -246,7 +246,7 @@ fn own_counters(
         let (bound, at) = bounds.min().unwrap_or_default();
         let decl = graph.symbols().values().nth(at);
         let symbol = decl.map_or_else(String::new, |decl| decl.name.clone());
-        let Some(count) = ops.row_counter(role) else {
+        let Some(count) = ops.row_counter(role)? else {
             return Err(RoleError::Uncounted { symbol, role: role.clone() });
         };
         Ok(CountOwn { count: Arc::clone(count), symbol, bound })

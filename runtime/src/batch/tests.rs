@@ -2,6 +2,7 @@ use super::*;
 use crate::kv::{PagePool, PageTable};
 use crate::symbols::SymbolTable;
 use crate::testing::{Bounds, fake_graph};
+use piecewise_ir::dim::SymbolDecl;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::literal::Scalar;
@@ -245,6 +246,25 @@ fn inputs_that_can_not_be_filled_are_named_with_their_op() {
     ops.declare_inputs("my.op", [padded.filled(|_, _| Ok(()))]);
     let error = error(&ops).to_string();
     assert!(error.contains("padded with 0") && error.contains("padded with -1"), "{error}");
+
+    let mut graph = fake_graph(Bounds::default());
+    graph.add_symbol(SymbolDecl {
+        name: "W".to_owned(),
+        min: 1,
+        max: 8,
+        role: Some("rows.windows".to_owned()),
+    });
+    let mut ops = OpRegistry::builtin();
+    let error = resolve_with(&graph, &ops).unwrap_err();
+    assert!(matches!(error, RoleError::Uncounted { symbol, .. } if symbol == "W"));
+    ops.declare_rows("my.op", "rows.windows", |_| 1);
+    ops.declare_rows("my.op", "rows.windows", |_| 2);
+    assert!(resolve_with(&graph, &ops).is_ok(), "an op may say it anew");
+    ops.declare_rows("my.other", "rows.windows", |_| 1);
+    let conflict = resolve_with(&graph, &ops).unwrap_err().to_string();
+    for part in ["\"rows.windows\"", "my.op", "my.other", "only one may"] {
+        assert!(conflict.contains(part), "{part} in {conflict}");
+    }
 }
 
 #[test]

@@ -12,7 +12,8 @@ impl<D: Device> BatchingEngine<D> {
         self.reclaim(Some(but))
     }
 
-    /// The same for whoever has no number.
+    /// [`Self::reclaim_idle`] for memory that no request asks for, such as a pass through the engine
+    /// that is none: any sequence that does not run may have to give its own.
     pub(super) fn reclaim_any(&mut self) -> bool {
         self.reclaim(None)
     }

@@ -24,9 +24,9 @@ impl Phase {
 /// Whether an engine has its memory and takes requests.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Rest {
-    /// It has and does.
+    /// It has its memory and takes requests.
     Awake,
-    /// It takes none, and is about to give its memory back.
+    /// It takes no requests, and is about to give its memory back.
     FallingAsleep,
     /// It gave its memory back.
     Asleep,

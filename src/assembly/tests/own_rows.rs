@@ -71,11 +71,11 @@ fn windowed(most: u64) -> Graph {
         state_slots: 0,
     };
     let step = StepInputs::declare(&b, &bounds);
-    let windows = b.symbol_with_role("W", 1, most, WINDOWS);
-    let patches = b.symbol_with_role("X", 4, 4 * most, PATCHES);
+    b.symbol_with_role("W", 1, most, WINDOWS);
+    b.symbol_with_role("X", 4, 4 * most, PATCHES);
     let [of_patches, of_windows, of_tokens] = inputs();
-    let x = b.input("patches", DType::F32, (patches, VOCAB)).padding(0.0).role(of_patches.role());
-    let taken = b.input("taken", DType::I32, [windows]).padding(0.0).role(of_windows.role());
+    let x = step.input(&b, "patches", &of_patches);
+    let taken = step.input(&b, "taken", &of_windows);
     let window_of = step.input(&b, "window_of", &of_tokens);
     let x = (x.silu().gather(taken) * 2.0).gather(window_of);
     let logits = x.gather(step.logit_rows);
@@ -89,7 +89,7 @@ fn assembly(ops: OpRegistry, most: u64) -> Assembly {
 
 fn ops(count: impl Fn(&BatchView<'_>) -> u64 + Send + Sync + 'static) -> OpRegistry {
     let mut ops = OpRegistry::builtin();
-    ops.declare_inputs("own.windows", inputs()).declare_rows(WINDOWS, count);
+    ops.declare_inputs("own.windows", inputs()).declare_rows("own.windows", WINDOWS, count);
     ops
 }
 

@@ -168,7 +168,7 @@ impl SimulatedDriver {
 
 impl Driver for std::sync::Arc<SimulatedDriver> {
     fn device_count(&self) -> Outcome<u32> {
-        Ok(1)
+        Ok(2)
     }
     fn device_name(&self, _: u32) -> Outcome<String> {
         Ok("Simulated".to_owned())

@@ -323,10 +323,8 @@ mod tests {
     fn gated() -> Region {
         let graph = parse_graph(GATED).unwrap();
         let node = graph.nodes().next().unwrap();
-        match &graph.node(node).op {
-            Op::Region(region) => (**region).clone(),
-            op => panic!("{op:?}"),
-        }
+        let Op::Region(region) = &graph.node(node).op else { panic!("{GATED}") };
+        (**region).clone()
     }
 
     #[test]

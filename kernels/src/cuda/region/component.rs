@@ -132,7 +132,7 @@ impl Component {
             .iter()
             .find_map(|s| match s.mapping {
                 Mapping::Flat { width } if s.elements == elements => Some(width),
-                _ => None,
+                Mapping::Flat { .. } | Mapping::Warps | Mapping::Threads => None,
             })
             .unwrap_or(1)
     }

@@ -1,5 +1,8 @@
 //! From a plan to CUDA C++: values inside a stage's loop.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use super::super::index::{Definition, Index, Run, Variables};
 use super::component::{Component, Held, Kept};
 use super::source::{From, Id, Source};
@@ -153,7 +156,7 @@ impl Emitter<'_, '_> {
         match self.variables.run(index, self.width) {
             Run::Stride(1) => format!("{text} + v"),
             Run::Stride(stride) => format!("{text} + v * {stride}u"),
-            _ => text,
+            Run::Uniform | Run::Irregular => text,
         }
     }
 
@@ -259,7 +262,21 @@ impl Emitter<'_, '_> {
                     Run::Uniform | Run::Irregular => Value::Same(text),
                 });
             }
-            _ => {
+            Op::Unary(_)
+            | Op::Binary(_)
+            | Op::Compare(_)
+            | Op::Select
+            | Op::Cast
+            | Op::Broadcast
+            | Op::Reshape
+            | Op::Permute { .. }
+            | Op::Slice { .. }
+            | Op::Concat { .. }
+            | Op::Scatter
+            | Op::MatMul { .. }
+            | Op::Literal(_)
+            | Op::Region(_)
+            | Op::Custom(_) => {
                 for (operand, at) in inputs.reads {
                     from = self.source.value(operand).dtype;
                     operands.push(self.read(operand, &at)?);

@@ -121,7 +121,7 @@ impl Emitter<'_, '_> {
                 };
                 Ok(Value::Each(format!("widen({name}.at[v])")))
             }
-            _ => {
+            Run::Uniform | Run::Irregular => {
                 let (name, lane) = (self.name('t')?, lane(dtype));
                 let scope = self.scope();
                 let _ = writeln!(scope.chunk, "const {lane} {name} = widen({start}[{at}]);");

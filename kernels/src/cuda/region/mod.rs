@@ -5,6 +5,9 @@
 //! Each typed value is rounded to its dtype where the unfused ops would round it. Sums have a
 //! fixed order that depends on the region alone, never on the number of rows.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 mod absorbed;
 mod component;
 mod cut;
@@ -343,7 +346,9 @@ fn literals(source: &Source<'_>) -> Result<String, LowerError> {
         }
         let storage = match value.dtype {
             DType::F32 => "i32",
-            other => storage(other),
+            DType::F16 | DType::BF16 | DType::I32 | DType::I64 | DType::U8 | DType::Bool => {
+                storage(value.dtype)
+            }
         };
         let list = text::initializers(value.dtype, literal.bytes(), value.elements as usize)?;
         let _ = writeln!(

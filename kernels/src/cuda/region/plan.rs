@@ -5,6 +5,9 @@
 //! inside the stages that use it. Parts of a row that share no work become components, which
 //! different blocks run.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use super::super::index::{Index, Variables};
 use super::component::{Component, Frame, Kept, Mapping, Stage, StageKind};
 use super::roots::{Root, roots};
@@ -82,7 +85,25 @@ impl Planner<'_, '_> {
                     self.add_stage(StageKind::TopK { statement: i }, i, elements)?;
                 }
                 (Op::Reduce { .. } | Op::TopK { .. } | Op::ArgMax { .. } | Op::Scatter, _) => {}
-                (_, results) => {
+                (
+                    Op::Unary(_)
+                    | Op::Binary(_)
+                    | Op::Compare(_)
+                    | Op::Select
+                    | Op::Cast
+                    | Op::Broadcast
+                    | Op::Reshape
+                    | Op::Permute { .. }
+                    | Op::Slice { .. }
+                    | Op::Concat { .. }
+                    | Op::Gather
+                    | Op::MatMul { .. }
+                    | Op::Iota { .. }
+                    | Op::Literal(_)
+                    | Op::Region(_)
+                    | Op::Custom(_),
+                    results,
+                ) => {
                     for &value in results {
                         self.decide(value, i)?;
                     }
@@ -126,7 +147,9 @@ impl Planner<'_, '_> {
         let mapping = match kind {
             StageKind::TopK { .. } => Mapping::Warps,
             StageKind::Reduce { statement } => self.reduce_mapping(statement),
-            _ => Mapping::Flat { width: 1 },
+            StageKind::Store { .. } | StageKind::Share { .. } | StageKind::Scatter { .. } => {
+                Mapping::Flat { width: 1 }
+            }
         };
         if elements > 1 << 31 {
             return Err(LowerError("a loop of more than 2^31 elements; split the axis".to_owned()));

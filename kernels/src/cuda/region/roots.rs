@@ -1,5 +1,8 @@
 //! What a kernel must do, in parts that share no work.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use super::super::index::{Index, Variables};
 use super::component::StageKind;
 use super::source::{Id, Source};
@@ -50,7 +53,24 @@ pub(super) fn roots(source: &Source<'_>, variables: &mut Variables) -> Vec<Vec<R
         let long = |statement: &Op| match statement {
             Op::Iota { axis } => source.value(value).shape[*axis] >= 32,
             Op::Gather => false,
-            _ => source.value(value).elements >= 32,
+            Op::Unary(_)
+            | Op::Binary(_)
+            | Op::Compare(_)
+            | Op::Select
+            | Op::Cast
+            | Op::Reduce { .. }
+            | Op::ArgMax { .. }
+            | Op::TopK { .. }
+            | Op::Broadcast
+            | Op::Reshape
+            | Op::Permute { .. }
+            | Op::Slice { .. }
+            | Op::Concat { .. }
+            | Op::Scatter
+            | Op::MatMul { .. }
+            | Op::Literal(_)
+            | Op::Region(_)
+            | Op::Custom(_) => source.value(value).elements >= 32,
         };
         source.is_staged(value) || source.statement(value).is_some_and(|(_, s)| long(s.op))
     };

@@ -1,5 +1,8 @@
 //! Stages as loops: stores, scatters, shared values, reductions and searches.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use super::super::index::{Index, Run};
 use super::component::{Mapping, Stage, StageKind};
 use super::emit::{Emitter, Reduced, Scope, Value, chunk_text, indented};
@@ -70,7 +73,7 @@ impl Emitter<'_, '_> {
         self.scopes.push(Scope::default());
         (self.flat, self.width) = match stage.mapping {
             Mapping::Flat { width } => (Some((stage.elements, width)), width),
-            _ => (None, 1),
+            Mapping::Warps | Mapping::Threads => (None, 1),
         };
         if out.unmet && self.component.threads.is_some() {
             let _ = writeln!(out.code, "meet<{}>(group);", self.threads());
@@ -365,7 +368,26 @@ impl Emitter<'_, '_> {
                 (k, *axis, &["best", "best_index"][..])
             }
             Op::ArgMax { axis } => (1, *axis, &["best_index"][..]),
-            _ => return Err(LowerError("a search that is none".to_owned())),
+            Op::Unary(_)
+            | Op::Binary(_)
+            | Op::Compare(_)
+            | Op::Select
+            | Op::Cast
+            | Op::Reduce { .. }
+            | Op::Broadcast
+            | Op::Reshape
+            | Op::Permute { .. }
+            | Op::Slice { .. }
+            | Op::Concat { .. }
+            | Op::Gather
+            | Op::Scatter
+            | Op::MatMul { .. }
+            | Op::Iota { .. }
+            | Op::Literal(_)
+            | Op::Region(_)
+            | Op::Custom(_) => {
+                return Err(LowerError("a search that is none".to_owned()));
+            }
         };
         let (input, index) = self.source.taken(statement, self.variables);
         let (lane, threads) = (lane(self.source.value(input).dtype), self.threads());

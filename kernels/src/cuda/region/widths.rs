@@ -72,12 +72,13 @@ impl Planner<'_, '_> {
                 && match self.variables.run(index, width) {
                     Run::Uniform => true,
                     Run::Stride(1) => self.variables.alignment(index, width, width) == width,
-                    _ => false,
+                    Run::Stride(_) | Run::Irregular => false,
                 }
         });
         let segments = match stage.kind {
             StageKind::Reduce { statement } => self.fits_lanes(statement, width),
-            _ => true,
+            StageKind::Store { .. } | StageKind::Share { .. } | StageKind::TopK { .. } => true,
+            StageKind::Scatter { .. } => true,
         };
         segments && branches && stage.indices.iter().all(regular)
     }
@@ -94,7 +95,7 @@ impl Planner<'_, '_> {
         let kept = std::mem::take(&mut self.kept);
         let flat = |s: &Stage| match s.mapping {
             Mapping::Flat { width } => s.elements / width,
-            _ => s.elements / 4,
+            Mapping::Warps | Mapping::Threads => s.elements / 4,
         };
         let alone = self.frame.alone
             && stages.iter().all(|s| {
@@ -127,7 +128,7 @@ impl Planner<'_, '_> {
                     .iter()
                     .find_map(|s| match s.mapping {
                         Mapping::Flat { width } if s.elements == *elements => Some(width),
-                        _ => None,
+                        Mapping::Flat { .. } | Mapping::Warps | Mapping::Threads => None,
                     })
                     .unwrap_or(1);
                 budget = budget.saturating_sub(width * rounds(*elements, width));
