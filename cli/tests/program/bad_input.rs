@@ -162,7 +162,7 @@ fn a_configuration_file_that_is_wrong_names_file_and_key() {
     check(&with(b"max_num_tokens = "), &["my.toml"]);
     check(&with(b"dtype = \"i64\""), &["dtype", "bf16"]);
     check(&with(b"device = \"vulkan\""), &["my.toml", "device", "cpu", "cuda:N"]);
-    check(&with(b"device = \"cuda:sm_90\""), &["target cuda:sm_90", "cuda:N"]);
+    check(&with(b"device = \"cuda:sm_90\""), &["device cuda:sm_90", "cuda:N"]);
     let renamed = with(b"target = \"cpu\"");
     check(&renamed, &["my.toml", "`target`", "it is called `device`"]);
     let flag = ["inspect", "--model", FIXTURE, "--target", "cpu"];
