@@ -285,12 +285,8 @@ fn component_text(
         }
         Some(threads) => {
             let groups = groups_of(block, threads, body.shared);
-            // For a barrier whose number it can't tell the compiler has a block take all sixteen, and fewer
-            // blocks fit a multiprocessor.
-            let group =
-                if threads < block { format!("threadIdx.x / {threads}u") } else { "0".to_owned() };
             let head = format!(
-                "const u32 group = {group}, lane = threadIdx.x % {threads}u;\nconst u32 row = block * {groups}u + group;\n"
+                "const u32 group = threadIdx.x / {threads}u, lane = threadIdx.x % {threads}u;\nconst u32 row = block * {groups}u + group;\n"
             );
             (1, groups, head)
         }
