@@ -14,7 +14,7 @@ use super::roots::{Root, roots};
 use super::source::{Id, Source, Value};
 use super::widths::segment_lanes;
 use crate::lower::LowerError;
-use piecewise_ir::op::Op;
+use piecewise_ir::op::OpClass;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Shared memory that one component's values may take, in bytes.
@@ -69,41 +69,23 @@ impl Planner<'_, '_> {
             self.add_stage(kind, anchor, elements)?;
         }
         for (i, statement) in self.source.statements.iter().enumerate().rev() {
-            match (statement.op, &statement.results[..]) {
+            match (statement.op.class(), &statement.results[..]) {
                 // Rows are cheap to gather again, but what another gather reads must lie somewhere.
-                (Op::Gather, &[value]) if !self.is_table(value) => {
+                (OpClass::Gather, &[value]) if !self.is_table(value) => {
                     self.read_through(value, None)?
                 }
-                (Op::Reduce { .. }, &[value]) if self.is_read(value) => {
+                (OpClass::Reduction, &[value]) if self.is_read(value) => {
                     let elements = self.source.value(statement.operands[0]).elements;
                     self.add_stage(StageKind::Reduce { statement: i }, i, elements)?;
                 }
-                (Op::TopK { .. } | Op::ArgMax { .. }, results)
-                    if results.iter().any(|&value| self.is_read(value)) =>
-                {
+                (OpClass::Search, results) if results.iter().any(|&value| self.is_read(value)) => {
                     let elements = self.source.value(statement.operands[0]).elements;
                     self.add_stage(StageKind::TopK { statement: i }, i, elements)?;
                 }
-                (Op::Reduce { .. } | Op::TopK { .. } | Op::ArgMax { .. } | Op::Scatter, _) => {}
-                (
-                    Op::Unary(_)
-                    | Op::Binary(_)
-                    | Op::Compare(_)
-                    | Op::Select
-                    | Op::Cast
-                    | Op::Broadcast
-                    | Op::Reshape
-                    | Op::Permute { .. }
-                    | Op::Slice { .. }
-                    | Op::Concat { .. }
-                    | Op::Gather
-                    | Op::MatMul { .. }
-                    | Op::Iota { .. }
-                    | Op::Literal(_)
-                    | Op::Region(_)
-                    | Op::Custom(_),
-                    results,
-                ) => {
+                (OpClass::Reduction | OpClass::Search | OpClass::Scatter, _) => {}
+                (OpClass::Elementwise | OpClass::Remap | OpClass::Constant, results)
+                | (OpClass::Gather | OpClass::Product { .. }, results)
+                | (OpClass::Region(_) | OpClass::Custom(_), results) => {
                     for &value in results {
                         self.decide(value, i)?;
                     }

@@ -6,7 +6,7 @@
 use super::super::index::{Index, Variables};
 use super::component::StageKind;
 use super::source::{Id, Source};
-use piecewise_ir::op::Op;
+use piecewise_ir::op::{Op, OpClass};
 use std::collections::BTreeSet;
 
 /// A result or a scatter: what, after which statement, and the elements of its loop.
@@ -50,27 +50,22 @@ pub(super) fn roots(source: &Source<'_>, variables: &mut Variables) -> Vec<Vec<R
     }
     roots.sort_by_key(|(kind, anchor, ..)| (*anchor, *kind));
     let worth_sharing = |value: Id| {
-        let long = |statement: &Op| match statement {
-            Op::Iota { axis } => source.value(value).shape[*axis] >= 32,
-            Op::Gather => false,
-            Op::Unary(_)
-            | Op::Binary(_)
-            | Op::Compare(_)
-            | Op::Select
-            | Op::Cast
-            | Op::Reduce { .. }
-            | Op::ArgMax { .. }
-            | Op::TopK { .. }
-            | Op::Broadcast
-            | Op::Reshape
-            | Op::Permute { .. }
-            | Op::Slice { .. }
-            | Op::Concat { .. }
-            | Op::Scatter
-            | Op::MatMul { .. }
-            | Op::Literal(_)
-            | Op::Region(_)
-            | Op::Custom(_) => source.value(value).elements >= 32,
+        let made = source.value(value);
+        let long = |op: &Op| {
+            // Of an iota one axis varies.
+            let iota = if let Op::Iota { axis } = op { Some(made.shape[*axis]) } else { None };
+            match op.class() {
+                OpClass::Gather => false,
+                OpClass::Elementwise
+                | OpClass::Remap
+                | OpClass::Reduction
+                | OpClass::Search
+                | OpClass::Scatter
+                | OpClass::Product { .. }
+                | OpClass::Constant
+                | OpClass::Region(_)
+                | OpClass::Custom(_) => iota.unwrap_or(made.elements) >= 32,
+            }
         };
         source.is_staged(value) || source.statement(value).is_some_and(|(_, s)| long(s.op))
     };
