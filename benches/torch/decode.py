@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Decode steps of transformers, eager and compiled, in the rows of `piecewise bench --json`.
+"""Decodes and prompts of transformers, eager and compiled, in the rows of `piecewise bench --json`.
 
     python3 benches/torch/decode.py --preset qwen3-8b --batch 1,8 --context 512 > peer.json
+    python3 benches/torch/decode.py --preset qwen3-8b --batch "" --prefill 512,2048 > prompts.json
 
 The models have the shapes of the presets of `piecewise bench` and random weights made on the
 device; the KV cache is transformers' StaticCache, every sequence of a batch has the same context,
-and the sampled ids feed back on the device. The host is a step ahead, as in `piecewise bench`.
+and the sampled ids feed back on the device. A prompt keeps no keys and values, which ours does. The
+host is a step ahead, as in `piecewise bench`.
 What can't be measured is a row with a reason; the exit status is 0 all the same.
 """
 
@@ -53,7 +55,7 @@ def note(text):
 
 
 def numbers(text):
-    return [int(part) for part in text.split(",")]
+    return [int(part) for part in text.split(",") if part]
 
 
 def arguments():
@@ -63,6 +65,9 @@ def arguments():
     parser.add_argument("--dtype", choices=["bf16", "f16", "f32"], default="bf16")
     parser.add_argument("--batch", type=numbers, default=[1, 8], metavar="N,..")
     parser.add_argument("--context", type=numbers, default=[512], metavar="N,..")
+    parser.add_argument(
+        "--prefill", type=numbers, default=[], metavar="N,..", help="one prompt of N tokens"
+    )
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--warmup", type=int, default=10)
     parser.add_argument(
@@ -153,23 +158,47 @@ def timed_steps(clock, step, ids, count):
     return ids, times, walls, submits
 
 
-def measure(torch, model, device, mode, batch, context, args):
+def sampled(out):
+    return out.logits[:, -1].argmax(dim=-1, keepdim=True)
+
+
+def decode_step(torch, model, device, batch, context, steps, warmup):
+    """What makes a decode, and the ids that it starts from."""
     from transformers import StaticCache
 
-    warmup = args.warmup + (COMPILE_CALLS if mode != "eager" else 0)
-    first = max(context - warmup - args.steps // 2, 1)
-    length = first + warmup + args.steps
+    first = max(context - warmup - steps // 2, 1)
+    length = first + warmup + steps
     cache = StaticCache(config=model.config, max_cache_len=-(-length // 16) * 16)
 
     def decode(ids):
-        out = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        return out.logits[:, -1].argmax(dim=-1, keepdim=True)
+        return sampled(model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1))
 
     prompt = torch.randint(0, model.config.vocab_size, (batch, first), device=device)
-    ids = decode(prompt)
-    step, compile_s = decode, None
+    return decode, decode(prompt)
+
+
+def prompt_step(torch, model, device, tokens):
+    """What takes a prompt, and its ids; the sampled one is put in its first place."""
+    prompt = torch.randint(0, model.config.vocab_size, (1, tokens), device=device)
+
+    def prefill(ids):
+        sample = sampled(model(input_ids=ids, use_cache=False, logits_to_keep=1))
+        return torch.cat([sample, ids[:, 1:]], dim=1)
+
+    return prefill, prompt
+
+
+def measure(torch, model, device, mode, row, args):
+    warmup = args.warmup + (COMPILE_CALLS if mode != "eager" else 0)
+    if row["kind"] == "decode":
+        eager, ids = decode_step(
+            torch, model, device, row["batch"], row["context"], args.steps, warmup
+        )
+    else:
+        eager, ids = prompt_step(torch, model, device, row["tokens"])
+    step, compile_s = eager, None
     if mode != "eager":
-        compiled = torch.compile(decode, mode=mode, dynamic=False)
+        compiled = torch.compile(eager, mode=mode, dynamic=False)
 
         def step(ids):
             torch.compiler.cudagraph_mark_step_begin()
@@ -188,12 +217,21 @@ def measure(torch, model, device, mode, batch, context, args):
         ids, *_ = timed_steps(clock, step, ids, args.warmup)
     ids, times, walls, submits = timed_steps(clock, step, ids, args.steps)
     figures = dict(
-        size=batch, steps=args.steps, gpu_ms=spread(times), wall_ms=spread(walls),
+        size=row["tokens"], steps=args.steps, gpu_ms=spread(times), wall_ms=spread(walls),
         submit_us=spread(submits),
     )
     if compile_s is not None:
         figures["compile_s"] = compile_s
     return figures
+
+
+def wanted(args):
+    """Kind, batch, context and tokens of each row."""
+    for context in args.context:
+        for batch in args.batch:
+            yield dict(kind="decode", batch=batch, context=context, tokens=batch)
+    for tokens in args.prefill:
+        yield dict(kind="prefill", batch=1, context=0, tokens=tokens)
 
 
 def expected_seconds(mode, args):
@@ -230,31 +268,28 @@ def run(args, report):
     for mode in args.modes.split(","):
         rows = []
         report["modes"].append(dict(mode=mode, rows=rows))
-        for context in args.context:
-            for batch in args.batch:
-                row = dict(
-                    engine="transformers", model=args.preset, dtype=args.dtype,
-                    device=report["device"], kind="decode", mode=mode, batch=batch,
-                    context=context, tokens=batch, failures=[],
-                )
-                rows.append(row)
-                left = args.budget - (time.perf_counter() - begun)
-                if left < expected_seconds(mode, args):
-                    row["failures"].append(f"not measured: {left:.0f} s of the budget were left")
-                    continue
-                note(f"{args.preset} {mode} batch {batch} context {context}")
-                try:
-                    with torch.no_grad():
-                        figures = measure(torch, model, device, mode, batch, context, args)
-                    row.update(figures)
-                except Exception as error:
-                    text = f"{type(error).__name__}: {error}"
-                    row["failures"].append(text[:500])
-                    note(text)
-                torch._dynamo.reset()
-                gc.collect()
-                if device.type == "cuda":
-                    torch.cuda.empty_cache()
+        for shape in wanted(args):
+            row = dict(
+                engine="transformers", model=args.preset, dtype=args.dtype,
+                device=report["device"], mode=mode, failures=[], **shape,
+            )
+            rows.append(row)
+            left = args.budget - (time.perf_counter() - begun)
+            if left < expected_seconds(mode, args):
+                row["failures"].append(f"not measured: {left:.0f} s of the budget were left")
+                continue
+            note(f"{args.preset} {mode} {shape}")
+            try:
+                with torch.no_grad():
+                    row.update(measure(torch, model, device, mode, row, args))
+            except Exception as error:
+                text = f"{type(error).__name__}: {error}"
+                row["failures"].append(text[:500])
+                note(text)
+            torch._dynamo.reset()
+            gc.collect()
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
 
 
 def main():
