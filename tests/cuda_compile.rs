@@ -7,7 +7,7 @@ use piecewise::models::encoder::{EncoderBounds, VisionConfig};
 use piecewise::models::{Checkpoint, DecoderBounds, DecoderConfig, Preset, decoder};
 use piecewise_backend::artifact::{Access, ArgRef, Artifact, Launch, PieceSize};
 use piecewise_backend::compiler::{Compiler, NoStore, PieceAt};
-use piecewise_backend::cuda::{Arch, CudaCompiler, CudaImage};
+use piecewise_backend::cuda::{Arch, CudaCompiler, CudaImage, Nvrtc, library_dirs};
 use piecewise_backend::store::MemoryStore;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Value};
@@ -57,7 +57,7 @@ fn planned(config: &DecoderConfig, sampling_controls: bool, dtype: DType, level:
 }
 
 /// Compiles every unique piece at sizes that take each kernel, and returns the names of launches.
-fn compile(compiler: &CudaCompiler, module: &Module) -> BTreeSet<String> {
+fn compile(compiler: &CudaCompiler, module: &Module, kernels: &MemoryStore) -> BTreeSet<String> {
     let stitch = module.stitch().unwrap();
     let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
     let mut names = BTreeSet::new();
@@ -67,8 +67,8 @@ fn compile(compiler: &CudaCompiler, module: &Module) -> BTreeSet<String> {
         let exact: &[u64] = if tokens { &[1, 8] } else { &[1] };
         let sizes = exact.iter().map(|&n| PieceSize::Exact(n)).chain([PieceSize::General(bound)]);
         for size in sizes {
-            let made =
-                compiler.compile(PieceAt { piece, size, bounds: symbols.bounds() }, &[], &KERNELS);
+            let at = PieceAt { piece, size, bounds: symbols.bounds() };
+            let made = compiler.compile(at, &[], kernels);
             let made = made.unwrap_or_else(|e| panic!("{}: {e}", compiler.identity()));
             let launches = made.ways().flat_map(|way| &way.launches);
             for launch in launches {
@@ -81,8 +81,8 @@ fn compile(compiler: &CudaCompiler, module: &Module) -> BTreeSet<String> {
     names
 }
 
-/// All of the first model for every architecture; the fixtures, which share most kernels with it,
-/// for Hopper and one other each.
+/// The first model in bf16 for every architecture; its form in f32 and the fixtures, which share most
+/// kernels with it, for Hopper, as they are run there, and one other each.
 #[test]
 fn every_kernel_of_the_shipped_models_compiles_for_every_architecture() {
     let Some(nvrtc) = nvrtc() else { return };
@@ -93,16 +93,19 @@ fn every_kernel_of_the_shipped_models_compiles_for_every_architecture() {
         }
     }
     modules.push(module(MODELS[0], DType::BF16, Level::Eager));
+    let optimizing = Nvrtc::open(&library_dirs(&[]), None).unwrap();
+    let optimized = MemoryStore::new();
     std::thread::scope(|scope| {
         for (a, number) in ARCHS.into_iter().enumerate() {
-            let (nvrtc, modules) = (nvrtc.clone(), &modules);
+            let all = number == 90;
+            let (nvrtc, kernels) = if all { (&optimizing, &optimized) } else { (&nvrtc, &KERNELS) };
+            let modules = &modules;
             scope.spawn(move || {
                 let registry = Arc::new(OpRegistry::builtin());
-                let compiler = CudaCompiler::new(registry, Arch { number }, nvrtc);
-                let all = number == 90;
-                let share = |i: usize| all || i < 2 || i % ARCHS.len() == a;
+                let compiler = CudaCompiler::new(registry, Arch { number }, nvrtc.clone());
+                let share = |i: usize| all || i == 1 || i % ARCHS.len() == a;
                 for (_, module) in modules.iter().enumerate().filter(|(i, _)| share(*i)) {
-                    let names = compile(&compiler, module);
+                    let names = compile(&compiler, module, kernels);
                     for name in ["matmul", "piecewise.paged_attention"] {
                         assert!(names.contains(name), "sm_{number}: no {name} among {names:?}");
                     }
@@ -120,14 +123,14 @@ fn every_kernel_compiles_so_that_its_blocks_note_their_times() {
     let Some(nvrtc) = nvrtc() else { return };
     let module = module(MODELS[0], DType::BF16, Level::Piecewise);
     let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
-    for number in [80, 90] {
+    for (number, sizes) in [(80, &[1][..]), (90, &[1, 8])] {
         let registry = || Arc::new(OpRegistry::builtin());
         let normal = CudaCompiler::new(registry(), Arch { number }, nvrtc.clone());
         let noting = CudaCompiler::new(registry(), Arch { number }, nvrtc.clone()).with_stamps();
         assert_ne!(normal.identity(), noting.identity());
         let mut seen = BTreeSet::new();
         for (_, piece) in module.stitch().unwrap().unique.iter() {
-            for size in [PieceSize::Exact(1), PieceSize::Exact(8)] {
+            for size in sizes.iter().copied().map(PieceSize::Exact) {
                 let compile = |compiler: &CudaCompiler| {
                     compiler
                         .compile(PieceAt { piece, size, bounds: symbols.bounds() }, &[], &KERNELS)
@@ -156,13 +159,13 @@ fn every_kernel_compiles_so_that_its_blocks_note_their_times() {
 }
 
 #[test]
-fn the_op_of_a_package_outside_compiles_for_every_architecture() {
+fn the_op_of_a_package_outside_compiles_for_older_and_newer_architectures() {
     let Some(nvrtc) = nvrtc() else { return };
     let (module, _) = plan(outside::graph().unwrap(), Level::Piecewise, None, Vec::new()).unwrap();
     let registry = Arc::new(gated::GatedLinearAttention::registry());
-    for number in ARCHS {
+    for number in [80, 90, 120] {
         let compiler = CudaCompiler::new(Arc::clone(&registry), Arch { number }, nvrtc.clone());
-        let names = compile(&compiler, &module);
+        let names = compile(&compiler, &module, &KERNELS);
         assert!(names.contains("outside.gated_linear_attention"), "sm_{number}: {names:?}");
     }
 }

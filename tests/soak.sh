@@ -10,6 +10,8 @@
 # 2 is a failure at every capture, replay, launch and wait, the kinds in turn, and 3 each kind at each of
 # them; PIECEWISE_SHARD=0/8 takes an eighth:
 #   tests/soak.sh 3 recovery_cpu
+# Any number above 1 damages every byte of an entry of the cache:
+#   tests/soak.sh 2 damaged_entries
 # Or 50,000 requests and two minutes at least against the server of the last build:
 #   tests/soak.sh server
 # Or 200 random kills and restarts of workers and front ends:

@@ -94,7 +94,7 @@ impl Metrics {
         let (registry, published) = (Registry::new(), Published::default());
         // A registry that is new has no other collector of the same names.
         let registered = registry.register(Box::new(published.clone()));
-        debug_assert!(registered.is_ok(), "{registered:?}");
+        assert!(registered.is_ok(), "{registered:?}");
         Self { registry, published }
     }
 

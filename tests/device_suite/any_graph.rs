@@ -1,6 +1,7 @@
 //! Graphs of any kind, built for a target and stepped with the arrays that the evaluator gets.
 
 use crate::target::Target;
+use half::bf16;
 use piecewise_backend::compiler::Compiler;
 use piecewise_backend::device::Device;
 use piecewise_backend::tuning::TuneMode;
@@ -53,7 +54,16 @@ pub(crate) fn elements(dtype: DType, bytes: &[u8]) -> Vec<f64> {
         bits[..chunk.len()].copy_from_slice(chunk);
         Scalar::from_bits(dtype, u64::from_le_bytes(bits)).to_f64()
     };
-    bytes.chunks_exact(dtype.size()).map(element).collect()
+    // Whole states come here: what they are of is asked once, not for each of them.
+    match dtype {
+        DType::F32 => {
+            bytes.as_chunks().0.iter().map(|&b| f64::from(f32::from_le_bytes(b))).collect()
+        }
+        DType::BF16 => {
+            bytes.as_chunks().0.iter().map(|&b| f64::from(bf16::from_le_bytes(b))).collect()
+        }
+        _ => bytes.chunks_exact(dtype.size()).map(element).collect(),
+    }
 }
 
 /// A model of a planned module over one symbol of at most `bound` rows, which captures `sizes`

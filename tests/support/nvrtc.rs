@@ -3,10 +3,11 @@
 use crate::skip::skipped;
 use piecewise_backend::cuda::{Nvrtc, library_dirs};
 
-/// NVRTC, or `None` where it is missing.
+/// NVRTC, or `None` where it is missing. What it makes is not run where this is asked for, so that it
+/// need not be optimized.
 pub(crate) fn nvrtc() -> Option<Nvrtc> {
     match Nvrtc::open(&library_dirs(&[]), None) {
-        Ok(nvrtc) => Some(nvrtc),
+        Ok(nvrtc) => Some(nvrtc.compiling_fast()),
         Err(error) => {
             skipped("PIECEWISE_REQUIRE_NVRTC", error);
             None

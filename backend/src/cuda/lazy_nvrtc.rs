@@ -12,13 +12,27 @@ pub struct LazyNvrtc {
     dirs: Vec<PathBuf>,
     driver_major: Option<u32>,
     opened: Arc<OnceLock<Result<Nvrtc, NvrtcError>>>,
+    #[cfg(any(test, feature = "testing"))]
+    compiles_fast: bool,
 }
 
 impl LazyNvrtc {
     /// NVRTC in `dirs`, or where the loader finds it. Where the driver's major version is known,
     /// newer ones are passed over, and so is code that they made.
     pub fn new(dirs: Vec<PathBuf>, driver_major: Option<u32>) -> Self {
-        Self { dirs, driver_major, opened: Arc::default() }
+        Self {
+            dirs,
+            driver_major,
+            opened: Arc::default(),
+            #[cfg(any(test, feature = "testing"))]
+            compiles_fast: false,
+        }
+    }
+
+    /// The same, which will be [`Nvrtc::compiling_fast`].
+    #[cfg(any(test, feature = "testing"))]
+    pub fn compiling_fast(self) -> Self {
+        Self { compiles_fast: true, ..self }
     }
 
     /// An NVRTC that can't be found.
@@ -34,8 +48,14 @@ impl LazyNvrtc {
     /// # Errors
     /// When there is none, or it lacks a function.
     pub fn get(&self) -> Result<&Nvrtc, NvrtcError> {
-        let opened = self.opened.get_or_init(|| Nvrtc::open(&self.dirs, self.driver_major));
-        opened.as_ref().map_err(Clone::clone)
+        self.opened.get_or_init(|| self.open()).as_ref().map_err(Clone::clone)
+    }
+
+    fn open(&self) -> Result<Nvrtc, NvrtcError> {
+        let nvrtc = Nvrtc::open(&self.dirs, self.driver_major)?;
+        #[cfg(any(test, feature = "testing"))]
+        let nvrtc = if self.compiles_fast { nvrtc.compiling_fast() } else { nvrtc };
+        Ok(nvrtc)
     }
 
     /// The newest major version whose code the driver loads, if that is known.
@@ -46,6 +66,6 @@ impl LazyNvrtc {
 
 impl From<Nvrtc> for LazyNvrtc {
     fn from(nvrtc: Nvrtc) -> Self {
-        Self { dirs: Vec::new(), driver_major: None, opened: Arc::new(Ok(nvrtc).into()) }
+        Self { opened: Arc::new(Ok(nvrtc).into()), ..Self::new(Vec::new(), None) }
     }
 }

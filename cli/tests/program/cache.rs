@@ -154,7 +154,7 @@ fn flipped_bytes_of_entries_never_change_the_output() {
         let cache = tempfile::tempdir().unwrap();
         let entry = entry_to_damage(cache.path(), kind);
         let bytes = std::fs::metadata(&entry).unwrap().len() as usize;
-        check_flips(&entry, cache.path(), (0..60).map(|i| i * bytes / 60));
+        check_flips(&entry, cache.path(), (0..12).map(|i| i * bytes / 12));
     }
 }
 

@@ -88,16 +88,39 @@ fn compile(files: &[&str]) {
         String::from_utf8_lossy(&out.stderr).chars().take(3000).collect::<String>()
     );
 }
-/// The object of what every program has in common.
-static MACHINE: LazyLock<String> = LazyLock::new(|| {
+
+/// What every program has in common, compiled once for all of them.
+struct Machine {
+    object: String,
+    /// What every source begins with; where blocks have clusters, they swap what they share.
+    header: String,
+    cluster_header: String,
+}
+
+static MACHINE: LazyLock<Machine> = LazyLock::new(|| {
     let dir = concat!(env!("CARGO_TARGET_TMPDIR"), "/emulated");
     std::fs::create_dir_all(dir).unwrap();
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cuda/emulator.cpp");
-    let object = format!("{dir}/emulator-{}.o", std::process::id());
-    compile(&["-c", source, "-o", &object]);
     // Another process may be at it too.
-    std::fs::rename(object, format!("{dir}/emulator.o")).unwrap();
-    format!("{dir}/emulator.o")
+    let made = |options: &[&str], name: &str| {
+        let own = format!("{dir}/{name}-{}", std::process::id());
+        compile(&[options, &["-o", &own]].concat());
+        let path = format!("{dir}/{name}");
+        std::fs::rename(own, &path).unwrap();
+        path
+    };
+    let header = |name: &str, shared: &str| {
+        let path = format!("{dir}/{name}");
+        let text = [shared, include_str!("emulator.h"), &prelude()].concat();
+        std::fs::write(&path, text).unwrap();
+        made(&["-x", "c++-header", &path], &format!("{name}.gch"));
+        path
+    };
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cuda/emulator.cpp");
+    Machine {
+        object: made(&["-c", source], "emulator.o"),
+        header: header("machine.h", ""),
+        cluster_header: header("clusters.h", "#define __shared__ EMU_BLOCK static\n"),
+    }
 });
 
 /// Launches and what they work on.
@@ -126,12 +149,9 @@ pub(crate) fn try_emulate_hiding(
 ) -> Result<Vec<Vec<u8>>, String> {
     let dir = format!("{}/emulated/{name}", env!("CARGO_TARGET_TMPDIR"));
     std::fs::create_dir_all(&dir).unwrap();
-    let mut main = String::new();
-    if case.launches.iter().any(|launch| launch.cluster[0] > 1) {
-        main.push_str("#define __shared__ EMU_BLOCK static\n");
-    }
-    main.push_str(include_str!("emulator.h"));
-    main.push_str(&prelude());
+    let has_clusters = case.launches.iter().any(|launch| launch.cluster[0] > 1);
+    let header = if has_clusters { &MACHINE.cluster_header } else { &MACHINE.header };
+    let mut main = format!("#include \"{header}\"\n");
     let mut sources: Vec<String> = case.launches.iter().map(|l| l.source.clone()).collect();
     sources.sort();
     sources.dedup();
@@ -236,7 +256,7 @@ pub(crate) fn try_emulate_hiding(
     }
     main.push_str("}\n");
     std::fs::write(format!("{dir}/main.cpp"), main).unwrap();
-    compile(&[&format!("{dir}/main.cpp"), &*MACHINE, "-o", &format!("{dir}/main")]);
+    compile(&[&format!("{dir}/main.cpp"), &MACHINE.object, "-o", &format!("{dir}/main")]);
     let out = Command::new(format!("{dir}/main")).output().unwrap();
     if !out.status.success() {
         return Err(format!("{}: {}", out.status, String::from_utf8_lossy(&out.stderr)));

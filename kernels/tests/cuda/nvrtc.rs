@@ -10,7 +10,12 @@ use std::path::PathBuf;
 type Program = *mut c_void;
 
 /// The compiler library.
-pub(crate) struct Nvrtc(Library);
+pub(crate) struct Nvrtc {
+    library: Library,
+    /// Whether it can compile in half the time, to machine code that is slow: what it takes is the
+    /// same, and nothing runs it here.
+    compiles_fast: bool,
+}
 
 const NAMES: [&str; 2] = ["libnvrtc.so.13", "libnvrtc.so.12"];
 
@@ -35,7 +40,8 @@ impl Nvrtc {
             }
             // SAFETY: as above.
             if let Ok(library) = unsafe { Library::new(&path) } {
-                return Some(Self(library));
+                let compiles_fast = path.ends_with(NAMES[0]);
+                return Some(Self { library, compiles_fast });
             }
         }
         let reason = "no NVRTC; install it or list its folder in PIECEWISE_CUDA_LIBRARY_DIRS";
@@ -69,6 +75,9 @@ impl Nvrtc {
             options.iter().map(|o| text(o)).collect::<Result<_, _>>()?;
         options.push(text(&format!("--gpu-architecture={arch}"))?);
         options.push(text("--std=c++17")?);
+        if self.compiles_fast {
+            options.push(text("--Ofast-compile=max")?);
+        }
         let options: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
         // SAFETY: the symbols have NVRTC's documented signatures; every pointer lives through its
         // call, and buffers have the sizes that NVRTC states.
@@ -76,7 +85,8 @@ impl Nvrtc {
             let symbol = |name: &[u8]| format!("{}: no such symbol", String::from_utf8_lossy(name));
             macro_rules! get {
                 ($type:ty, $name:literal) => {{
-                    let found: Symbol<'_, $type> = self.0.get($name).map_err(|_| symbol($name))?;
+                    let found: Symbol<'_, $type> =
+                        self.library.get($name).map_err(|_| symbol($name))?;
                     found
                 }};
             }

@@ -94,10 +94,7 @@ impl SlotPool {
     /// Takes a slot back; its rows are filled with zeros when it is taken again.
     pub fn give_back(&mut self, slot: StateSlot) {
         self.free.push(slot);
-        debug_assert!(
-            self.free.len() as u64 <= self.slots,
-            "a slot of another pool was given back"
-        );
+        assert!(self.free.len() as u64 <= self.slots, "a slot of another pool was given back");
     }
 
     /// Enqueues filling the rows of every free slot with `byte`.

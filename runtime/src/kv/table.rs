@@ -46,7 +46,7 @@ impl PageTable {
 
     /// Begins with pages that hold these rows already, as far as they are found; returns how many.
     pub(crate) fn share(&mut self, pool: &mut PagePool, hashes: &[PageHash]) -> usize {
-        debug_assert!(self.pages.is_empty(), "a table that has pages can't begin with others");
+        assert!(self.pages.is_empty(), "a table that has pages can't begin with others");
         pool.share(hashes, &mut self.pages);
         self.pages.len()
     }

@@ -163,6 +163,7 @@ impl<D: Device> CompiledModel<D> {
             };
             let is_launched = launched_us < replayed_us * (1.0 - MARGIN);
             self.ways.set_launched(sizes.whole(), is_launched);
+            tracing::debug!(step = step.label, replayed_us, launched_us, "pieces and launches");
             if let Some((key, ways)) = self.key_of(&step) {
                 let step = step.label.clone();
                 let record = LaunchedRecord { ways, is_launched, step, replayed_us, launched_us };
