@@ -6,6 +6,8 @@
 #[path = "../../passes/tests/common/mod.rs"]
 mod common;
 
+#[path = "cuda/absorbing.rs"]
+mod absorbing;
 mod cuda_absorbed;
 mod cuda_ahead;
 mod cuda_attention;

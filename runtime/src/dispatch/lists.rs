@@ -71,7 +71,7 @@ impl Dispatcher {
     }
 
     /// The sizes of rows that a step is padded to where its pieces are replayed, ascending.
-    fn replayed_rows(&self) -> Vec<u64> {
+    pub(super) fn replayed_rows(&self) -> Vec<u64> {
         let batches = self.batches.sizes().iter().copied().filter(|&b| b <= self.max_rows);
         let mut sizes: Vec<_> = batches.chain(self.uniform_rows()).collect();
         sizes.sort_unstable();
@@ -144,7 +144,7 @@ impl Dispatcher {
             steps.extend(decodes.map(|sizes| (sizes, false)));
         }
         if self.mode.mixed() == StepMode::Piecewise {
-            let mixed = self.listed_tokens().into_iter().map(|tokens| self.full_mixed(tokens));
+            let mixed = self.listed_tokens().into_iter().map(|tokens| self.full_in_pieces(tokens));
             steps.extend(mixed.map(|sizes| (sizes, false)));
         }
         steps.retain(|(sizes, _)| !self.rules.is_launched(sizes.tokens.rows()));
@@ -153,6 +153,15 @@ impl Dispatcher {
         steps.sort_unstable_by_key(|(sizes, whole)| (key(sizes), !whole));
         steps.dedup_by_key(|(sizes, _)| *sizes);
         steps
+    }
+
+    /// The sizes of a mixed step of so many tokens that replays in pieces, with the most rows: one of the
+    /// list of rows, at which pieces are captured.
+    fn full_in_pieces(&self, tokens: u64) -> StepSizes {
+        let full = self.full_mixed(tokens);
+        let listed = self.replayed_rows();
+        let most = listed.iter().find(|&&rows| rows >= full.rows.rows()).or(listed.last());
+        StepSizes { rows: most.map_or(full.rows, |&rows| PieceSize::Exact(rows)), ..full }
     }
 
     /// Batch sizes and query lengths of the full graphs of uniform batches.

@@ -406,6 +406,17 @@ proptest! {
         }
     }
 
+    /// Steps of tokens that are no batch had rows that no piece is captured at, and were not measured.
+    #[test]
+    fn what_is_measured_in_pieces_has_pieces(d in dispatcher()) {
+        let (rows, steps) = (d.replayed_rows(), d.measured_steps());
+        let mixed = steps.iter().filter(|(sizes, whole)| !whole && sizes.query_length.is_none());
+        prop_assert!(d.mode.mixed() != StepMode::Piecewise || mixed.clone().count() > 0);
+        for (sizes, _) in mixed {
+            prop_assert!(rows.is_empty() || rows.contains(&sizes.rows.rows()), "{sizes:?} of {rows:?}");
+        }
+    }
+
     #[test]
     fn more_tokens_never_get_a_smaller_size(d in dispatcher(), tokens in 1u64..63) {
         let d = Dispatcher { padding: true, ..d };
