@@ -1,7 +1,7 @@
 //! Products with the regions beside them in one kernel, on the host: against the reference
 //! evaluator, for real rows among padding that holds NaNs.
 
-use crate::absorbing::{Absorbing, Part, bytes, check, check_kernel};
+use crate::absorbing::{Absorbing, check, check_kernel};
 use crate::common;
 use crate::common::Builder;
 use crate::emulate::{Case, Rng, available, emulate, fill};

@@ -1,6 +1,6 @@
 //! A product with what is absorbed into it, run on the host and compared with the reference evaluator.
 
-use crate::emulate::{Case, Rng, emulate, fill, floats};
+use crate::emulate::{Case, emulate, floats};
 use crate::values::evaluate;
 use piecewise_ir::dtype::DType::{self, BF16, F16, F32, I32};
 use piecewise_ir::entity::{Entity, Node, Value};

@@ -2,7 +2,7 @@
 //! that take turns, and remembered.
 
 use super::record::{RecordKey, ways_of};
-use super::rounds::median;
+use super::rounds::of_pairs;
 use super::{MeasuredStep, Place, WaysOrigin};
 use crate::batch::SyntheticStep;
 use crate::dispatch::StepSizes;
@@ -176,8 +176,7 @@ impl<D: Device> CompiledModel<D> {
         Ok(())
     }
 
-    /// The median microseconds of a step each way; nothing where the time is up before that means
-    /// something.
+    /// The microseconds of a step each way; nothing where the time is up before that means something.
     fn compare_ways(
         &mut self,
         ways: &[Staged; 2],
@@ -191,19 +190,20 @@ impl<D: Device> CompiledModel<D> {
         let rounds = ROUNDS.into_iter().find(|(most, _)| step <= *most);
         let rounds = rounds.map_or(LEAST_ROUNDS, |(_, rounds)| rounds);
         let ahead = (SUBMITTED.as_nanos() / step.as_nanos().max(1)).clamp(1, AHEAD) as usize;
-        let mut times = [Vec::with_capacity(rounds), Vec::with_capacity(rounds)];
+        let mut pairs = Vec::with_capacity(rounds);
         for round in 0..rounds {
             if round > 0 && !has_time() {
                 break;
             }
+            let mut pair = [0.0; 2];
             for turn in 0..2 {
                 let i = (round + turn) % 2;
                 let time = self.time_of(&ways[i], ahead)?;
-                times[i].push(time.as_secs_f64() * 1e6 / ahead as f64);
+                pair[i] = time.as_secs_f64() * 1e6 / ahead as f64;
             }
+            pairs.push(pair);
         }
-        let is_enough = times[0].len() >= LEAST_ROUNDS;
-        Ok(is_enough.then(|| times.map(|mut times| median(&mut times))))
+        Ok((pairs.len() >= LEAST_ROUNDS).then(|| of_pairs(&pairs)))
     }
 
     /// What is kept of a step is kept under, and the ways that it must have been measured with.
