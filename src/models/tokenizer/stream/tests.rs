@@ -1,13 +1,17 @@
 use std::path::Path;
+use std::sync::LazyLock;
 
 use proptest::prelude::*;
 
 use crate::models::{TextTokenizer, TokenizerError};
 
 /// A byte-level BPE, as Qwen and Llama 3 have: every byte has a token.
-fn byte_level() -> TextTokenizer {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/tiny-qwen3");
-    TextTokenizer::load(&folder, 2048).unwrap()
+fn byte_level() -> &'static TextTokenizer {
+    static LOADED: LazyLock<TextTokenizer> = LazyLock::new(|| {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/tiny-qwen3");
+        TextTokenizer::load(&folder, 2048).unwrap()
+    });
+    &LOADED
 }
 
 /// The byte-level BPE with one more token, which texts show, and room for an id without one.
@@ -24,7 +28,12 @@ fn with_added(content: &str) -> TextTokenizer {
 
 /// A BPE of characters that falls back to bytes and drops the first space, as Llama 2 and Mistral
 /// have. Ids 0 to 255 are bytes.
-fn byte_fallback() -> TextTokenizer {
+fn byte_fallback() -> &'static TextTokenizer {
+    static PARSED: LazyLock<TextTokenizer> = LazyLock::new(parse_byte_fallback);
+    &PARSED
+}
+
+fn parse_byte_fallback() -> TextTokenizer {
     let mut vocab: serde_json::Map<_, _> =
         (0..256).map(|byte| (format!("<0x{byte:02X}>"), byte.into())).collect();
     for (place, token) in ["▁", "a", "b", "▁a", "ab"].into_iter().enumerate() {
@@ -82,7 +91,7 @@ fn a_character_of_several_tokens_comes_whole() {
     let ids = tokenizer.encode("é🦀x").unwrap();
     assert!(ids.len() > 4, "the characters are no tokens of their own: {ids:?}");
     let pieces: Vec<_> =
-        pieces(&tokenizer, &[], &ids).into_iter().filter(|piece| !piece.is_empty()).collect();
+        pieces(tokenizer, &[], &ids).into_iter().filter(|piece| !piece.is_empty()).collect();
     assert_eq!(pieces, ["é", "🦀", "x"]);
 }
 
@@ -91,7 +100,7 @@ fn what_never_becomes_a_character_comes_at_the_end() {
     let tokenizer = byte_level();
     let ids = tokenizer.encode("a🦀").unwrap();
     let cut = &ids[..ids.len() - 1];
-    let pieces = pieces(&tokenizer, &[], cut);
+    let pieces = pieces(tokenizer, &[], cut);
     let (rest, printed) = pieces.split_last().unwrap();
     assert_eq!(printed.concat(), "a");
     assert_eq!(format!("a{rest}"), tokenizer.decode(cut).unwrap());
@@ -101,10 +110,10 @@ fn what_never_becomes_a_character_comes_at_the_end() {
 fn the_first_space_after_a_prompt_is_kept() {
     let tokenizer = byte_fallback();
     let (a, space_a) = (257, 259);
-    assert_eq!(pieces(&tokenizer, &[], &[space_a, space_a]), ["a", " a", ""]);
-    assert_eq!(pieces(&tokenizer, &[a], &[space_a, space_a]), [" a", " a", ""]);
-    assert_eq!(pieces(&tokenizer, &[a], &[SPECIAL, space_a]), ["", " a", ""]);
-    assert_eq!(pieces(&tokenizer, &[SPECIAL], &[space_a, SPECIAL, space_a]), ["a", "", " a", ""]);
+    assert_eq!(pieces(tokenizer, &[], &[space_a, space_a]), ["a", " a", ""]);
+    assert_eq!(pieces(tokenizer, &[a], &[space_a, space_a]), [" a", " a", ""]);
+    assert_eq!(pieces(tokenizer, &[a], &[SPECIAL, space_a]), ["", " a", ""]);
+    assert_eq!(pieces(tokenizer, &[SPECIAL], &[space_a, SPECIAL, space_a]), ["a", "", " a", ""]);
 }
 
 #[test]
@@ -113,7 +122,7 @@ fn a_byte_that_spoils_its_neighbours_is_no_error() {
     // é, then half of one, then something else: the decoder turns all three bytes into U+FFFD.
     let ids = [0xC3, 0xA9, 0xC3, 257];
     assert_eq!(tokenizer.decode(&ids).unwrap(), "\u{FFFD}\u{FFFD}\u{FFFD}a");
-    assert_eq!(pieces(&tokenizer, &[], &ids), ["", "é", "", "\u{FFFD}a", ""]);
+    assert_eq!(pieces(tokenizer, &[], &ids), ["", "é", "", "\u{FFFD}a", ""]);
 }
 
 #[test]
@@ -154,7 +163,7 @@ proptest! {
         for tokenizer in [byte_level(), byte_fallback()] {
             let prompt = tokenizer.encode(&context).unwrap_or_default();
             let Ok(ids) = tokenizer.encode(&format!(" {text}")) else { continue };
-            let pieces = pieces(&tokenizer, &prompt, &ids);
+            let pieces = pieces(tokenizer, &prompt, &ids);
             let whole = tokenizer.decode(&[prompt.as_slice(), &ids].concat()).unwrap();
             let before = tokenizer.decode(&prompt).unwrap();
             prop_assert_eq!(format!("{before}{}", pieces.concat()), whole);
@@ -169,7 +178,7 @@ proptest! {
         ids in prop::collection::vec(prop_oneof![0_u32..2048, 95_u32..260], 0..60),
     ) {
         let tokenizer = byte_level();
-        prop_assert_eq!(pieces(&tokenizer, &[], &ids).concat(), tokenizer.decode(&ids).unwrap());
+        prop_assert_eq!(pieces(tokenizer, &[], &ids).concat(), tokenizer.decode(&ids).unwrap());
     }
 
     /// Texts are taken from the bytes of ids where that is the same as what the library says.
@@ -178,9 +187,9 @@ proptest! {
         ids in prop::collection::vec(prop_oneof![0_u32..2050, 95_u32..260, 2047_u32..2049], 0..30),
         special: bool,
     ) {
-        for (tokenizer, is_of_bytes) in [
-            (byte_level(), true), (with_added("a \u{e9}"), true), (with_added("\u{e9}"), false),
-        ] {
+        static ADDED: LazyLock<[TextTokenizer; 2]> =
+            LazyLock::new(|| ["a \u{e9}", "\u{e9}"].map(with_added));
+        for (tokenizer, is_of_bytes) in [(byte_level(), true), (&ADDED[0], true), (&ADDED[1], false)] {
             let ids: Vec<u32> = ids.iter().map(|id| id % tokenizer.vocab_size as u32).collect();
             let text = tokenizer.inner.decode(&ids, !special).unwrap();
             prop_assert_eq!(tokenizer.decode_with(&ids, special).unwrap(), text);
@@ -190,7 +199,7 @@ proptest! {
 
     #[test]
     fn no_ids_fail(ids in prop::collection::vec(0_u32..300, 0..60)) {
-        pieces(&byte_fallback(), &[], &ids);
+        pieces(byte_fallback(), &[], &ids);
     }
 }
 
@@ -206,8 +215,8 @@ fn bytes_make_up_the_text(tokenizer: &TextTokenizer, text: &str) {
 #[test]
 fn a_vocabulary_has_the_bytes_of_each_id() {
     for text in ["a ab  a", "def f(x):\n\treturn 'é🦀'", "\u{7f}\u{a0}\u{ad}ÿĀ"] {
-        bytes_make_up_the_text(&byte_level(), text);
-        bytes_make_up_the_text(&byte_fallback(), text);
+        bytes_make_up_the_text(byte_level(), text);
+        bytes_make_up_the_text(byte_fallback(), text);
     }
     let vocabulary = byte_fallback().vocabulary();
     assert_eq!(vocabulary.bytes(0xC3), [0xC3]);
@@ -220,7 +229,7 @@ fn a_vocabulary_has_the_bytes_of_each_id() {
 #[test]
 fn special_tokens_have_text_where_that_is_asked_for() {
     let tokenizer = byte_fallback();
-    let mut stream = crate::models::TextStream::after(&tokenizer, &[], true).unwrap();
+    let mut stream = crate::models::TextStream::after(tokenizer, &[], true).unwrap();
     assert_eq!(stream.push(SPECIAL).unwrap() + &stream.push(259).unwrap(), "<s> a");
     assert_eq!(tokenizer.decode_with(&[SPECIAL, 259], true).unwrap(), "<s> a");
 }
