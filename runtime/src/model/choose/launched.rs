@@ -2,7 +2,7 @@
 //! that take turns, and remembered.
 
 use super::record::{RecordKey, ways_of};
-use super::rounds::of_pairs;
+use super::rounds::{of_pairs, pair};
 use super::{MeasuredStep, Place, WaysOrigin};
 use crate::batch::SyntheticStep;
 use crate::dispatch::StepSizes;
@@ -195,13 +195,10 @@ impl<D: Device> CompiledModel<D> {
             if round > 0 && !has_time() {
                 break;
             }
-            let mut pair = [0.0; 2];
-            for turn in 0..2 {
-                let i = (round + turn) % 2;
-                let time = self.time_of(&ways[i], ahead)?;
-                pair[i] = time.as_secs_f64() * 1e6 / ahead as f64;
-            }
-            pairs.push(pair);
+            pairs.push(pair(round, |i| {
+                let time = self.time_of(&ways[i], ahead);
+                time.map(|time| time.as_secs_f64() * 1e6 / ahead as f64)
+            })?);
         }
         Ok((pairs.len() >= LEAST_ROUNDS).then(|| of_pairs(&pairs)))
     }

@@ -26,16 +26,21 @@ pub(super) fn compare<D: Device>(
     graphs: [&D::Captured; 2],
     rounds: usize,
 ) -> Result<[f64; 2], DeviceError> {
-    let mut pairs = Vec::with_capacity(rounds);
-    for round in 0..rounds {
-        let mut pair = [0.0; 2];
-        for turn in 0..2 {
-            let i = (round + turn) % 2;
-            pair[i] = device.replay_time(graphs[i])?.as_secs_f64() * 1e6;
-        }
-        pairs.push(pair);
+    let mut replay = |i: usize| device.replay_time(graphs[i]).map(|time| time.as_secs_f64() * 1e6);
+    let pairs: Result<Vec<_>, _> = (0..rounds).map(|round| pair(round, &mut replay)).collect();
+    Ok(of_pairs(&pairs?))
+}
+
+/// The times of both in a round; they take turns at being the first.
+pub(super) fn pair<E>(
+    round: usize,
+    mut time: impl FnMut(usize) -> Result<f64, E>,
+) -> Result<[f64; 2], E> {
+    let mut pair = [0.0; 2];
+    for i in [round % 2, (round + 1) % 2] {
+        pair[i] = time(i)?;
     }
-    Ok(of_pairs(&pairs))
+    Ok(pair)
 }
 
 /// The median of the first of each pair, and what is by the median difference of both from it: the clock
