@@ -254,7 +254,6 @@ impl Artifact {
 
     /// What takes the last way of each part of an alternative, or of the last one: the one that is there
     /// for any types and sizes.
-    #[cfg(any(test, feature = "testing"))]
     pub fn last_ways(&self, alternative: usize) -> Choice {
         let alternative = alternative.min(self.alternatives.len().saturating_sub(1));
         let parts = self.alternatives.get(alternative).map_or(&[][..], |one| &one.parts);
@@ -266,7 +265,6 @@ impl Artifact {
     ///
     /// # Errors
     /// As for [`Self::chosen`].
-    #[cfg(any(test, feature = "testing"))]
     pub fn narrowed(&self, choice: &Choice) -> Result<Self, String> {
         let ways = self.chosen(choice)?.into_iter().cloned();
         let parts: Vec<Part> = ways.map(|way| Part { ways: vec![way] }).collect();

@@ -13,7 +13,6 @@ pub mod literal;
 pub mod module;
 pub mod op;
 pub mod region;
-#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod text;
 pub mod types;

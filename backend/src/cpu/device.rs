@@ -1,6 +1,7 @@
 //! The CPU device.
 
 use super::capture::{CaptureScope, CpuCaptured};
+use super::faults::{CpuFaults, FaultPoint};
 use super::image::Kernel;
 use super::launch::{Workspace, run_calls};
 use super::materialize::materialize;
@@ -35,8 +36,7 @@ pub struct CpuDevice {
     profile: Option<Profile>,
     pub(super) counts: LaunchCounts,
     pub(super) is_capturing: bool,
-    #[cfg(any(test, feature = "testing"))]
-    faults: super::faults::CpuFaults,
+    faults: Option<CpuFaults>,
 }
 
 /// A point in the stream: all work before it is done.
@@ -65,11 +65,7 @@ impl CpuDevice {
     /// A device with memory of its own on the threads of this one.
     #[must_use]
     pub fn share(&self, registry: Arc<OpRegistry>) -> Self {
-        Self {
-            #[cfg(any(test, feature = "testing"))]
-            faults: self.faults.clone(),
-            ..Self::over(Arc::clone(&self.pool), registry)
-        }
+        Self { faults: self.faults.clone(), ..Self::over(Arc::clone(&self.pool), registry) }
     }
 
     fn over(pool: Arc<rayon::ThreadPool>, registry: Arc<OpRegistry>) -> Self {
@@ -84,8 +80,7 @@ impl CpuDevice {
             profile: None,
             counts: LaunchCounts::default(),
             is_capturing: false,
-            #[cfg(any(test, feature = "testing"))]
-            faults: super::faults::CpuFaults::default(),
+            faults: None,
         }
     }
 
@@ -107,9 +102,8 @@ impl CpuDevice {
     }
 
     /// What is planned to fail from now on.
-    #[cfg(any(test, feature = "testing"))]
-    pub fn set_faults(&mut self, faults: super::faults::CpuFaults) {
-        self.faults = faults;
+    pub fn set_faults(&mut self, faults: CpuFaults) {
+        self.faults = Some(faults);
     }
 
     /// Enters the state in which programs are captured: until the scope is dropped, whatever
@@ -118,13 +112,19 @@ impl CpuDevice {
         CaptureScope::begin(self)
     }
 
+    /// Passes a call that a planned fault may strike.
+    fn pass(&self, point: FaultPoint, label: &str) -> Result<(), DeviceError> {
+        self.faults.as_ref().map_or(Ok(()), |faults| faults.pass(point, label))
+    }
+
     pub(super) fn pool(&self) -> &rayon::ThreadPool {
         &self.pool
     }
 
     fn outside_capture(&self, what: &str, rule: CaptureRule) -> Result<(), DeviceError> {
-        #[cfg(any(test, feature = "testing"))]
-        self.faults.check_lost(what)?;
+        if let Some(faults) = &self.faults {
+            faults.check_lost(what)?;
+        }
         match self.is_capturing {
             false => Ok(()),
             true => Err(DeviceError::Capture { label: what.to_owned(), rule }),
@@ -315,9 +315,7 @@ impl Device for CpuDevice {
 
     fn wait(&mut self, _: &CpuEvent) -> Result<(), DeviceError> {
         self.outside_capture("a wait", CaptureRule::NoSynchronization)?;
-        #[cfg(any(test, feature = "testing"))]
-        self.faults.pass(super::faults::FaultPoint::Wait, "a wait")?;
-        Ok(())
+        self.pass(FaultPoint::Wait, "a wait")
     }
 
     fn mark(&mut self, _: Option<Instant>) -> Result<Instant, DeviceError> {
@@ -351,9 +349,8 @@ impl Device for CpuDevice {
         context: LaunchContext<'_>,
     ) -> Result<(), DeviceError> {
         self.outside_capture("a launch", CaptureRule::NoSynchronization)?;
-        #[cfg(any(test, feature = "testing"))]
         if let Some(call) = program.calls.first() {
-            self.faults.pass(super::faults::FaultPoint::Launch, &call.label)?;
+            self.pass(FaultPoint::Launch, &call.label)?;
         }
         let Self { workspace, profile, pool, team, counts, .. } = self;
         counts.plain_launches += program.calls.len() as u64;
@@ -367,15 +364,13 @@ impl Device for CpuDevice {
         sizes: &[u64],
     ) -> Result<CpuCaptured, DeviceError> {
         self.outside_capture(label, CaptureRule::NoAllocation)?;
-        #[cfg(any(test, feature = "testing"))]
-        self.faults.pass(super::faults::FaultPoint::Capture, label)?;
+        self.pass(FaultPoint::Capture, label)?;
         self.capture_scope().freeze(label, programs, sizes)
     }
 
     fn replay(&mut self, graph: &CpuCaptured) -> Result<(), DeviceError> {
         self.outside_capture("a replay", CaptureRule::NoSynchronization)?;
-        #[cfg(any(test, feature = "testing"))]
-        self.faults.pass(super::faults::FaultPoint::Replay, "a captured graph")?;
+        self.pass(FaultPoint::Replay, "a captured graph")?;
         let context = LaunchContext::Capture(&graph.sizes);
         let Self { workspace, profile, pool, team, counts, .. } = self;
         counts.graph_launches += 1;
@@ -387,9 +382,7 @@ impl Device for CpuDevice {
         self.memory = Memory::default();
         self.host.clear();
         self.is_capturing = false;
-        #[cfg(any(test, feature = "testing"))]
-        self.faults.reopen()?;
-        Ok(())
+        self.faults.as_ref().map_or(Ok(()), CpuFaults::reopen)
     }
 
     fn model(&self) -> String {

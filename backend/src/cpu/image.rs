@@ -28,10 +28,8 @@ pub(super) enum Kernel {
     MatMul(Box<MatMul>),
     /// A custom op, found by name when the artifact is bound.
     Custom(CustomKernel),
-    #[cfg(any(test, feature = "testing"))]
     /// Row programs and a matmul as one launch.
     Absorbed(Absorbed),
-    #[cfg(any(test, feature = "testing"))]
     /// Fills results of these types with NaNs (the largest value, for integers).
     Poison(Vec<TensorType>),
 }
@@ -58,7 +56,6 @@ pub(super) struct CustomKernel {
     pub(super) scratch: u64,
 }
 
-#[cfg(any(test, feature = "testing"))]
 /// Parts that run one after the other as one launch. Each part's arguments are positions in the
 /// launch's arguments.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -66,7 +63,6 @@ pub(super) struct Absorbed {
     pub(super) parts: Vec<AbsorbedPart>,
 }
 
-#[cfg(any(test, feature = "testing"))]
 /// A part of an absorbed launch.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct AbsorbedPart {
@@ -109,9 +105,7 @@ impl Kernel {
             Self::Rows(_) => "rows",
             Self::MatMul(_) => "matmul",
             Self::Custom(custom) => &custom.name,
-            #[cfg(any(test, feature = "testing"))]
             Self::Absorbed(_) => "absorbed",
-            #[cfg(any(test, feature = "testing"))]
             Self::Poison(_) => "poison",
         }
     }
@@ -126,9 +120,7 @@ impl Kernel {
             Self::Rows(_) => "row program",
             Self::MatMul(_) => "matmul",
             Self::Custom(_) => "custom op",
-            #[cfg(any(test, feature = "testing"))]
             Self::Absorbed(_) => "row programs and a matmul",
-            #[cfg(any(test, feature = "testing"))]
             Self::Poison(_) => "fills results with NaN",
         };
         let name = self.name();
@@ -148,9 +140,7 @@ impl Kernel {
             Self::Rows(program) => program.check().map_err(|e| e.to_string()),
             Self::MatMul(matmul) => matmul.check(),
             Self::Custom(custom) => custom.check(),
-            #[cfg(any(test, feature = "testing"))]
             Self::Poison(_) => Ok(()),
-            #[cfg(any(test, feature = "testing"))]
             Self::Absorbed(absorbed) => absorbed.parts.iter().try_for_each(|part| {
                 if matches!(part.kernel, Self::Absorbed(_)) {
                     return Err("an absorbed launch inside another".to_owned());

@@ -77,7 +77,6 @@ impl BoundCall {
             BoundKernel::Custom(_) => true,
             BoundKernel::Own(kernel) => match &**kernel {
                 Kernel::Rows(program) => part.row_call(program, &[], sizes).is_parallel(),
-                #[cfg(any(test, feature = "testing"))]
                 Kernel::Poison(_) => false,
                 _ => true,
             },
@@ -98,10 +97,8 @@ impl BoundCall {
                 BoundKernel::Own(kernel) => match &**kernel {
                     Kernel::Rows(program) => self.rows(part, program, counts, row_args),
                     Kernel::MatMul(matmul) => self.matmul(part, matmul, context.sizes(), counts)?,
-                    #[cfg(any(test, feature = "testing"))]
                     Kernel::Poison(types) => poison(part, types, context.sizes()),
                     Kernel::Custom(_) => {}
-                    #[cfg(any(test, feature = "testing"))]
                     Kernel::Absorbed(_) => {}
                 },
                 BoundKernel::Custom(custom) => self.custom(part, custom, context, counts)?,
@@ -210,7 +207,6 @@ impl BoundPart {
     }
 }
 
-#[cfg(any(test, feature = "testing"))]
 /// Fills results with bytes that are a NaN in every float type.
 fn poison(part: &BoundPart, types: &[TensorType], sizes: &[u64]) {
     for (ty, &address) in types.iter().zip(&part.addresses) {

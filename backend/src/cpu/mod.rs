@@ -3,12 +3,10 @@
 //! A captured graph is a frozen list of calls with raw addresses; replay sees nothing else, so
 //! an address bug shows in an ordinary test.
 
-#[cfg(any(test, feature = "testing"))]
 mod absorbing;
 mod capture;
 mod compiler;
 mod device;
-#[cfg(any(test, feature = "testing"))]
 mod faults;
 mod image;
 mod launch;
@@ -19,12 +17,10 @@ mod profile;
 mod program;
 mod random;
 
-#[cfg(any(test, feature = "testing"))]
 pub use absorbing::AbsorbingCompiler;
 pub use capture::{CaptureScope, CpuCaptured};
 pub use compiler::CpuCompiler;
 pub use device::{CpuDevice, CpuEvent};
-#[cfg(any(test, feature = "testing"))]
 pub use faults::{CpuFault, CpuFaults, FaultKind, FaultPoint};
 pub use profile::LaunchTime;
 pub use program::CpuProgram;

@@ -45,7 +45,6 @@ mod tuning;
 pub use code::Code;
 pub use compiler::CudaCompiler;
 pub use device::{CudaCaptured, CudaDevice, CudaOptions};
-#[cfg(any(test, feature = "testing"))]
 pub use driver::faulty::{CallFault, Faults};
 pub use error::{CallError, CudaError, CudaVersion};
 pub use event::CudaEvent;
