@@ -78,7 +78,7 @@ impl BoundCall {
             BoundKernel::Own(kernel) => match &**kernel {
                 Kernel::Rows(program) => part.row_call(program, &[], sizes).is_parallel(),
                 Kernel::Poison(_) => false,
-                _ => true,
+                Kernel::MatMul(_) | Kernel::Custom(_) | Kernel::Absorbed(_) => true,
             },
         })
     }
