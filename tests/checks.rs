@@ -119,3 +119,32 @@ fn what_examples_read_is_in_the_package() {
     }
     assert!(found > 3, "{found}");
 }
+
+/// What plans faults, simulates a driver or makes random graphs is of no use to who installs a
+/// package, and a stored artifact can't ask for it.
+#[test]
+fn what_tests_plan_is_not_published() {
+    let gate = "#[cfg(piecewise_testing)]";
+    for (file, items) in [
+        ("ir/src/lib.rs", &["pub mod testing;"] as &[_]),
+        ("runtime/src/model/memory.rs", &["pub fn move_slot("]),
+        ("backend/src/cuda/mod.rs", &["pub use driver::faulty::"]),
+        ("backend/src/cuda/driver/mod.rs", &["pub(super) mod simulated;"]),
+        ("backend/src/cuda/device/open.rs", &["pub faults:", "pub fn simulated("]),
+        ("backend/src/cpu/mod.rs", &["mod absorbing;", "mod faults;", "pub use absorbing::"]),
+        ("backend/src/cpu/device.rs", &["pub fn set_faults("]),
+        ("backend/src/cpu/image.rs", &["Absorbed(Absorbed),", "Poison(Vec<TensorType>),"]),
+    ] {
+        let text = read(file);
+        for item in items {
+            let before = text.split(item).next().unwrap();
+            assert_ne!(before.len(), text.len(), "{file} has no `{item}`");
+            let lines = before.lines().rev().map(str::trim);
+            let mut lines =
+                lines.take_while(|line| line.is_empty() || line.starts_with(['#', '/']));
+            assert!(lines.any(|line| line == gate), "{file}: `{item}` is not behind `{gate}`");
+        }
+    }
+    assert!(read(".cargo/config.toml").contains("piecewise_testing"));
+    assert!(read("Cargo.toml").lines().all(|line| !line.starts_with("rustflags")));
+}

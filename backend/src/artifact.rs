@@ -254,6 +254,7 @@ impl Artifact {
 
     /// What takes the last way of each part of an alternative, or of the last one: the one that is there
     /// for any types and sizes.
+    #[cfg(piecewise_testing)]
     pub fn last_ways(&self, alternative: usize) -> Choice {
         let alternative = alternative.min(self.alternatives.len().saturating_sub(1));
         let parts = self.alternatives.get(alternative).map_or(&[][..], |one| &one.parts);
@@ -265,6 +266,7 @@ impl Artifact {
     ///
     /// # Errors
     /// As for [`Self::chosen`].
+    #[cfg(piecewise_testing)]
     pub fn narrowed(&self, choice: &Choice) -> Result<Self, String> {
         let ways = self.chosen(choice)?.into_iter().cloned();
         let parts: Vec<Part> = ways.map(|way| Part { ways: vec![way] }).collect();

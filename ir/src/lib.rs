@@ -13,6 +13,7 @@ pub mod literal;
 pub mod module;
 pub mod op;
 pub mod region;
+#[cfg(piecewise_testing)]
 pub mod testing;
 pub mod text;
 pub mod types;

@@ -73,7 +73,9 @@ impl CpuCompiler {
                     let op = op.ok_or_else(|| failed("its op has no implementation".to_owned()))?;
                     op.scratch_bytes(&custom.call(limits, self.workers)).max(custom.scratch)
                 }
+                #[cfg(piecewise_testing)]
                 Kernel::Absorbed(_) => way.scratch,
+                #[cfg(piecewise_testing)]
                 Kernel::Poison(_) => 0,
             };
             most = most.max(aligned(scratch));

@@ -1,7 +1,6 @@
 //! The CPU device.
 
 use super::capture::{CaptureScope, CpuCaptured};
-use super::faults::{CpuFaults, FaultPoint};
 use super::image::Kernel;
 use super::launch::{Workspace, run_calls};
 use super::materialize::materialize;
@@ -36,7 +35,8 @@ pub struct CpuDevice {
     profile: Option<Profile>,
     pub(super) counts: LaunchCounts,
     pub(super) is_capturing: bool,
-    faults: Option<CpuFaults>,
+    #[cfg(piecewise_testing)]
+    faults: super::faults::CpuFaults,
 }
 
 /// A point in the stream: all work before it is done.
@@ -65,7 +65,11 @@ impl CpuDevice {
     /// A device with memory of its own on the threads of this one.
     #[must_use]
     pub fn share(&self, registry: Arc<OpRegistry>) -> Self {
-        Self { faults: self.faults.clone(), ..Self::over(Arc::clone(&self.pool), registry) }
+        Self {
+            #[cfg(piecewise_testing)]
+            faults: self.faults.clone(),
+            ..Self::over(Arc::clone(&self.pool), registry)
+        }
     }
 
     fn over(pool: Arc<rayon::ThreadPool>, registry: Arc<OpRegistry>) -> Self {
@@ -80,7 +84,8 @@ impl CpuDevice {
             profile: None,
             counts: LaunchCounts::default(),
             is_capturing: false,
-            faults: None,
+            #[cfg(piecewise_testing)]
+            faults: super::faults::CpuFaults::default(),
         }
     }
 
@@ -102,8 +107,9 @@ impl CpuDevice {
     }
 
     /// What is planned to fail from now on.
-    pub fn set_faults(&mut self, faults: CpuFaults) {
-        self.faults = Some(faults);
+    #[cfg(piecewise_testing)]
+    pub fn set_faults(&mut self, faults: super::faults::CpuFaults) {
+        self.faults = faults;
     }
 
     /// Enters the state in which programs are captured: until the scope is dropped, whatever
@@ -112,19 +118,13 @@ impl CpuDevice {
         CaptureScope::begin(self)
     }
 
-    /// Passes a call that a planned fault may strike.
-    fn pass(&self, point: FaultPoint, label: &str) -> Result<(), DeviceError> {
-        self.faults.as_ref().map_or(Ok(()), |faults| faults.pass(point, label))
-    }
-
     pub(super) fn pool(&self) -> &rayon::ThreadPool {
         &self.pool
     }
 
     fn outside_capture(&self, what: &str, rule: CaptureRule) -> Result<(), DeviceError> {
-        if let Some(faults) = &self.faults {
-            faults.check_lost(what)?;
-        }
+        #[cfg(piecewise_testing)]
+        self.faults.check_lost(what)?;
         match self.is_capturing {
             false => Ok(()),
             true => Err(DeviceError::Capture { label: what.to_owned(), rule }),
@@ -315,7 +315,9 @@ impl Device for CpuDevice {
 
     fn wait(&mut self, _: &CpuEvent) -> Result<(), DeviceError> {
         self.outside_capture("a wait", CaptureRule::NoSynchronization)?;
-        self.pass(FaultPoint::Wait, "a wait")
+        #[cfg(piecewise_testing)]
+        self.faults.pass(super::faults::FaultPoint::Wait, "a wait")?;
+        Ok(())
     }
 
     fn mark(&mut self, _: Option<Instant>) -> Result<Instant, DeviceError> {
@@ -349,8 +351,9 @@ impl Device for CpuDevice {
         context: LaunchContext<'_>,
     ) -> Result<(), DeviceError> {
         self.outside_capture("a launch", CaptureRule::NoSynchronization)?;
+        #[cfg(piecewise_testing)]
         if let Some(call) = program.calls.first() {
-            self.pass(FaultPoint::Launch, &call.label)?;
+            self.faults.pass(super::faults::FaultPoint::Launch, &call.label)?;
         }
         let Self { workspace, profile, pool, team, counts, .. } = self;
         counts.plain_launches += program.calls.len() as u64;
@@ -364,13 +367,15 @@ impl Device for CpuDevice {
         sizes: &[u64],
     ) -> Result<CpuCaptured, DeviceError> {
         self.outside_capture(label, CaptureRule::NoAllocation)?;
-        self.pass(FaultPoint::Capture, label)?;
+        #[cfg(piecewise_testing)]
+        self.faults.pass(super::faults::FaultPoint::Capture, label)?;
         self.capture_scope().freeze(label, programs, sizes)
     }
 
     fn replay(&mut self, graph: &CpuCaptured) -> Result<(), DeviceError> {
         self.outside_capture("a replay", CaptureRule::NoSynchronization)?;
-        self.pass(FaultPoint::Replay, "a captured graph")?;
+        #[cfg(piecewise_testing)]
+        self.faults.pass(super::faults::FaultPoint::Replay, "a captured graph")?;
         let context = LaunchContext::Capture(&graph.sizes);
         let Self { workspace, profile, pool, team, counts, .. } = self;
         counts.graph_launches += 1;
@@ -382,7 +387,9 @@ impl Device for CpuDevice {
         self.memory = Memory::default();
         self.host.clear();
         self.is_capturing = false;
-        self.faults.as_ref().map_or(Ok(()), CpuFaults::reopen)
+        #[cfg(piecewise_testing)]
+        self.faults.reopen()?;
+        Ok(())
     }
 
     fn model(&self) -> String {

@@ -28,8 +28,10 @@ pub(super) enum Kernel {
     MatMul(Box<MatMul>),
     /// A custom op, found by name when the artifact is bound.
     Custom(CustomKernel),
+    #[cfg(piecewise_testing)]
     /// Row programs and a matmul as one launch.
     Absorbed(Absorbed),
+    #[cfg(piecewise_testing)]
     /// Fills results of these types with NaNs (the largest value, for integers).
     Poison(Vec<TensorType>),
 }
@@ -56,6 +58,7 @@ pub(super) struct CustomKernel {
     pub(super) scratch: u64,
 }
 
+#[cfg(piecewise_testing)]
 /// Parts that run one after the other as one launch. Each part's arguments are positions in the
 /// launch's arguments.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -63,6 +66,7 @@ pub(super) struct Absorbed {
     pub(super) parts: Vec<AbsorbedPart>,
 }
 
+#[cfg(piecewise_testing)]
 /// A part of an absorbed launch.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct AbsorbedPart {
@@ -105,7 +109,9 @@ impl Kernel {
             Self::Rows(_) => "rows",
             Self::MatMul(_) => "matmul",
             Self::Custom(custom) => &custom.name,
+            #[cfg(piecewise_testing)]
             Self::Absorbed(_) => "absorbed",
+            #[cfg(piecewise_testing)]
             Self::Poison(_) => "poison",
         }
     }
@@ -120,7 +126,9 @@ impl Kernel {
             Self::Rows(_) => "row program",
             Self::MatMul(_) => "matmul",
             Self::Custom(_) => "custom op",
+            #[cfg(piecewise_testing)]
             Self::Absorbed(_) => "row programs and a matmul",
+            #[cfg(piecewise_testing)]
             Self::Poison(_) => "fills results with NaN",
         };
         let name = self.name();
@@ -140,7 +148,9 @@ impl Kernel {
             Self::Rows(program) => program.check().map_err(|e| e.to_string()),
             Self::MatMul(matmul) => matmul.check(),
             Self::Custom(custom) => custom.check(),
+            #[cfg(piecewise_testing)]
             Self::Poison(_) => Ok(()),
+            #[cfg(piecewise_testing)]
             Self::Absorbed(absorbed) => absorbed.parts.iter().try_for_each(|part| {
                 if matches!(part.kernel, Self::Absorbed(_)) {
                     return Err("an absorbed launch inside another".to_owned());

@@ -77,8 +77,11 @@ impl BoundCall {
             BoundKernel::Custom(_) => true,
             BoundKernel::Own(kernel) => match &**kernel {
                 Kernel::Rows(program) => part.row_call(program, &[], sizes).is_parallel(),
+                #[cfg(piecewise_testing)]
                 Kernel::Poison(_) => false,
-                Kernel::MatMul(_) | Kernel::Custom(_) | Kernel::Absorbed(_) => true,
+                Kernel::MatMul(_) | Kernel::Custom(_) => true,
+                #[cfg(piecewise_testing)]
+                Kernel::Absorbed(_) => true,
             },
         })
     }
@@ -97,8 +100,10 @@ impl BoundCall {
                 BoundKernel::Own(kernel) => match &**kernel {
                     Kernel::Rows(program) => self.rows(part, program, counts, row_args),
                     Kernel::MatMul(matmul) => self.matmul(part, matmul, context.sizes(), counts)?,
+                    #[cfg(piecewise_testing)]
                     Kernel::Poison(types) => poison(part, types, context.sizes()),
                     Kernel::Custom(_) => {}
+                    #[cfg(piecewise_testing)]
                     Kernel::Absorbed(_) => {}
                 },
                 BoundKernel::Custom(custom) => self.custom(part, custom, context, counts)?,
@@ -207,6 +212,7 @@ impl BoundPart {
     }
 }
 
+#[cfg(piecewise_testing)]
 /// Fills results with bytes that are a NaN in every float type.
 fn poison(part: &BoundPart, types: &[TensorType], sizes: &[u64]) {
     for (ty, &address) in types.iter().zip(&part.addresses) {

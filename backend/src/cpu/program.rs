@@ -125,6 +125,7 @@ impl Binder<'_> {
             operands.push(operand);
         }
         let mut parts = Vec::new();
+        #[cfg(piecewise_testing)]
         if let Kernel::Absorbed(absorbed) = &*kernel {
             for part in &absorbed.parts {
                 let args = part.args.iter().map(|&i| operands.get(i as usize));
@@ -208,8 +209,10 @@ impl Binder<'_> {
                     kernel,
                 })
             }
+            #[cfg(piecewise_testing)]
             Kernel::Absorbed(_) => return Err("an absorbed launch inside another".to_owned()),
             Kernel::Rows(_) | Kernel::MatMul(_) => BoundKernel::Own(kernel),
+            #[cfg(piecewise_testing)]
             Kernel::Poison(_) => BoundKernel::Own(kernel),
         };
         let start = fit.binding.scratch.offset(scratch.0);
@@ -230,11 +233,13 @@ fn is_only_scattered(kernel: &Kernel, position: u32) -> bool {
             let arg = program.args.get(position as usize);
             arg.is_some_and(|arg| arg.kind == ArgKind::Table)
         }
+        #[cfg(piecewise_testing)]
         Kernel::Absorbed(absorbed) => absorbed.parts.iter().all(|part| {
             let mut uses = part.args.iter().zip(0..).filter(|(arg, _)| **arg == position);
             uses.all(|(_, own)| is_only_scattered(&part.kernel, own))
         }),
         Kernel::MatMul(_) | Kernel::Custom(_) => false,
+        #[cfg(piecewise_testing)]
         Kernel::Poison(_) => false,
     }
 }
@@ -270,7 +275,9 @@ fn argument_needs(kernel: &Kernel, limits: &[u64]) -> Result<Vec<Need>, String> 
             let operands = operands.map(|(i, ty)| typed(ty, custom.mutates.contains(&i)));
             operands.chain(custom.results.iter().map(|ty| typed(ty, true))).collect()
         }
+        #[cfg(piecewise_testing)]
         Kernel::Poison(types) => types.iter().map(|ty| typed(ty, true)).collect(),
+        #[cfg(piecewise_testing)]
         Kernel::Absorbed(_) => return Err("an absorbed launch has no arguments of its own".into()),
     })
 }
@@ -283,6 +290,7 @@ pub(super) fn check_arguments(
     operands: &[&TensorType],
     limits: &[u64],
 ) -> Result<(), String> {
+    #[cfg(piecewise_testing)]
     if let Kernel::Absorbed(absorbed) = kernel {
         return absorbed.parts.iter().try_for_each(|part| {
             let arg = |&i: &u32| args.get(i as usize).copied();
@@ -319,6 +327,7 @@ fn scratch_need(kernel: &Kernel, limits: &[u64]) -> u64 {
         Kernel::Rows(program) => program.scratch_bytes(program.rows(limits), 1),
         Kernel::MatMul(matmul) => super::compiler::matmul_scratch(matmul, limits, 1),
         Kernel::Custom(custom) => custom.scratch,
+        #[cfg(piecewise_testing)]
         Kernel::Absorbed(_) | Kernel::Poison(_) => 0,
     }
 }

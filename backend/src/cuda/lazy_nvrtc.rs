@@ -12,6 +12,7 @@ pub struct LazyNvrtc {
     dirs: Vec<PathBuf>,
     driver_major: Option<u32>,
     opened: Arc<OnceLock<Result<Nvrtc, NvrtcError>>>,
+    #[cfg(piecewise_testing)]
     compiles_fast: bool,
 }
 
@@ -19,10 +20,17 @@ impl LazyNvrtc {
     /// NVRTC in `dirs`, or where the loader finds it. Where the driver's major version is known,
     /// newer ones are passed over, and so is code that they made.
     pub fn new(dirs: Vec<PathBuf>, driver_major: Option<u32>) -> Self {
-        Self { dirs, driver_major, opened: Arc::default(), compiles_fast: false }
+        Self {
+            dirs,
+            driver_major,
+            opened: Arc::default(),
+            #[cfg(piecewise_testing)]
+            compiles_fast: false,
+        }
     }
 
     /// The same, which will be [`Nvrtc::compiling_fast`].
+    #[cfg(piecewise_testing)]
     pub fn compiling_fast(self) -> Self {
         Self { compiles_fast: true, ..self }
     }
@@ -45,6 +53,7 @@ impl LazyNvrtc {
 
     fn open(&self) -> Result<Nvrtc, NvrtcError> {
         let nvrtc = Nvrtc::open(&self.dirs, self.driver_major)?;
+        #[cfg(piecewise_testing)]
         let nvrtc = if self.compiles_fast { nvrtc.compiling_fast() } else { nvrtc };
         Ok(nvrtc)
     }

@@ -45,6 +45,7 @@ mod tuning;
 pub use code::Code;
 pub use compiler::CudaCompiler;
 pub use device::{CudaCaptured, CudaDevice, CudaOptions};
+#[cfg(piecewise_testing)]
 pub use driver::faulty::{CallFault, Faults};
 pub use error::{CallError, CudaError, CudaVersion};
 pub use event::CudaEvent;

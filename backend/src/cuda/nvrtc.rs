@@ -149,6 +149,7 @@ pub struct Nvrtc {
     path: &'static str,
     version: (u32, u32),
     archs: Vec<Arch>,
+    #[cfg(piecewise_testing)]
     compiles_fast: bool,
 }
 
@@ -178,11 +179,19 @@ impl Nvrtc {
         })?;
         let archs = archs.into_iter().map(|number: c_int| Arch { number: number.max(0) as u32 });
         let version = (major.max(0) as u32, minor.max(0) as u32);
-        Ok(Self { api, path: library.path, version, archs: archs.collect(), compiles_fast: false })
+        Ok(Self {
+            api,
+            path: library.path,
+            version,
+            archs: archs.collect(),
+            #[cfg(piecewise_testing)]
+            compiles_fast: false,
+        })
     }
 
     /// The same, that compiles in half the time, to code that is slow and that nothing is to run: what
     /// it takes is the same. Only from version 13 on.
+    #[cfg(piecewise_testing)]
     pub fn compiling_fast(self) -> Self {
         Self { compiles_fast: self.version.0 >= 13, ..self }
     }
@@ -223,6 +232,7 @@ impl Nvrtc {
         }
         let mut options = vec![CString::new(format!("--gpu-architecture={arch}"))];
         options.extend(source.options.iter().map(|option| CString::new(*option)));
+        #[cfg(piecewise_testing)]
         options.extend(self.compiles_fast.then(|| CString::new("--Ofast-compile=max")));
         let options = options.into_iter().collect::<Result<Vec<_>, _>>();
         let options = options.map_err(nul("an option"))?;

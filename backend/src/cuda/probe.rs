@@ -150,7 +150,7 @@ impl CudaProbe {
     /// [`library_dirs`](super::library_dirs)), then by the loader's rules. It changes nothing and
     /// does not fail: what is missing is in the report.
     pub fn run(options: &CudaOptions) -> Self {
-        let (dirs, faults) = (library_dirs(&options.library_dirs), options.faults.clone());
+        let (dirs, faults) = (library_dirs(&options.library_dirs), options.faults());
         let driver = open_driver(&faults);
         let (mut devices, mut device_error) = (Vec::new(), None);
         if let Ok(driver) = &driver {

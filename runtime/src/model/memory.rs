@@ -119,6 +119,7 @@ impl Memory {
 
     /// Says that a value that has a slot lies `bytes` bytes into the arena from now on: the fault
     /// that the audit of addresses is shown to find.
+    #[cfg(piecewise_testing)]
     pub fn move_slot(&mut self, value: Value, bytes: u64) {
         if let Some(slot) = self.slot_of.get(value.index()).copied().flatten() {
             self.layout.offsets[slot.index()] = bytes;

@@ -38,9 +38,21 @@ pub struct CudaOptions {
     /// [`crate::measure::MeasuredDevice::block_times`]. What is compiled so has keys of its own.
     pub stamps: bool,
     /// What is planned to fail.
+    #[cfg(piecewise_testing)]
     pub faults: Faults,
     /// Whether products of the library do nothing, as kernels of a simulated driver do.
+    #[cfg(piecewise_testing)]
     pub simulates_library: bool,
+}
+
+impl CudaOptions {
+    /// What is planned to fail: nothing but in tests.
+    pub(in crate::cuda) fn faults(&self) -> Faults {
+        #[cfg(piecewise_testing)]
+        return self.faults.clone();
+        #[cfg(not(piecewise_testing))]
+        Faults::default()
+    }
 }
 
 impl CudaDevice {
@@ -50,7 +62,7 @@ impl CudaDevice {
     /// # Errors
     /// When the driver, a library or the device is missing or too old.
     pub fn open(options: CudaOptions, registry: OpRegistry) -> Result<Self, CudaError> {
-        let faults = options.faults.clone();
+        let faults = options.faults();
         let driver = open_driver(&faults)?;
         let major = Some(driver.inner.version().major());
         let dirs = library_dirs(&options.library_dirs);
@@ -79,11 +91,11 @@ impl CudaDevice {
     ///
     /// # Errors
     /// When opening it is planned to fail.
+    #[cfg(piecewise_testing)]
     pub fn simulated(options: CudaOptions, registry: OpRegistry) -> Result<Self, CudaError> {
         let options = CudaOptions { simulates_library: true, ..options };
         let inner = Arc::new(crate::cuda::driver::simulated::SimulatedDriver::without_notes());
-        let driver =
-            crate::cuda::driver::faulty::FaultyDriver { inner, faults: options.faults.clone() };
+        let driver = crate::cuda::driver::faulty::FaultyDriver { inner, faults: options.faults() };
         let nvrtc = LazyNvrtc::new(library_dirs(&options.library_dirs), None).compiling_fast();
         Self::assemble(Arc::new(driver), nvrtc, options, registry)
     }

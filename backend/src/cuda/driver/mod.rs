@@ -1,7 +1,12 @@
 //! The driver functions that this backend uses, as a trait: the system's driver, one with planned
-//! faults, and one without a GPU.
+//! faults, and in tests one without a GPU.
 
+#[cfg_attr(
+    not(piecewise_testing),
+    allow(dead_code, unreachable_pub, reason = "nobody but tests plans a fault")
+)]
 pub(super) mod faulty;
+#[cfg(piecewise_testing)]
 #[cfg_attr(not(test), allow(dead_code, reason = "what only tests of this crate ask"))]
 pub(super) mod simulated;
 pub(super) mod system;
