@@ -120,6 +120,20 @@ fn what_examples_read_is_in_the_package() {
     assert!(found > 3, "{found}");
 }
 
+/// A registry shows a crate's own page, and each package is passed on alone, with its licence.
+#[test]
+fn each_package_has_its_page_and_its_licence() {
+    for of in crates() {
+        let page = read(&format!("{of}/README.md"));
+        let manifest: toml::Table = read(&format!("{of}/Cargo.toml")).parse().unwrap();
+        let title = format!("# {}\n", manifest["package"]["name"].as_str().unwrap());
+        assert!(page.starts_with(&title), "{of}/README.md");
+        for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
+            assert_eq!(read(&format!("{of}/{licence}")), read(licence), "{of}/{licence}");
+        }
+    }
+}
+
 /// What plans faults, simulates a driver or makes random graphs is of no use to who installs a
 /// package, and a stored artifact can't ask for it.
 #[test]
