@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 
+#[path = "../../tests/support/cases.rs"]
+mod cases;
 #[path = "support/decoder.rs"]
 mod decoder;
 mod support;

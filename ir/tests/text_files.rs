@@ -1,29 +1,22 @@
-//! File tests: one snapshot for each `.pw` file, so that adding a case needs no recompiling.
+//! One snapshot for each file: what the parser says, or what the printer makes of what it read.
 
+use crate::cases::each_case;
 use piecewise_ir::text::{parse_module, print_module};
-use std::path::Path;
-
-fn read(path: &Path) -> String {
-    std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
-}
 
 #[test]
 fn parse_errors() {
-    insta::glob!("filetests/parse_errors/*.pw", |path| {
-        match parse_module(&read(path)) {
-            Ok(module) => panic!("{} parses:\n{}", path.display(), print_module(&module)),
-            Err(errors) => insta::assert_snapshot!(errors),
-        }
+    each_case("parse_errors", |text| match parse_module(text) {
+        Ok(module) => panic!("it parses:\n{}", print_module(&module)),
+        Err(errors) => insta::assert_snapshot!(errors),
     });
 }
 
 #[test]
 fn round_trips() {
-    insta::glob!("filetests/round_trip/*.pw", |path| {
-        let module =
-            parse_module(&read(path)).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    each_case("round_trip", |text| {
+        let module = parse_module(text).unwrap_or_else(|e| panic!("{e}"));
         let text = print_module(&module);
-        let again = parse_module(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let again = parse_module(&text).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(print_module(&again), text);
         insta::assert_snapshot!(text);
     });

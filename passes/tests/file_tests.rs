@@ -12,6 +12,7 @@
 //! `diff` (of each pass that changed something), `remarks`, `counts`. An error of the parser, of
 //! the verifier (in the listing) or of a pass is always shown.
 
+use crate::cases::each_case;
 use piecewise_ir::module::Module;
 use piecewise_ir::text::{parse_module, print_module, render};
 use piecewise_passes::manager::PrintChanged;
@@ -94,9 +95,5 @@ fn counts(report: Option<&RunReport>) -> String {
 
 #[test]
 fn cases() {
-    insta::glob!("filetests/**/*.pw", |path| {
-        let case = std::fs::read_to_string(path)
-            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        insta::assert_snapshot!(outcome(&case));
-    });
+    each_case("", |case| insta::assert_snapshot!(outcome(case)));
 }

@@ -5,6 +5,8 @@
 #[macro_use]
 mod common;
 
+#[path = "../../tests/support/cases.rs"]
+mod cases;
 mod check;
 mod file_tests;
 mod fuse;
