@@ -3,6 +3,7 @@
 mod blocks;
 mod captured;
 mod enqueue;
+mod launch;
 mod open;
 
 pub use captured::CudaCaptured;
@@ -393,26 +394,7 @@ impl Device for CudaDevice {
         context: LaunchContext<'_>,
     ) -> Result<(), DeviceError> {
         self.enter()?;
-        let sizes = context.sizes();
-        for launch in &program.launches {
-            let failed = |reason: String| DeviceError::Launch {
-                launch: launch.name.clone(),
-                label: launch.label.to_string(),
-                reason: format!("at sizes {sizes:?}: {reason}"),
-            };
-            launch.check(sizes).map_err(failed)?;
-            self.driver().scope(&[&launch.label, &launch.name], sizes);
-            let enqueued = self.enqueue(launch, context, 0).map_err(failed);
-            enqueued.map_err(|error| self.lost_or(error))?;
-            if self.options.synchronous {
-                self.last = Some(launch.clone());
-                self.stream.synchronize().map_err(|e| self.lost_or(failed(e.to_string())))?;
-            }
-        }
-        if let Some(last) = program.launches.last() {
-            self.last = Some(last.clone());
-        }
-        Ok(())
+        self.launch_program(program, context)
     }
 
     fn capture(

@@ -120,6 +120,8 @@ pub(super) struct CublasLt {
     plans: FxHashMap<(MatmulProblem, u64), KeptPlan>,
     /// Counts uses, to know which plan was used last.
     uses: u64,
+    /// How often an algorithm was preferred: plans from before may be replaced.
+    preferred: u64,
 }
 
 /// A problem with everything that a call needs, kept alive.
@@ -326,7 +328,7 @@ impl CublasLt {
     /// Opens the library on a context, which is current.
     pub(super) fn create(context: &Arc<Context>, library: LtLibrary) -> Result<Self, LtError> {
         let handle = LtHandle::of_device(context, library.api)?;
-        Ok(Self { library, handle, plans: FxHashMap::default(), uses: 0 })
+        Ok(Self { library, handle, plans: FxHashMap::default(), uses: 0, preferred: 0 })
     }
 
     pub(super) fn identity(&self) -> String {
@@ -402,6 +404,11 @@ impl CublasLt {
         }
     }
 
+    /// How often an algorithm was preferred: a plan that was asked for since is the one to take.
+    pub(super) fn preferred(&self) -> u64 {
+        self.preferred
+    }
+
     /// Takes `algorithm` for a problem from now on; `false` where the library refuses it.
     pub(super) fn prefer(
         &mut self,
@@ -420,6 +427,7 @@ impl CublasLt {
         let plan = LtPlan { descriptors, candidates, problem: *problem };
         let kept = KeptPlan { plan: Arc::new(plan), last_use: self.uses, preferred: true };
         self.plans.insert((*problem, workspace), kept);
+        self.preferred += 1;
         Ok(true)
     }
 

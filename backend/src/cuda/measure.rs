@@ -95,7 +95,7 @@ impl MeasuredDevice for CudaDevice {
         let kept = launches.filter(|(i, _)| !left_out.contains(i));
         let launches: Vec<_> = kept.map(|(_, launch)| launch.clone()).collect();
         let support = launches.iter().map(|launch| launch.support).min();
-        CudaProgram { launches, support: support.unwrap_or(CaptureSupport::Always) }
+        CudaProgram::new(launches, support.unwrap_or(CaptureSupport::Always))
     }
 
     fn block_times(&mut self, graph: &CudaCaptured) -> Result<Option<GraphTimes>, DeviceError> {

@@ -33,6 +33,7 @@ mod measure;
 mod memory;
 mod module;
 mod nvrtc;
+mod prepared;
 mod probe;
 mod product_ways;
 mod program;

@@ -7,6 +7,7 @@ use super::lt::LtCall;
 use super::matmul::Matmul;
 use super::memory::{AddressRange, Memory};
 use super::module::{Kernel, Modules};
+use super::prepared::Prepared;
 use crate::artifact::{ArgRef, Artifact, Launch};
 use crate::binding::{Argument, Fit, Images};
 use crate::device::{Address, Binding, DeviceError};
@@ -15,6 +16,7 @@ use piecewise_ir::graph::ValueDef;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::op::cuda::{CudaOp, LaunchRecipe, Param, Scalar};
 use piecewise_kernels::step::CaptureSupport;
+use std::cell::RefCell;
 use std::sync::Arc;
 
 /// The alignment of operands that the library assumes when it offers algorithms, in bytes.
@@ -25,6 +27,14 @@ const MATMUL_ALIGN: u64 = 256;
 pub struct CudaProgram {
     pub(super) launches: Vec<Arc<BoundLaunch>>,
     pub(super) support: CaptureSupport,
+    pub(super) prepared: RefCell<Prepared>,
+}
+
+impl CudaProgram {
+    pub(super) fn new(launches: Vec<Arc<BoundLaunch>>, support: CaptureSupport) -> Self {
+        let prepared = RefCell::new(Prepared::of(&launches));
+        Self { launches, support, prepared }
+    }
 }
 
 /// One launch with everything it needs, and the memory that it points to.
@@ -222,7 +232,7 @@ impl Binder<'_> {
                 limits: fit.limits.clone(),
             })
         })?;
-        Ok(CudaProgram { launches, support })
+        Ok(CudaProgram::new(launches, support))
     }
 
     fn arguments(&self, launch: &Launch, fit: &Fit<'_>) -> Result<Arguments, String> {

@@ -2,6 +2,7 @@
 
 mod fixture;
 mod lost;
+mod prepared;
 #[path = "../../../tests/support/skip.rs"]
 mod skip;
 

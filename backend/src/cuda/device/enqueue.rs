@@ -79,8 +79,8 @@ impl CudaDevice {
                 bound.op.enqueue(&args).map_err(|e| e.to_string())
             }
         };
-        if enqueued.is_ok() && matches!(context, LaunchContext::Step(_)) {
-            self.count(|counts| counts.plain_launches += 1);
+        if enqueued.is_ok() {
+            self.count_launch(context);
         }
         enqueued
     }

@@ -214,6 +214,10 @@ impl<D: Driver> Driver for FaultyDriver<D> {
         }
     }
 
+    fn plans_faults(&self) -> bool {
+        self.faults.is_armed()
+    }
+
     fn device_attribute(&self, ordinal: u32, attribute: Attribute) -> Outcome<i32> {
         self.faults.check("cuDeviceGetAttribute")?;
         let capability = self.faults.plan().capability;

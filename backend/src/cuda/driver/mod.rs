@@ -83,6 +83,10 @@ pub(super) struct GraphEdge {
 pub(super) trait Driver: Send + Sync + std::fmt::Debug {
     /// Tells a driver with planned faults what the next calls are for.
     fn scope(&self, _label: &[&str], _sizes: &[u64]) {}
+    /// Whether it wants to be told.
+    fn plans_faults(&self) -> bool {
+        false
+    }
 
     fn device_count(&self) -> Outcome<u32>;
     fn device_name(&self, ordinal: u32) -> Outcome<String>;

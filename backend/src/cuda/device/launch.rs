@@ -1,0 +1,127 @@
+//! The launches of a program on the stream, prepared where its sizes were launched before.
+
+use super::{CudaDevice, lock};
+use crate::cuda::driver::KernelLaunch;
+use crate::cuda::prepared::{AtSizes, Ready};
+use crate::cuda::program::{BoundLaunch, CudaProgram, Work};
+use crate::device::DeviceError;
+use piecewise_kernels::step::LaunchContext;
+
+impl CudaDevice {
+    /// Puts the launches of a program on the stream.
+    pub(super) fn launch_program(
+        &mut self,
+        program: &CudaProgram,
+        context: LaunchContext<'_>,
+    ) -> Result<(), DeviceError> {
+        let sizes = context.sizes();
+        // Nobody else has it while the program is launched; without it all is computed again.
+        let mut prepared = program.prepared.try_borrow_mut().ok();
+        let mut at = prepared.as_mut().and_then(|prepared| {
+            prepared.at(sizes, |at| self.prepare_launches(&program.launches, sizes, at))
+        });
+        for (i, launch) in program.launches.iter().enumerate() {
+            let failed = |reason: String| DeviceError::Launch {
+                launch: launch.name.clone(),
+                label: launch.label.to_string(),
+                reason: format!("at sizes {sizes:?}: {reason}"),
+            };
+            if at.is_none() {
+                launch.check(sizes).map_err(failed)?;
+            }
+            // Names of launches lie far apart in memory, and only planned faults ask for them.
+            if self.driver().plans_faults() {
+                self.driver().scope(&[&launch.label, &launch.name], sizes);
+            }
+            let enqueued = match &mut at {
+                Some(at) => self.enqueue_prepared(launch, (at, i), context),
+                None => self.enqueue(launch, context, 0),
+            };
+            enqueued.map_err(failed).map_err(|error| self.lost_or(error))?;
+            if self.options.synchronous {
+                self.last = Some(launch.clone());
+                self.stream.synchronize().map_err(|e| self.lost_or(failed(e.to_string())))?;
+            }
+        }
+        if let Some(last) = program.launches.last() {
+            self.last = Some(last.clone());
+        }
+        Ok(())
+    }
+
+    /// Computes what launches hand the driver at these sizes.
+    fn prepare_launches(
+        &self,
+        launches: &[std::sync::Arc<BoundLaunch>],
+        sizes: &[u64],
+        at: &mut AtSizes,
+    ) -> Result<(), String> {
+        for launch in launches {
+            launch.check(sizes)?;
+            match &launch.work {
+                Work::Kernel(bound) => match self.kernel_launch(bound, sizes)? {
+                    Some(kernel) => {
+                        let values = bound.values.iter().map(|value| value.at(sizes, 0));
+                        at.push_kernel(kernel, values, &bound.maps);
+                    }
+                    None => at.push(Ready::LeftOut),
+                },
+                Work::Matmul(_) if self.options.simulates_library => at.push(Ready::AsBound),
+                Work::Matmul(bound) => {
+                    let problem = bound.matmul.problem(sizes)?;
+                    let lt = self.lt.as_ref().ok_or("cuBLASLt is not loaded")?;
+                    let mut lt = lock(lt);
+                    let plan = lt.plan(&problem, bound.workspace_bytes);
+                    let plan = plan.map_err(|e| e.to_string())?;
+                    at.push(Ready::Product { plan, preferred: lt.preferred() });
+                }
+                Work::Host(_) => at.push(Ready::AsBound),
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts launch `i` of those that are prepared on the stream.
+    fn enqueue_prepared(
+        &self,
+        launch: &BoundLaunch,
+        (at, i): (&mut AtSizes, usize),
+        context: LaunchContext<'_>,
+    ) -> Result<(), String> {
+        let stream = self.stream.handle;
+        if let (Some(Ready::Product { plan, preferred }), Work::Matmul(bound)) =
+            (at.launch_mut(i), &launch.work)
+        {
+            let lt = self.lt.as_ref().ok_or("cuBLASLt is not loaded")?;
+            let mut lt = lock(lt);
+            if *preferred != lt.preferred() {
+                let problem = bound.matmul.problem(context.sizes())?;
+                let found = lt.plan(&problem, bound.workspace_bytes);
+                (*plan, *preferred) = (found.map_err(|e| e.to_string())?, lt.preferred());
+            }
+            lt.enqueue(plan, &bound.call(stream)).map_err(|e| e.to_string())?;
+            self.count_launch(context);
+            return Ok(());
+        }
+        match at.launch(i) {
+            Ready::LeftOut => Ok(()),
+            Ready::Kernel { launch: kernel, parameters, maps } => {
+                let (parameters, maps) = (at.parameters(parameters), at.maps(maps));
+                let kernel = KernelLaunch { stream, parameters, maps, ..*kernel };
+                self.driver().launch(&kernel).map_err(|e| {
+                    format!("kernel `{}` with grid {:?}: {e}", launch.kernel(), kernel.grid)
+                })?;
+                self.count_launch(context);
+                Ok(())
+            }
+            Ready::Product { .. } | Ready::AsBound => self.enqueue(launch, context, 0),
+        }
+    }
+
+    /// Counts a launch in the middle of a step.
+    pub(super) fn count_launch(&self, context: LaunchContext<'_>) {
+        if matches!(context, LaunchContext::Step(_)) {
+            self.count(|counts| counts.plain_launches += 1);
+        }
+    }
+}
