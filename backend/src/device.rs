@@ -382,6 +382,13 @@ pub trait Device: Send + 'static {
         binding: &Binding<'_>,
     ) -> Result<Self::Program, DeviceError>;
 
+    /// Whether a launch of a program that was bound may read
+    /// [`StepContext::inputs`](piecewise_kernels::step::StepContext::inputs): where none does, they
+    /// need not be there.
+    fn reads_inputs(&self) -> bool {
+        true
+    }
+
     /// In which batches a program may be captured: the least of its launches.
     fn capture_support(&self, program: &Self::Program) -> CaptureSupport;
 

@@ -8,7 +8,7 @@ pub struct StepContext<'a> {
     /// The padded size of each symbol, by symbol index.
     pub sizes: &'a [u64],
     /// For each input of the step, its bytes as staged, padding included; nothing for one of floats,
-    /// of which the host keeps no copy.
+    /// of which the host keeps no copy. Empty where no launch on the device could read it.
     pub inputs: &'a [&'a [u8]],
 }
 

@@ -55,6 +55,8 @@ pub struct CudaDevice {
     pub(super) stream: Arc<Stream>,
     context: Arc<Context>,
     registry: OpRegistry,
+    /// Whether a program that was bound runs a function of the host, which may read what a step brings.
+    has_host_functions: bool,
     options: CudaOptions,
 }
 
@@ -374,14 +376,20 @@ impl Device for CudaDevice {
     ) -> Result<CudaProgram, DeviceError> {
         self.enter()?;
         self.driver().scope(&[binding.label], &[]);
-        let mut binder = Binder {
+        let bound = Binder {
             context: &self.context,
             memory: &self.memory,
             registry: &self.registry,
             modules: &mut self.modules,
             images: &mut self.images,
-        };
-        binder.bind(artifact, binding)
+        }
+        .bind(artifact, binding)?;
+        self.has_host_functions |= bound.has_host_functions();
+        Ok(bound)
+    }
+
+    fn reads_inputs(&self) -> bool {
+        self.has_host_functions
     }
 
     fn capture_support(&self, program: &CudaProgram) -> CaptureSupport {

@@ -35,6 +35,11 @@ impl CudaProgram {
         let prepared = RefCell::new(Prepared::of(&launches));
         Self { launches, support, prepared }
     }
+
+    /// Whether a function of the host is among its launches.
+    pub(super) fn has_host_functions(&self) -> bool {
+        self.launches.iter().any(|launch| matches!(launch.work, Work::Host(_)))
+    }
 }
 
 /// One launch with everything it needs, and the memory that it points to.

@@ -35,6 +35,7 @@ mod specialize;
 mod staging;
 mod step;
 mod step_data;
+mod step_end;
 mod step_launches;
 mod suspend;
 mod ways;

@@ -90,8 +90,14 @@ impl Pieces {
         }
     }
 
-    /// Fills the first pieces of a block, at least as many bytes as the largest has.
-    pub(super) fn fill_first(&mut self, bytes: &mut [u8], mirror: &[u8], step: &StepData<'_>) {
+    /// Fills the first pieces of a block, at least as many bytes as the largest has. Without a mirror, what
+    /// it would have is in the block.
+    pub(super) fn fill_first(
+        &mut self,
+        bytes: &mut [u8],
+        mirror: Option<&[u8]>,
+        step: &StepData<'_>,
+    ) {
         let (mut filled, mut left) = (0, PIECE);
         while let Some(piece) = self.pieces.get(filled).filter(|_| left > 0) {
             self.fill(bytes, piece, mirror, step);
@@ -107,7 +113,7 @@ impl Pieces {
         &self,
         device: &mut D,
         (block, to): (HostBlock, Address),
-        mirror: &[u8],
+        mirror: Option<&[u8]>,
         step: &StepData<'_>,
     ) -> Result<(), DeviceError> {
         for (i, piece) in self.pieces.iter().enumerate() {
@@ -120,16 +126,23 @@ impl Pieces {
         Ok(())
     }
 
-    fn fill(&self, bytes: &mut [u8], piece: &Range<usize>, mirror: &[u8], step: &StepData<'_>) {
+    fn fill(
+        &self,
+        bytes: &mut [u8],
+        piece: &Range<usize>,
+        mirror: Option<&[u8]>,
+        step: &StepData<'_>,
+    ) {
         for Used { at, input } in &self.used {
             let part = at.start.max(piece.start)..at.end.min(piece.end);
             if part.is_empty() {
                 continue;
             }
             let to = &mut bytes[part.clone()];
-            match input {
-                Some(input) => copy(step.parts_of(*input), part.start - at.start, to),
-                None => copy(&[&mirror[part]], 0, to),
+            match (input, mirror) {
+                (Some(input), _) => copy(step.parts_of(*input), part.start - at.start, to),
+                (None, Some(mirror)) => copy(&[&mirror[part]], 0, to),
+                (None, None) => {}
             }
         }
     }
@@ -190,8 +203,8 @@ mod tests {
                 pieces.push(at, (i == 1).then_some(0));
             }
             pieces.cut();
-            pieces.fill_first(device.host_bytes_mut(block), &mirror, &step);
-            pieces.copy_in(&mut device, (block, memory.base), &mirror, &step).unwrap();
+            pieces.fill_first(device.host_bytes_mut(block), Some(&mirror), &step);
+            pieces.copy_in(&mut device, (block, memory.base), Some(&mirror), &step).unwrap();
             assert!(device.copied_in.len() >= 4, "{:?}", device.copied_in);
             assert!(device.copied_in.iter().all(|&bytes| bytes <= PIECE as u64));
             let mut found = vec![0; mirror.len()];

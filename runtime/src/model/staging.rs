@@ -1,10 +1,11 @@
 //! Staging: what a step uses of its inputs goes to the device in few copies, its outputs come back
-//! in another, each through one of two host blocks guarded by an event.
+//! in another, through one of two host blocks each, which an event at the end of the step guards.
 
 use super::error::ModelError;
 use super::memory::Memory;
 use super::pieces::{GAP, Pieces, copy};
 use super::step_data::StepData;
+use super::step_end::StepEnd;
 use crate::symbols::{SymbolClass, SymbolTable};
 use piecewise_backend::device::{Address, ByteRows, Device, DeviceError, HostBlock};
 use piecewise_ir::graph::Graph;
@@ -83,8 +84,10 @@ pub(crate) struct ReadOutput {
 pub(crate) struct Staging<D: Device> {
     pub inputs: Vec<StagedInput>,
     pub outputs: Vec<ReadOutput>,
-    /// The staged prefix as the host sees it: what split ops may read.
+    /// The staged prefix as the host sees it: what split ops may read, where any does.
     pub mirror: Vec<u8>,
+    /// Whether the last step was filled into its host block, past the mirror.
+    is_direct: bool,
     counts_offset: usize,
     to: Address,
     /// The inputs in the order of their offsets.
@@ -97,14 +100,15 @@ pub(crate) struct Staging<D: Device> {
     apart: Vec<(usize, ByteRows)>,
     in_blocks: [HostBlock; BLOCKS],
     out_blocks: [HostBlock; BLOCKS],
-    copied_in: [Mark<D::Event>; BLOCKS],
-    copied_out: [Mark<D::Event>; BLOCKS],
+    /// The ends of the steps that the blocks were used by.
+    ends: [StepEnd<D::Event>; BLOCKS],
 }
 
 /// How much of a step the mirror is to have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Filling {
-    /// What the host may read: all but inputs of floats, which go straight to a host block.
+    /// All but inputs of floats, which go straight to a host block: what the host may read of a mirror,
+    /// and what is filled at once of a block.
     Read,
     /// Everything, so that the mirror as a whole can be written to the device.
     Whole,
@@ -116,36 +120,6 @@ impl Filling {
     /// How a step is filled that is copied from the mirror by its used parts.
     pub(crate) fn checked(poison: bool) -> Self {
         if poison { Self::Poisoned } else { Self::Read }
-    }
-}
-
-/// An event that is used again and again.
-#[derive(Debug)]
-struct Mark<E> {
-    event: Option<E>,
-    /// Whether it marks copies that nobody has waited for.
-    is_pending: bool,
-}
-
-impl<E> Default for Mark<E> {
-    fn default() -> Self {
-        Self { event: None, is_pending: false }
-    }
-}
-
-impl<E> Mark<E> {
-    fn record<D: Device<Event = E>>(&mut self, device: &mut D) -> Result<(), DeviceError> {
-        self.event = Some(device.record(self.event.take())?);
-        self.is_pending = true;
-        Ok(())
-    }
-
-    fn wait<D: Device<Event = E>>(&mut self, device: &mut D) -> Result<(), DeviceError> {
-        if let (true, Some(event)) = (self.is_pending, &self.event) {
-            device.wait(event)?;
-        }
-        self.is_pending = false;
-        Ok(())
     }
 }
 
@@ -196,6 +170,7 @@ impl<D: Device> Staging<D> {
             inputs,
             outputs,
             mirror: vec![0; layout.staged as usize],
+            is_direct: false,
             counts_offset: layout.counts as usize,
             to: memory.arena.base,
             order,
@@ -203,8 +178,7 @@ impl<D: Device> Staging<D> {
             apart,
             in_blocks,
             out_blocks,
-            copied_in: Default::default(),
-            copied_out: Default::default(),
+            ends: Default::default(),
         })
     }
 
@@ -234,8 +208,12 @@ impl<D: Device> Staging<D> {
         Ok(counts)
     }
 
-    /// The staged bytes of each input at these padded sizes; nothing of inputs of floats.
+    /// The staged bytes of each input at these padded sizes; nothing of inputs of floats, and nothing
+    /// at all where the last step was filled past the mirror.
     pub(crate) fn staged(&self, sizes: &[u64]) -> SmallVec<[&[u8]; 32]> {
+        if self.is_direct {
+            return SmallVec::new();
+        }
         let bytes = |input: &StagedInput| {
             let bytes = if input.ty.dtype.is_float() { 0 } else { input.ty.bytes(sizes) as usize };
             &self.mirror[input.offset..input.offset + bytes]
@@ -252,10 +230,43 @@ impl<D: Device> Staging<D> {
         sizes: &[u64],
         filling: Filling,
     ) -> Result<(), ModelError> {
+        self.is_direct = false;
+        let mut mirror = std::mem::take(&mut self.mirror);
+        let filled = self.fill_prefix(&mut mirror, step, (counts, sizes), filling);
+        self.mirror = mirror;
+        filled
+    }
+
+    /// Fills block `turn` in place of the mirror, which nobody is to read: with all that is staged of the
+    /// step but the later pieces of what is large.
+    pub(crate) fn fill_direct(
+        &mut self,
+        device: &mut D,
+        turn: usize,
+        step: &StepData<'_>,
+        (counts, sizes): (&[u64], &[u64]),
+    ) -> Result<(), ModelError> {
+        self.ends[turn].wait(device)?;
+        self.is_direct = true;
+        let bytes = device.host_bytes_mut(self.in_blocks[turn]);
+        self.fill_prefix(bytes, step, (counts, sizes), Filling::Read)?;
+        self.pieces.fill_first(bytes, None, step);
+        Ok(())
+    }
+
+    /// Fills the staged prefix: of the mirror, or of a block, where rows that are copied without what is
+    /// between them follow one another.
+    fn fill_prefix(
+        &mut self,
+        prefix: &mut [u8],
+        step: &StepData<'_>,
+        (counts, sizes): (&[u64], &[u64]),
+        filling: Filling,
+    ) -> Result<(), ModelError> {
         let inputs = step.inputs;
         let poison = filling == Filling::Poisoned;
         if poison {
-            self.mirror.fill(POISON);
+            prefix.fill(POISON);
         }
         if inputs.len() != self.inputs.len() {
             let missing = self.inputs.get(inputs.len()).map_or("", |i| i.name.as_str());
@@ -267,7 +278,7 @@ impl<D: Device> Staging<D> {
         for (symbol, &count) in counts.iter().enumerate() {
             let at = self.counts_offset + 4 * symbol;
             let count = i32::try_from(count).unwrap_or(i32::MAX);
-            self.mirror[at..at + 4].copy_from_slice(&count.to_le_bytes());
+            prefix[at..at + 4].copy_from_slice(&count.to_le_bytes());
         }
         self.pieces.clear();
         self.apart.clear();
@@ -292,7 +303,7 @@ impl<D: Device> Staging<D> {
             }
             if columns.is_none() {
                 let at = input.offset..input.offset + padded.width.max(rows.width) as usize;
-                let target = &mut self.mirror[at.clone()];
+                let target = &mut prefix[at.clone()];
                 self.pieces.push(at, None);
                 copy(parts, 0, &mut target[..expected]);
                 input.pad(&mut target[expected..], poison);
@@ -300,23 +311,29 @@ impl<D: Device> Staging<D> {
             }
             let all = ByteRows { count: padded.count.max(rows.count), ..rows };
             let used = input.offset..input.offset + all.span() as usize;
-            let (width, pitch) = (rows.width as usize, rows.pitch.max(1) as usize);
+            let is_apart = used.len() > GAP;
+            let width = rows.width as usize;
+            // One after the other they touch a fraction of the pages that they lie in on the device.
+            let (filled, pitch) = match is_apart && self.is_direct {
+                true => (input.offset..input.offset + all.bytes() as usize, width),
+                false => (used.clone(), rows.pitch as usize),
+            };
             let mut reals = parts.iter().flat_map(|part| part.chunks_exact(width.max(1)));
-            for target in self.mirror[used.clone()].chunks_mut(pitch) {
+            for target in prefix[filled].chunks_mut(pitch.max(1)) {
                 match reals.next() {
                     Some(real) => target[..width].copy_from_slice(real),
                     None => input.pad(&mut target[..width], poison),
                 }
             }
-            match used.len() <= GAP {
-                true => self.pieces.push(used, None),
-                false => self.apart.push((input.offset, all)),
+            match is_apart {
+                true => self.apart.push((input.offset, all)),
+                false => self.pieces.push(used, None),
             }
         }
         if poison {
             self.apart.clear();
             self.pieces.clear();
-            self.pieces.push(0..self.mirror.len(), None);
+            self.pieces.push(0..prefix.len(), None);
         }
         self.pieces.cut();
         Ok(())
@@ -330,10 +347,9 @@ impl<D: Device> Staging<D> {
         turn: usize,
         step: &StepData<'_>,
     ) -> Result<(), DeviceError> {
-        self.copied_in[turn].wait(device)?;
+        self.ends[turn].wait(device)?;
         let block = self.in_blocks[turn];
         let bytes = device.host_bytes_mut(block);
-        // One after the other, where they touch a fraction of the pages that they lie in on the device.
         for &(start, rows) in &self.apart {
             let (width, pitch) = (rows.width as usize, rows.pitch as usize);
             let to = bytes[start..start + rows.bytes() as usize].chunks_exact_mut(width.max(1));
@@ -341,7 +357,7 @@ impl<D: Device> Staging<D> {
                 to.copy_from_slice(&from[..width]);
             }
         }
-        self.pieces.fill_first(bytes, &self.mirror, step);
+        self.pieces.fill_first(bytes, Some(&self.mirror), step);
         Ok(())
     }
 
@@ -353,12 +369,15 @@ impl<D: Device> Staging<D> {
         step: &StepData<'_>,
     ) -> Result<(), DeviceError> {
         let block = self.in_blocks[turn];
-        self.pieces.copy_in(device, (block, self.to), &self.mirror, step)?;
+        // From here on the block is in use, whether or not the step gets to its end.
+        self.ends[turn].enqueued();
+        let mirror = (!self.is_direct).then_some(self.mirror.as_slice());
+        self.pieces.copy_in(device, (block, self.to), mirror, step)?;
         for &(start, rows) in &self.apart {
             let offset = start as u64;
             device.copy_in_rows(block, offset, rows, self.to.offset(offset))?;
         }
-        self.copied_in[turn].record(device)
+        Ok(())
     }
 
     /// Enqueues the copies of the outputs that are read back into block `turn`: `counts` rows,
@@ -389,9 +408,9 @@ impl<D: Device> Staging<D> {
         Ok(())
     }
 
-    /// Marks the outputs of block `turn` as complete once the stream gets here.
-    pub(crate) fn finish_out(&mut self, device: &mut D, turn: usize) -> Result<(), DeviceError> {
-        self.copied_out[turn].record(device)
+    /// Marks the step of block `turn` as done once the stream gets here.
+    pub(crate) fn finish(&mut self, device: &mut D, turn: usize) -> Result<(), DeviceError> {
+        self.ends[turn].record(device)
     }
 
     /// Writes over what a step of so many rows is to bring back into block `turn`, once nothing is copied
@@ -402,7 +421,7 @@ impl<D: Device> Staging<D> {
         turn: usize,
         counts: &[u64],
     ) -> Result<(), DeviceError> {
-        self.copied_out[turn].wait(device)?;
+        self.ends[turn].wait(device)?;
         let bytes = device.host_bytes_mut(self.out_blocks[turn]);
         bytes.fill(0);
         for output in self.outputs.iter().filter(|output| output.is_wanted) {
@@ -426,10 +445,7 @@ impl<D: Device> Staging<D> {
 
     /// Waits for the outputs of block `turn`.
     pub(crate) fn wait_out(&mut self, device: &mut D, turn: usize) -> Result<(), DeviceError> {
-        self.copied_out[turn].wait(device)?;
-        // The copies of the same step to the device came before.
-        self.copied_in[turn].is_pending = false;
-        Ok(())
+        self.ends[turn].wait(device)
     }
 
     /// The bytes of block `turn`, which was waited for.

@@ -95,7 +95,11 @@ impl<D: Device> CompiledModel<D> {
         let head_rows = self.symbols.count(SymbolClass::Rows, &counts);
         let calls = head_rows.div_ceil(self.dispatcher.max_rows).max(1);
         let turn = (self.next_step as usize) % BLOCKS;
-        if calls == 1 {
+        // A mirror of what is staged is for the host to read, or to go to the device as a whole.
+        let is_direct = calls == 1 && !self.checks.poison && !self.device.reads_inputs();
+        if is_direct {
+            self.staging.fill_direct(&mut self.device, turn, step, (&counts, &sizes))?;
+        } else if calls == 1 {
             let filling = Filling::checked(self.checks.poison);
             self.staging.fill(step, &counts, &sizes, filling)?;
         } else {
@@ -107,7 +111,9 @@ impl<D: Device> CompiledModel<D> {
         if self.checks.poison {
             self.poison_dead_bytes()?;
         }
-        self.staging.fill_block(&mut self.device, turn, step)?;
+        if !is_direct {
+            self.staging.fill_block(&mut self.device, turn, step)?;
+        }
         if self.checks.poison {
             self.staging.forget_out(&mut self.device, turn, &counts)?;
         }
@@ -132,7 +138,7 @@ impl<D: Device> CompiledModel<D> {
         }
         self.mark_span(turn, SpanKind::ReadBack)?;
         self.clock.end(&mut self.device, turn)?;
-        self.staging.finish_out(&mut self.device, turn)?;
+        self.staging.finish(&mut self.device, turn)?;
         let number = self.next_step;
         self.next_step += 1;
         if was_refused {

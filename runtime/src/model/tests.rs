@@ -2,6 +2,7 @@ mod checks;
 mod choices;
 mod graphs;
 mod launched;
+mod staged;
 
 use super::capture::GraphKind;
 use super::*;

@@ -322,6 +322,10 @@ impl Device for FakeDevice {
         Ok(Duration::from_micros(end - start))
     }
 
+    fn reads_inputs(&self) -> bool {
+        self.planted.reads_inputs
+    }
+
     fn bind(
         &mut self,
         artifact: &Artifact,

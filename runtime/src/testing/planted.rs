@@ -18,6 +18,8 @@ pub(crate) struct Planted {
     pub cost: Arc<Costs>,
     pub binds: Arc<Allows>,
     pub captures: Arc<Allows>,
+    /// Whether launches may read what a step brings on the host.
+    pub reads_inputs: bool,
 }
 
 /// A microsecond for each program.
@@ -29,6 +31,7 @@ impl Default for Planted {
             cost: Arc::new(|programs, _| programs.len() as f64),
             binds: Arc::new(|_| true),
             captures: Arc::new(|_| true),
+            reads_inputs: false,
         }
     }
 }

@@ -149,6 +149,7 @@ impl CudaDevice {
             stream,
             context,
             registry,
+            has_host_functions: false,
             options,
         })
     }
