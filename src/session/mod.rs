@@ -196,8 +196,8 @@ impl Session {
             counts: &counts,
             inputs: &inputs,
             parts: &parts,
-            short_rows: &[],
             query_length,
+            ..StepData::default()
         };
         let ticket = self.model.submit(&step)?;
         Ok(SubmittedStep { ticket, counts, report: self.model.last_step() })

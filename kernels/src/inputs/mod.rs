@@ -32,6 +32,7 @@ pub use batch_view::{BatchView, FollowingIds, SequenceInStep, SequenceView};
 pub use carried::{TokenValues, ValuesInStep, ValuesView};
 pub use element::Element;
 pub use engine::{DECLARED_BY, engine_inputs};
+use writer::Bytes;
 pub use writer::InputWriter;
 
 use piecewise_ir::dim::{Dim, Symbols};
@@ -193,6 +194,29 @@ impl StepInput {
         batch: &BatchView<'_>,
         dims: &[u64],
         bytes: &mut Vec<u8>,
+    ) -> Result<Option<u64>, String> {
+        self.write(batch, dims, Bytes::Grown(bytes))
+    }
+
+    /// The same in place: over `place`, which has as many bytes as the dimensions make. Rows that are
+    /// made shorter follow one another there, too, and the bytes past them stay.
+    ///
+    /// # Errors
+    /// As for [`Self::fill`].
+    pub fn fill_place(
+        &self,
+        batch: &BatchView<'_>,
+        dims: &[u64],
+        place: &mut [u8],
+    ) -> Result<Option<u64>, String> {
+        self.write(batch, dims, Bytes::Placed(place))
+    }
+
+    fn write(
+        &self,
+        batch: &BatchView<'_>,
+        dims: &[u64],
+        bytes: Bytes<'_>,
     ) -> Result<Option<u64>, String> {
         let Some(fill) = &self.fill else { return Err("nothing fills it".to_owned()) };
         let mut writer = InputWriter::new(self.dtype, dims, bytes)?;

@@ -18,8 +18,13 @@ fn filled(input: &StepInput) -> Result<Vec<u8>, String> {
     let sequence = |tokens| SequenceInStep { tokens, ..SequenceInStep::default() };
     let sequences = [sequence(3), sequence(1)];
     let mut bytes = vec![1, 2, 3];
-    input.fill(&BatchView::new(&sequences, &[0; 4], &[]), &[2], &mut bytes)?;
-    Ok(bytes)
+    let batch = BatchView::new(&sequences, &[0; 4], &[]);
+    let filled = input.fill(&batch, &[2], &mut bytes);
+    let mut place = [0xee; 12];
+    assert_eq!(input.fill_place(&batch, &[2], &mut place[..8]), filled);
+    assert_eq!(place[8..], [0xee; 4]);
+    assert!(filled.is_err() || place[..8] == bytes);
+    filled.map(|_| bytes)
 }
 
 #[test]
@@ -45,6 +50,11 @@ fn an_input_of_more_bytes_than_there_are_is_an_error() {
         let error = counts(1).fill(&batch, &dims, &mut Vec::new()).unwrap_err();
         assert!(error.contains("no memory for its buffer") && error.contains("fewer"), "{error}");
     }
+    for bytes in [7, 9] {
+        let error = counts(1).fill_place(&batch, &[2], &mut vec![0; bytes]).unwrap_err();
+        let expected = format!("a place of {bytes} bytes, and its buffer [2] of i32 takes 8");
+        assert!(error.contains(&expected), "{error}");
+    }
 }
 
 #[test]
@@ -57,7 +67,9 @@ fn rows_that_are_shortened_behind_what_is_written_are_an_error() {
         Ok(())
     });
     let sequences = [SequenceInStep::default(); 2];
-    let filled = table.fill(&BatchView::new(&sequences, &[], &[]), &[2, 3], &mut Vec::new());
+    let batch = BatchView::new(&sequences, &[], &[]);
+    let filled = table.fill(&batch, &[2, 3], &mut Vec::new());
+    assert_eq!(table.fill_place(&batch, &[2, 3], &mut [0; 24]), filled);
     assert_eq!(filled, Err("writes 3 elements past the 4 of its buffer [2, 3]".to_owned()));
 }
 

@@ -3,10 +3,39 @@
 use super::element::Element;
 use piecewise_ir::dtype::DType;
 
+/// Where elements go.
+#[derive(Debug)]
+pub(super) enum Bytes<'a> {
+    /// Grows to as many as there are.
+    Grown(&'a mut Vec<u8>),
+    /// A slice as long as the whole input, filled in place.
+    Placed(&'a mut [u8]),
+}
+
+impl Bytes<'_> {
+    /// The first `end` bytes, or those that there are.
+    fn up_to(&mut self, end: usize) -> &mut [u8] {
+        match self {
+            // What an earlier step of as many elements left is overwritten, so that it is filled with
+            // zeros once, and a loop over places that are there needs no other check.
+            Self::Grown(bytes) => {
+                if bytes.len() < end {
+                    bytes.resize(end, 0);
+                }
+                &mut bytes[..end]
+            }
+            Self::Placed(bytes) => {
+                let end = end.min(bytes.len());
+                &mut bytes[..end]
+            }
+        }
+    }
+}
+
 /// Takes the elements of an input, row-major, and notices what does not fit.
 #[derive(Debug)]
 pub struct InputWriter<'a> {
-    bytes: &'a mut Vec<u8>,
+    bytes: Bytes<'a>,
     dtype: DType,
     dims: &'a [u64],
     /// The columns of each row, where they are fewer than the last dimension.
@@ -21,17 +50,25 @@ pub struct InputWriter<'a> {
 
 impl<'a> InputWriter<'a> {
     /// Writes elements of `dtype` in a shape of these dimensions over what `bytes` held.
-    pub(super) fn new(
-        dtype: DType,
-        dims: &'a [u64],
-        bytes: &'a mut Vec<u8>,
-    ) -> Result<Self, String> {
+    pub(super) fn new(dtype: DType, dims: &'a [u64], mut bytes: Bytes<'a>) -> Result<Self, String> {
         let end = dims.iter().fold(dtype.size() as u64, |n, &dim| n.saturating_mul(dim)) as usize;
-        bytes.try_reserve(end.saturating_sub(bytes.len())).map_err(|error| {
-            format!(
-                "there is no memory for its buffer {dims:?} of {dtype}: {error}; bring fewer rows"
-            )
-        })?;
+        match &mut bytes {
+            Bytes::Grown(bytes) => {
+                bytes.try_reserve(end.saturating_sub(bytes.len())).map_err(|error| {
+                    format!(
+                        "there is no memory for its buffer {dims:?} of {dtype}: {error}; bring \
+                         fewer rows"
+                    )
+                })?
+            }
+            Bytes::Placed(bytes) if bytes.len() == end => {}
+            Bytes::Placed(bytes) => {
+                return Err(format!(
+                    "has a place of {} bytes, and its buffer {dims:?} of {dtype} takes {end}",
+                    bytes.len()
+                ));
+            }
+        }
         let (columns, wrong) = (None, None);
         Ok(Self { bytes, dtype, dims, columns, end, written: 0, past_end: 0, wrong })
     }
@@ -70,13 +107,9 @@ impl<'a> InputWriter<'a> {
             self.wrong = Some(T::DTYPE);
             return;
         }
-        // What an earlier step of as many elements left is overwritten, so that it is filled with zeros
-        // once, and a loop over places that are there needs no other check.
-        if self.bytes.len() < self.end {
-            self.bytes.resize(self.end, 0);
-        }
         let mut values = values.into_iter();
-        let places = self.bytes[self.written..self.end].chunks_exact_mut(size_of::<T>());
+        let places = &mut self.bytes.up_to(self.end)[self.written..];
+        let places = places.chunks_exact_mut(size_of::<T>());
         let mut taken = 0;
         for (place, value) in places.zip(values.by_ref()) {
             place.copy_from_slice(bytemuck::bytes_of(&value));
@@ -107,7 +140,9 @@ impl<'a> InputWriter<'a> {
             let written = written / dtype.size();
             return Err(format!("writes {written} of the {all} elements of its buffer {dims:?}"));
         }
-        bytes.truncate(end);
+        if let Bytes::Grown(bytes) = bytes {
+            bytes.truncate(end);
+        }
         Ok(columns)
     }
 }

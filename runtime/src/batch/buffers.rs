@@ -3,7 +3,7 @@
 use super::error::FillError;
 use super::role_map::RoleMap;
 use crate::kv::{Page, PageTable, StateSlot};
-use crate::model::StepData;
+use crate::model::{InputSource, StepData};
 use crate::symbols::SymbolClass;
 use piecewise_kernels::inputs::{
     BatchView, FollowingIds, SequenceInStep, TokenValues, ValuesInStep,
@@ -205,17 +205,19 @@ impl BatchBuffers {
         self.roles.count_own(&self.batch()).is_ok()
     }
 
-    /// Fills the inputs: the step.
+    /// The step of the chunks so far, whose inputs are filled where they are to lie when it is submitted.
     ///
     /// # Errors
-    /// When there are more rows of the graph's own kinds than a step has room for, an input can't be
-    /// filled, or is filled with more or fewer elements than it has. The chunks stay.
-    pub fn view(&mut self) -> Result<StepView<'_>, FillError> {
+    /// When there are more rows of the graph's own kinds than a step has room for. The chunks stay.
+    pub fn step(&mut self) -> Result<BatchStep<'_>, FillError> {
+        self.count()?;
+        Ok(BatchStep { buffers: self })
+    }
+
+    /// Counts what the chunks bring, by symbol.
+    fn count(&mut self) -> Result<(), FillError> {
         let own = self.roles.count_own(&self.batch())?;
-        let Self {
-            roles, sequences, ids, pages, inputs, short_rows, counts, rows, uniform, ..
-        } = self;
-        let batch = BatchView::new(sequences, ids, pages).with_values(&self.values, &self.numbers);
+        let Self { roles, sequences, ids, counts, rows, .. } = self;
         roles.symbols.fill(counts, |class| match class {
             SymbolClass::Tokens => ids.len() as u64,
             SymbolClass::Rows => *rows,
@@ -223,12 +225,23 @@ impl BatchBuffers {
             SymbolClass::Own(kind) => own[kind],
             SymbolClass::Fixed => 0,
         });
+        Ok(())
+    }
+
+    /// Fills the inputs: the step.
+    ///
+    /// # Errors
+    /// When there are more rows of the graph's own kinds than a step has room for, an input can't be
+    /// filled, or is filled with more or fewer elements than it has. The chunks stay.
+    pub fn view(&mut self) -> Result<StepView<'_>, FillError> {
+        self.count()?;
+        let Self { roles, sequences, ids, pages, inputs, short_rows, counts, uniform, .. } = self;
+        let batch = BatchView::new(sequences, ids, pages).with_values(&self.values, &self.numbers);
         short_rows.clear();
         for (i, (bound, bytes)) in roles.inputs.iter().zip(&mut *inputs).enumerate() {
             let dims = bound.ty.dims(counts);
-            let columns = bound.input.fill(&batch, &dims, bytes).map_err(|reason| {
-                FillError::Input { op: bound.op.clone(), input: bound.name.clone(), reason }
-            })?;
+            let columns = bound.input.fill(&batch, &dims, bytes);
+            let columns = columns.map_err(|reason| bound.error(reason))?;
             short_rows.extend(columns.map(|columns| (i, columns)));
         }
         Ok(StepView {
@@ -237,6 +250,30 @@ impl BatchBuffers {
             short_rows,
             query_length: *uniform,
         })
+    }
+}
+
+/// A batch as a step, whose inputs are not filled yet.
+#[derive(Debug)]
+pub struct BatchStep<'a> {
+    buffers: &'a BatchBuffers,
+}
+
+impl BatchStep<'_> {
+    /// The step as a model takes it.
+    pub fn data(&self) -> StepData<'_> {
+        let BatchBuffers { counts, uniform, .. } = self.buffers;
+        let query_length = *uniform;
+        StepData { counts, source: Some(self), query_length, ..StepData::default() }
+    }
+}
+
+impl InputSource for BatchStep<'_> {
+    fn fill(&self, input: usize, place: &mut [u8]) -> Result<Option<u64>, FillError> {
+        let BatchBuffers { roles, counts, .. } = self.buffers;
+        let Some(bound) = roles.inputs.get(input) else { return Ok(None) };
+        let filled = bound.input.fill_place(&self.buffers.batch(), &bound.ty.dims(counts), place);
+        filled.map_err(|reason| bound.error(reason))
     }
 }
 
@@ -253,6 +290,6 @@ impl StepView<'_> {
     /// The step as a model takes it; its bytes lie in the buffers.
     pub fn data(&self) -> StepData<'_> {
         let Self { counts, ref inputs, short_rows, query_length } = *self;
-        StepData { counts, inputs, parts: &[], short_rows, query_length }
+        StepData { counts, inputs, short_rows, query_length, ..StepData::default() }
     }
 }

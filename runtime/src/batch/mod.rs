@@ -6,7 +6,7 @@ mod probe;
 mod role_map;
 mod synthetic;
 
-pub use buffers::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, StepView};
+pub use buffers::{BatchBuffers, BatchStep, Chunk, ChunkRows, ChunkTokens, StepView};
 pub use error::{FillError, RoleError};
 pub use piecewise_kernels::inputs::{FollowingIds, TokenValues};
 pub use piecewise_kernels::sampling::{SampleControls, Sampling};

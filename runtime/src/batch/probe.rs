@@ -52,9 +52,9 @@ impl ProbeStep {
         run(&StepData {
             counts: &self.counts,
             inputs: &inputs,
-            parts: &[],
             short_rows: &self.short_rows,
             query_length: self.query_length,
+            ..StepData::default()
         })
     }
 }

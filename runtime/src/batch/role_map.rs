@@ -29,6 +29,13 @@ pub struct BoundInput {
     pub input: StepInput,
 }
 
+impl BoundInput {
+    /// Why it could not be filled.
+    pub(super) fn error(&self, reason: String) -> FillError {
+        FillError::Input { op: self.op.clone(), input: self.name.clone(), reason }
+    }
+}
+
 /// What counts the rows of one of the graph's own kinds.
 #[derive(Clone, derive_more::Debug)]
 #[debug("CountOwn({symbol} up to {bound})")]

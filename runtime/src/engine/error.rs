@@ -19,7 +19,7 @@ pub enum EngineError {
     Fill(#[from] FillError),
     /// The model failed.
     #[error(transparent)]
-    Model(#[from] ModelError),
+    Model(ModelError),
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -99,6 +99,16 @@ pub enum EngineError {
         /// How many ids the model has.
         vocab: u64,
     },
+}
+
+impl From<ModelError> for EngineError {
+    /// What fills a step's inputs fails alike, whether before or while the step is submitted.
+    fn from(error: ModelError) -> Self {
+        match error {
+            ModelError::Fill(error) => Self::Fill(error),
+            error => Self::Model(error),
+        }
+    }
 }
 
 impl EngineError {

@@ -95,7 +95,7 @@ impl<D: Device> BatchingEngine<D> {
             }
             self.batch.clear();
             self.batch.push(&chunk(count));
-            let ticket = self.model.submit(&self.batch.view()?.data())?;
+            let ticket = self.model.submit(&self.batch.step()?.data())?;
             rows(start, self.model.read(&ticket)?.bytes(output)?);
             left = &left[count as usize..];
             start += count;

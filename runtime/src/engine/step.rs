@@ -129,7 +129,7 @@ impl<D: Device> BatchingEngine<D> {
         if let Some(output) = self.roles.details {
             self.model.read_back(output, wants_logprobs);
         }
-        let ticket = self.model.submit(&self.batch.view()?.data())?;
+        let ticket = self.model.submit(&self.batch.step()?.data())?;
         for planned in &self.plan {
             let Some(sequence) = self.sequences.get_mut(&planned.request) else { continue };
             let samples = planned.tokens == sequence.due();

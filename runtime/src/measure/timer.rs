@@ -117,7 +117,7 @@ impl<D: MeasuredDevice> ModelTimer<D> {
                 MeasureError::Plan { step: number, sequence: chunk.sequence, reason }
             })?;
         }
-        let ticket = self.model.submit(&self.batch.view()?.data())?;
+        let ticket = self.model.submit(&self.batch.step()?.data())?;
         let submit = started.elapsed();
         let end = self.model.device_mut().mark(None)?;
         let launches = self.model.device().launch_counts().since(before);

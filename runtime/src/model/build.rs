@@ -5,6 +5,7 @@ use super::bind::BindSite;
 use super::choose::Choices;
 use super::clock::StepClock;
 use super::error::ModelError;
+use super::given::GivenInputs;
 use super::graphs::GraphSet;
 use super::launches::check_artifacts;
 use super::memory::Ledger;
@@ -114,6 +115,7 @@ impl<D: Device> CompiledModel<D> {
             next_step: 0,
             last: None,
             read_counts,
+            given: GivenInputs::default(),
             reduced: None,
             times: BuildTimes::default(),
             launches_only: false,

@@ -1,5 +1,6 @@
 //! What can go wrong while a model is built or stepped.
 
+use crate::batch::FillError;
 use crate::checks::PageFault;
 use crate::symbols::SymbolError;
 use piecewise_backend::compiler::CompileError;
@@ -33,6 +34,9 @@ pub enum ModelError {
         /// What does not fit, and what would.
         reason: String,
     },
+    /// An input of a step could not be filled; nothing was submitted.
+    #[error(transparent)]
+    Fill(#[from] FillError),
     /// A count beyond its bound.
     #[error(
         "a step brings {count} {what}, more than the model's {bound}; split the step or raise {option}"

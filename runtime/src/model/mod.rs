@@ -12,6 +12,7 @@ mod compare;
 mod error;
 mod face;
 mod footprint;
+mod given;
 mod graphs;
 mod late_sizes;
 mod launches;
@@ -57,13 +58,14 @@ pub use reports::{BuildTimes, StepReport};
 pub use spans::{SpanKind, StepSpan, StepTrace};
 pub(crate) use staging::POISON;
 pub use step::{Outputs, Ticket};
-pub use step_data::StepData;
+pub use step_data::{InputSource, StepData};
 pub use step_launches::StepLaunch;
 
 use crate::dispatch::{Dispatcher, MeasuredWays};
 use crate::stats::Statistics;
 use crate::symbols::SymbolTable;
 use clock::StepClock;
+use given::GivenInputs;
 use graphs::GraphSet;
 use late_sizes::LateSizes;
 use origin::Origin;
@@ -107,6 +109,7 @@ pub struct CompiledModel<D: Device> {
     next_step: u64,
     last: Option<StepReport>,
     read_counts: Vec<u64>,
+    given: GivenInputs,
     reduced: Option<String>,
     times: BuildTimes,
     launches_only: bool,

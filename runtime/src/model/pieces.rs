@@ -184,8 +184,7 @@ mod tests {
             counts: &[],
             inputs: &[&[]],
             parts: &[(0, &[first, second, &[], third])],
-            short_rows: &[],
-            query_length: None,
+            ..StepData::default()
         };
         let ranges = [0..8, 256..256 + large.len(), 300 + large.len()..999 + large.len()];
         let far = ranges[2].end + GAP + 1..ranges[2].end + GAP + PIECE + 2;

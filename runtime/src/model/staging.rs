@@ -1,6 +1,8 @@
 //! Staging: what a step uses of its inputs goes to the device in few copies, its outputs come back
 //! in another, through one of two host blocks each, which an event at the end of the step guards.
 
+mod direct;
+
 use super::error::ModelError;
 use super::memory::Memory;
 use super::pieces::{GAP, Pieces, copy};
@@ -237,23 +239,6 @@ impl<D: Device> Staging<D> {
         filled
     }
 
-    /// Fills block `turn` in place of the mirror, which nobody is to read: with all that is staged of the
-    /// step but the later pieces of what is large.
-    pub(crate) fn fill_direct(
-        &mut self,
-        device: &mut D,
-        turn: usize,
-        step: &StepData<'_>,
-        (counts, sizes): (&[u64], &[u64]),
-    ) -> Result<(), ModelError> {
-        self.ends[turn].wait(device)?;
-        self.is_direct = true;
-        let bytes = device.host_bytes_mut(self.in_blocks[turn]);
-        self.fill_prefix(bytes, step, (counts, sizes), Filling::Read)?;
-        self.pieces.fill_first(bytes, None, step);
-        Ok(())
-    }
-
     /// Fills the staged prefix: of the mirror, or of a block, where rows that are copied without what is
     /// between them follow one another.
     fn fill_prefix(
@@ -275,15 +260,7 @@ impl<D: Device> Staging<D> {
                 reason: format!("the step brings {} of {} inputs", inputs.len(), self.inputs.len()),
             });
         }
-        for (symbol, &count) in counts.iter().enumerate() {
-            let at = self.counts_offset + 4 * symbol;
-            let count = i32::try_from(count).unwrap_or(i32::MAX);
-            prefix[at..at + 4].copy_from_slice(&count.to_le_bytes());
-        }
-        self.pieces.clear();
-        self.apart.clear();
-        let counts_end = self.counts_offset + 4 * counts.len();
-        self.pieces.push(self.counts_offset..counts_end, None);
+        self.begin(prefix, counts);
         for &i in &self.order {
             let (input, parts) = (&self.inputs[i], step.parts_of(i));
             let columns = step.columns(i);
@@ -337,6 +314,17 @@ impl<D: Device> Staging<D> {
         }
         self.pieces.cut();
         Ok(())
+    }
+
+    /// Begins a step with its counts.
+    fn begin(&mut self, prefix: &mut [u8], counts: &[u64]) {
+        let at = self.counts_offset..self.counts_offset + 4 * counts.len();
+        for (to, &count) in prefix[at.clone()].chunks_exact_mut(4).zip(counts) {
+            to.copy_from_slice(&i32::try_from(count).unwrap_or(i32::MAX).to_le_bytes());
+        }
+        self.pieces.clear();
+        self.apart.clear();
+        self.pieces.push(at, None);
     }
 
     /// Fills block `turn` with what the step that the mirror was filled with uses, but for the later

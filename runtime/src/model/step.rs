@@ -8,7 +8,7 @@ use super::reports::StepReport;
 use super::spans::SpanKind;
 use super::staging::{BLOCKS, Filling, POISON, ReadOutput};
 use super::step_data::StepData;
-use super::{CompiledModel, programs::Members};
+use super::{Checks, CompiledModel, programs::Members};
 use crate::dispatch::{Dispatch, FallbackReason, StepShape, StepSizes};
 use crate::kv::RowsError;
 use crate::mode::StepMode;
@@ -85,6 +85,38 @@ impl<D: Device> CompiledModel<D> {
         }
         let started = Instant::now();
         self.follow_addresses()?;
+        let Some(source) = step.source else { return self.submit_given(step, started) };
+        let counts = self.true_counts(step.counts)?;
+        if self.is_direct(&counts) {
+            return self.submit_given(step, started);
+        }
+        let mut given = std::mem::take(&mut self.given);
+        let filled = given.fill(source, &self.staging.inputs, &counts);
+        let ticket =
+            filled.and_then(|()| given.with(step, |step| self.submit_given(step, started)));
+        self.given = given;
+        ticket
+    }
+
+    /// Whether a step is filled straight into its host block: a mirror of what is staged is for the host to
+    /// read, or to go to the device as a whole.
+    fn is_direct(&self, counts: &[u64]) -> bool {
+        let Checks { poison, addresses, .. } = self.checks;
+        self.head_calls(counts) == 1 && !poison && !addresses && !self.device.reads_inputs()
+    }
+
+    /// How often the head runs.
+    fn head_calls(&self, counts: &[u64]) -> u64 {
+        let rows = self.symbols.count(SymbolClass::Rows, counts);
+        rows.div_ceil(self.dispatcher.max_rows).max(1)
+    }
+
+    /// Submits a step whose inputs are given, or filled where they are to lie.
+    fn submit_given(
+        &mut self,
+        step: &StepData<'_>,
+        started: Instant,
+    ) -> Result<Ticket, ModelError> {
         let counts = self.true_counts(step.counts)?;
         let mut dispatch = self.dispatch_step(&counts, step.query_length)?;
         if self.launches_only {
@@ -92,11 +124,9 @@ impl<D: Device> CompiledModel<D> {
         }
         let mut sizes: SmallVec<[u64; 8]> = SmallVec::from_elem(0, counts.len());
         self.symbols.fill(&mut sizes, |class| dispatch.sizes.rows_of(class));
-        let head_rows = self.symbols.count(SymbolClass::Rows, &counts);
-        let calls = head_rows.div_ceil(self.dispatcher.max_rows).max(1);
+        let calls = self.head_calls(&counts);
         let turn = (self.next_step as usize) % BLOCKS;
-        // A mirror of what is staged is for the host to read, or to go to the device as a whole.
-        let is_direct = calls == 1 && !self.checks.poison && !self.device.reads_inputs();
+        let is_direct = step.source.is_some() || self.is_direct(&counts);
         if is_direct {
             self.staging.fill_direct(&mut self.device, turn, step, (&counts, &sizes))?;
         } else if calls == 1 {

@@ -1,5 +1,7 @@
 //! What a step brings.
 
+use crate::batch::FillError;
+
 /// What a step brings: true counts and the real bytes of each input.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct StepData<'a> {
@@ -13,6 +15,8 @@ pub struct StepData<'a> {
     /// Matrices of which only the first columns are given, by input, with how many those are. The
     /// others hold what earlier steps left there, and no op may read them.
     pub short_rows: &'a [(usize, u64)],
+    /// What fills all inputs: what `inputs`, `parts` and `short_rows` have is not looked at then.
+    pub source: Option<&'a dyn InputSource>,
     /// The tokens of every sequence, if they are equal.
     pub query_length: Option<u64>,
 }
@@ -28,4 +32,15 @@ impl<'a> StepData<'a> {
     pub(super) fn columns(&self, input: usize) -> Option<u64> {
         self.short_rows.iter().find(|(at, _)| *at == input).map(|(_, columns)| *columns)
     }
+}
+
+/// Fills the inputs of a step where they are to lie.
+pub trait InputSource: std::fmt::Debug {
+    /// Fills an input with its elements at the true counts of the step, row-major, from the start of
+    /// `place`, which has as many bytes as they. Returns the columns of each row, where only the first
+    /// are given: those rows follow one another.
+    ///
+    /// # Errors
+    /// When the input can't be filled.
+    fn fill(&self, input: usize, place: &mut [u8]) -> Result<Option<u64>, FillError>;
 }

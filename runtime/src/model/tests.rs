@@ -154,9 +154,8 @@ fn of_a_wide_block_table_the_columns_in_use_are_copied() {
     let short = StepData {
         counts: &[1, 1, 1],
         inputs: &[&[0u8; 4][..]; 15],
-        parts: &[],
         short_rows: &[(0, 1)],
-        query_length: None,
+        ..StepData::default()
     };
     let mut model = Setup::default().build().unwrap();
     let error = model.submit(&short).unwrap_err().to_string();

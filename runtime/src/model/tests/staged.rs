@@ -9,7 +9,11 @@ fn setup(mode: GraphMode) -> Setup {
 }
 
 /// Submits prompts of pages of their own, each of which wants its last row.
-fn submit_apart(model: &mut Model, prompts: &[&[u32]]) -> Result<Ticket, ModelError> {
+fn submit_apart(
+    model: &mut Model,
+    prompts: &[&[u32]],
+    from_source: bool,
+) -> Result<Ticket, ModelError> {
     let roles = Setup::roles_of(model);
     let mut pool = PagePool::new(roles.kv_rows);
     let mut batch = BatchBuffers::new(roles);
@@ -32,17 +36,21 @@ fn submit_apart(model: &mut Model, prompts: &[&[u32]]) -> Result<Ticket, ModelEr
             controls: SampleControls::default(),
         });
     }
-    model.submit(&batch.view().unwrap().data())
+    match from_source {
+        true => model.submit(&batch.step().unwrap().data()),
+        false => model.submit(&batch.view().unwrap().data()),
+    }
 }
 
 /// Prompts of which some are short and whose tables of 32,768 columns lie apart, in every mode: what is
-/// copied, and what comes of it, is the same whether or not it goes through a mirror.
+/// copied, and what comes of it, is the same whether or not it goes through a mirror, and whether it is
+/// filled before or where it is to lie.
 #[test]
 fn a_step_past_the_mirror_is_the_one_through_it() {
     let prompts: [&[&[u32]]; 4] =
         [&[&[5, 6, 7], &[1]], &[&[4]], &[&[3], &[2], &[9], &[7], &[8]], &[&[1, 2, 3, 4, 5]]];
     for mode in [GraphMode::None, GraphMode::Piecewise, GraphMode::Full] {
-        let run = |reads_inputs| {
+        let run = |reads_inputs, from_source| {
             let mut setup = setup(mode);
             setup.planted.reads_inputs = reads_inputs;
             let mut model = setup.build().unwrap();
@@ -50,7 +58,7 @@ fn a_step_past_the_mirror_is_the_one_through_it() {
             let mut found = Vec::new();
             for prompts in prompts {
                 model.device_mut().copied_in.clear();
-                let ticket = submit_apart(&mut model, prompts).unwrap();
+                let ticket = submit_apart(&mut model, prompts, from_source).unwrap();
                 let ids = sampled(&mut model, &ticket);
                 let expected = prompts.iter().map(|ids| next_id(ids, Sampling::default()));
                 assert_eq!(
@@ -68,7 +76,11 @@ fn a_step_past_the_mirror_is_the_one_through_it() {
             }
             found
         };
-        assert!(run(false) == run(true), "{mode:?}");
+        let expected = run(true, false);
+        for (reads_inputs, from_source) in [(true, true), (false, false), (false, true)] {
+            let found = run(reads_inputs, from_source);
+            assert!(found == expected, "{mode:?}, {reads_inputs}, {from_source}");
+        }
     }
 }
 
