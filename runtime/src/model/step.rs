@@ -85,15 +85,21 @@ impl<D: Device> CompiledModel<D> {
         }
         let started = Instant::now();
         self.follow_addresses()?;
-        let Some(source) = step.source else { return self.submit_given(step, started) };
         let counts = self.true_counts(step.counts)?;
-        if self.is_direct(&counts) {
-            return self.submit_given(step, started);
+        // A graph that it captures on the way may be the first that reads inputs on the host.
+        let mut dispatch = self.dispatch_step(&counts, step.query_length)?;
+        if self.launches_only {
+            dispatch.mode = StepMode::None;
         }
+        let is_direct = self.is_direct(&counts);
+        let Some(source) = step.source.filter(|_| !is_direct) else {
+            return self.submit_given(step, counts, dispatch, started);
+        };
         let mut given = std::mem::take(&mut self.given);
         let filled = given.fill(source, &self.staging.inputs, &counts);
-        let ticket =
-            filled.and_then(|()| given.with(step, |step| self.submit_given(step, started)));
+        let ticket = filled.and_then(|()| {
+            given.with(step, |step| self.submit_given(step, counts, dispatch, started))
+        });
         self.given = given;
         ticket
     }
@@ -115,13 +121,10 @@ impl<D: Device> CompiledModel<D> {
     fn submit_given(
         &mut self,
         step: &StepData<'_>,
+        counts: SmallVec<[u64; 8]>,
+        mut dispatch: Dispatch,
         started: Instant,
     ) -> Result<Ticket, ModelError> {
-        let counts = self.true_counts(step.counts)?;
-        let mut dispatch = self.dispatch_step(&counts, step.query_length)?;
-        if self.launches_only {
-            dispatch.mode = StepMode::None;
-        }
         let mut sizes: SmallVec<[u64; 8]> = SmallVec::from_elem(0, counts.len());
         self.symbols.fill(&mut sizes, |class| dispatch.sizes.rows_of(class));
         let calls = self.head_calls(&counts);

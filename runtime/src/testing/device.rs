@@ -67,6 +67,7 @@ pub(crate) struct FakeDevice {
     /// The algorithms that were preferred, by product.
     pub preferred: BTreeMap<String, LibraryAlgorithm>,
     replays: u64,
+    has_captured: bool,
     /// Bytes of each copy to the device.
     pub copied_in: Vec<u64>,
     /// Where the host wrote or read, and how many bytes.
@@ -323,7 +324,7 @@ impl Device for FakeDevice {
     }
 
     fn reads_inputs(&self) -> bool {
-        self.planted.reads_inputs
+        self.planted.reads_inputs || self.planted.captured_read_inputs && self.has_captured
     }
 
     fn bind(
@@ -415,6 +416,7 @@ impl Device for FakeDevice {
                 program.operands[2] = program.operands[2].offset(4);
             }
         }
+        self.has_captured = true;
         Ok(FakeCaptured { programs, sizes: sizes.to_vec() })
     }
 

@@ -20,6 +20,8 @@ pub(crate) struct Planted {
     pub captures: Arc<Allows>,
     /// Whether launches may read what a step brings on the host.
     pub reads_inputs: bool,
+    /// Whether they may once a graph was captured.
+    pub captured_read_inputs: bool,
 }
 
 /// A microsecond for each program.
@@ -32,6 +34,7 @@ impl Default for Planted {
             binds: Arc::new(|_| true),
             captures: Arc::new(|_| true),
             reads_inputs: false,
+            captured_read_inputs: false,
         }
     }
 }

@@ -84,6 +84,18 @@ fn a_step_past_the_mirror_is_the_one_through_it() {
     }
 }
 
+/// The step that captures it is the first that it reads inputs of.
+#[test]
+fn a_graph_captured_in_a_step_that_reads_inputs_on_the_host_has_them() {
+    let mut setup = Setup { capture: CaptureWhen::Lazy, ..setup(GraphMode::Full) };
+    setup.planted.captured_read_inputs = true;
+    let mut model = setup.build().unwrap();
+    let ticket = submit_apart(&mut model, &[&[4]], true).unwrap();
+    assert_eq!(model.last_step().unwrap().mode, StepMode::Full);
+    assert!(!model.staging.staged(&[]).is_empty());
+    assert_eq!(sampled(&mut model, &ticket), expected(&[4]));
+}
+
 /// Nobody reads: a step waits for the end of the one that had its blocks before.
 #[test]
 fn steps_that_nobody_reads_keep_their_blocks_to_their_end() {
