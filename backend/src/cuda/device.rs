@@ -16,7 +16,7 @@ use super::event::CudaEvent;
 use super::host::PinnedBlock;
 use super::image::CudaImage;
 use super::kernel_cache::KernelCache;
-use super::lt::CublasLt;
+use super::lt_view::LtView;
 use super::materialize::Loader;
 use super::memory::Memory;
 use super::module::{Kernel, Modules};
@@ -36,7 +36,7 @@ use piecewise_ir::weight::Recipe;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
 use std::cell::Cell;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A CUDA device with its one stream.
@@ -47,7 +47,7 @@ pub struct CudaDevice {
     pub(super) counts: Cell<LaunchCounts>,
     images: Images<CudaImage>,
     modules: Modules,
-    lt: Option<SharedLt>,
+    lt: Option<LtView>,
     blocks: Vec<PinnedBlock>,
     loader: Loader,
     memory: Memory,
@@ -55,12 +55,6 @@ pub struct CudaDevice {
     context: Arc<Context>,
     registry: OpRegistry,
     options: CudaOptions,
-}
-
-pub(super) type SharedLt = Arc<Mutex<CublasLt>>;
-
-pub(super) fn lock(lt: &SharedLt) -> MutexGuard<'_, CublasLt> {
-    lt.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl CudaDevice {
@@ -80,7 +74,7 @@ impl CudaDevice {
         &self.context.device
     }
 
-    pub(super) fn shared_lt(&self) -> Option<&SharedLt> {
+    pub(super) fn lt(&self) -> Option<&LtView> {
         self.lt.as_ref()
     }
 

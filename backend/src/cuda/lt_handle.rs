@@ -5,7 +5,7 @@
 //! an H100). So devices of one GPU share a handle, and calls that use handles take turns.
 
 use super::context::{Context, warn_failed};
-use super::lt::{LtApi, LtError};
+use super::lt_api::{LtApi, LtError};
 use cudarc::cublaslt::sys as lt;
 use std::collections::BTreeMap;
 use std::ptr::null_mut;
@@ -65,6 +65,10 @@ impl LtHandle {
         let handle = Arc::new(Self { context: context.clone(), api, handle });
         handles.insert(ordinal, Arc::downgrade(&handle));
         Ok(handle)
+    }
+
+    pub(super) fn api(&self) -> &LtApi {
+        &self.api
     }
 
     /// Waits until no other thread calls.
