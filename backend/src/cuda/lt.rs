@@ -363,7 +363,7 @@ impl LtHandle {
             self.api(),
             plan.problem,
             cublasLtMatmul(
-                self.turn().handle(),
+                self.for_launches(),
                 operation,
                 bytes_of(&alpha).0,
                 address(at.rhs).cast_const(),

@@ -20,9 +20,10 @@ use std::time::Duration;
 /// What the library that stands in has been asked.
 #[derive(Default)]
 struct Asked {
-    /// Handles made so far, and those that live.
+    /// Handles made so far, those that live, and the most that ever did.
     handles: usize,
     live: usize,
+    most_live: usize,
     /// Algorithms that were asked for.
     searches: usize,
     /// The handle and the algorithm of each product, by number.
@@ -30,7 +31,7 @@ struct Asked {
 }
 
 static ASKED: Mutex<Asked> =
-    Mutex::new(Asked { handles: 0, live: 0, searches: 0, products: Vec::new() });
+    Mutex::new(Asked { handles: 0, live: 0, most_live: 0, searches: 0, products: Vec::new() });
 
 fn asked() -> MutexGuard<'static, Asked> {
     ASKED.lock().unwrap_or_else(PoisonError::into_inner)
@@ -54,6 +55,7 @@ unsafe fn make<T>(made: *mut *mut T, number: usize) -> c_uint {
 unsafe extern "C" fn create(handle: *mut lt::cublasLtHandle_t) -> c_uint {
     let mut asked = asked();
     (asked.handles, asked.live) = (asked.handles + 1, asked.live + 1);
+    asked.most_live = asked.most_live.max(asked.live);
     // SAFETY: the caller gives a place for a handle.
     unsafe { make(handle, asked.handles) }
 }
@@ -260,4 +262,22 @@ fn a_device_that_is_opened_anew_launches_products_by_another_handle() {
     let asked = asked();
     let handles: Vec<usize> = asked.products.iter().map(|one| one.0).collect();
     assert_eq!((handles, asked.searches), (vec![1, 2, 2], 1), "plans stay");
+}
+
+/// Devices that threads open, use and close at once: of one GPU no two handles are ever there.
+#[test]
+fn a_handle_is_destroyed_before_another_of_its_device_is_made() {
+    let _alone = alone();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for rows in (1..=16).cycle().take(40) {
+                    let (mut f, program) = product();
+                    f.launch(&program, rows).unwrap();
+                }
+            });
+        }
+    });
+    let asked = asked();
+    assert_eq!((asked.live, asked.most_live, asked.products.len()), (0, 1, 160));
 }
