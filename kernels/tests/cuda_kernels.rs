@@ -407,10 +407,11 @@ fn a_mixed_step_may_have_more_ranges_of_decodes_of_prompts_or_of_both() {
             assert!(scratch <= if capability == HOPPER { 0 } else { 64 << 20 });
             let ends = [kernels.launches.first(), kernels.launches.last()];
             ends.map(|launch| {
-                let (launch, grid) = (launch.unwrap(), launch.unwrap().grid_at(&sizes, 132));
+                let launch = launch.unwrap();
+                let grid = launch.grid_at(&sizes, 132).unwrap();
                 launch.check(8, scratch).unwrap();
-                assert!(launch.cluster[2] == 1 || launch.cluster[2] == grid.clone().unwrap()[2]);
-                grid.unwrap()
+                assert!(launch.cluster[2] == 1 || launch.cluster[2] == grid[2]);
+                grid
             })
         };
         let made: Vec<_> = std::iter::once(usual).chain(others).map(grids).collect();
