@@ -9,7 +9,7 @@ use piecewise_ir::types::TensorType;
 use piecewise_kernels::attention::PagedAttention;
 use piecewise_kernels::cuda::{
     LaunchRecipe, MatMulSpec, OpKernels, OperandRole, PRELUDE, Param, STREAM_ROWS, TENSOR_ROWS,
-    controlled_sample_kernels, sample_kernels,
+    controlled_sample_kernels, other_attention_kernels, sample_kernels,
 };
 use piecewise_kernels::lower::LowerError;
 use piecewise_kernels::op::cuda::{CudaOpCall, CudaTarget};
@@ -23,16 +23,16 @@ fn rows() -> Dim {
     Dim::from(Symbol::new(0))
 }
 
-/// Attention over states, with metadata that the host stages.
-fn attention_kernels(
+/// Attention over states, with metadata that the host stages: as usual, and the other ways.
+fn attention_ways(
     operands: &[TensorType],
     attrs: &Attrs,
     sizes: &[u64],
     capability: (u32, u32),
-) -> Result<OpKernels, LowerError> {
+) -> Result<(OpKernels, Vec<OpKernels>), LowerError> {
     let role = |i| OperandRole { state: i == 1 || i == 2, weight: false, staged: i > 2 };
     let roles: Vec<OperandRole> = (0..operands.len()).map(role).collect();
-    piecewise_kernels::cuda::attention_kernels(&CudaOpCall {
+    let call = CudaOpCall {
         operands,
         roles: &roles,
         results: &[],
@@ -40,7 +40,18 @@ fn attention_kernels(
         target: CudaTarget { capability },
         sizes,
         query_length: None,
-    })
+    };
+    let usual = piecewise_kernels::cuda::attention_kernels(&call)?;
+    Ok((usual, other_attention_kernels(&call)?))
+}
+
+fn attention_kernels(
+    operands: &[TensorType],
+    attrs: &Attrs,
+    sizes: &[u64],
+    capability: (u32, u32),
+) -> Result<OpKernels, LowerError> {
+    attention_ways(operands, attrs, sizes, capability).map(|(usual, _)| usual)
 }
 
 fn linear(types: [DType; 3], depth: u64, columns: u64) -> MatMulSpec {
@@ -64,7 +75,8 @@ fn attention(q: DType, kv: DType, heads: [u64; 2], dims: [u64; 2]) -> Vec<Tensor
     ]
 }
 
-/// Prompts by warpgroups: each pair of widths, a group that divides no tile, and all ranges.
+/// Prompts by warpgroups: each pair of widths, a group that divides no tile, and all ranges. Decodes
+/// beside them in clusters of each size.
 fn hopper_kernels() -> Vec<LaunchRecipe> {
     let mut all = Vec::new();
     for (dtype, heads, dims, causal) in [
@@ -78,10 +90,15 @@ fn hopper_kernels() -> Vec<LaunchRecipe> {
         let attrs = PagedAttention::attrs(0.125, causal);
         for rows in [64, 128, 512, 8192] {
             let operands = attention(dtype, dtype, heads, dims);
-            let made = attention_kernels(&operands, &attrs, &[rows, 64, 4096], HOPPER);
-            all.extend(made.unwrap().launches.pop());
+            let made = attention_ways(&operands, &attrs, &[rows, 64, 4096], HOPPER);
+            let (usual, others) = made.unwrap();
+            all.extend(std::iter::once(usual).chain(others).filter_map(|mut k| k.launches.pop()));
         }
     }
+    let attrs = PagedAttention::attrs(0.125, true);
+    let operands = attention(BF16, BF16, [32, 8], [128, 128]);
+    let (usual, others) = attention_ways(&operands, &attrs, &[512, 64, 4096], HOPPER).unwrap();
+    all.extend(usual.launches.into_iter().chain(others.into_iter().flat_map(|k| k.launches)));
     all
 }
 
@@ -104,7 +121,8 @@ fn all_kernels() -> Vec<LaunchRecipe> {
     }
     for (depth, columns) in [(2048, 1024), (3072, 1024), (4096, 6144), (12288, 4096)] {
         let spec = linear([BF16; 3], depth, columns);
-        all.extend([1, 2, 3, 8].map(|m| spec.stream_kernel(m).unwrap()));
+        let kernels = |m| spec.stream_kernels(m, None, None, usize::MAX).unwrap();
+        all.extend([1, 2, 3, 8].into_iter().flat_map(kernels));
     }
     for dtype in [BF16, F16] {
         for depth in [32, 896, 1024, 2048, 3584, 4096, 9728, 12288] {
@@ -263,8 +281,7 @@ fn only_what_no_kernel_of_a_step_writes_is_read_ahead() {
 
 #[test]
 fn one_row_is_spread_by_how_many_units_a_device_takes_at_once() {
-    let spread = |depth, columns| {
-        let launch = linear([BF16; 3], depth, columns).stream_kernel(1).unwrap();
+    let shape = |launch: &LaunchRecipe| {
         let define = |name: &str| {
             let line =
                 launch.source.lines().find_map(|l| l.strip_prefix(&format!("#define {name} ")));
@@ -273,6 +290,8 @@ fn one_row_is_spread_by_how_many_units_a_device_takes_at_once() {
         let blocks = launch.grid_at(&[1], 132).unwrap()[0] / 132;
         (["SPLIT", "R", "J", "KEEP"].map(define), blocks)
     };
+    let spread =
+        |depth, columns| shape(&linear([BF16; 3], depth, columns).stream_kernel(1).unwrap());
     // Short rows: all units at once by warps together, or each warp with rows of its own.
     assert_eq!(spread(1024, 4096), ([4, 8, 1, 1], 2));
     assert_eq!(spread(1024, 6144), ([1, 2, 4, 1], 2));
@@ -285,6 +304,22 @@ fn one_row_is_spread_by_how_many_units_a_device_takes_at_once() {
     assert_eq!(spread(4096, 24576), ([8, 8, 2, 1], 4));
     // Too deep for registers.
     assert_eq!(spread(65536, 512), ([8, 1, 16, 0], 2));
+    // Otherwise: in more or fewer waves, in smaller units, by more or fewer warps together.
+    let forms = |depth, columns| {
+        let spec = linear([BF16; 3], depth, columns);
+        let kernels = spec.stream_kernels(1, None, None, usize::MAX).unwrap();
+        assert_eq!(kernels[..1], [spec.stream_kernel(1).unwrap()]);
+        assert_eq!(spec.stream_kernels(1, None, None, 1).unwrap(), kernels[..1]);
+        kernels.iter().map(shape).collect::<Vec<_>>()
+    };
+    let short = [[4, 8, 1, 1], [4, 8, 1, 1], [4, 4, 1, 1], [2, 8, 2, 1]];
+    assert_eq!(forms(1024, 4096), Vec::from_iter(short.into_iter().zip([2, 4, 2, 2])));
+    let own = [[1, 2, 4, 1], [1, 2, 4, 1], [1, 1, 4, 1], [2, 8, 2, 1]];
+    assert_eq!(forms(1024, 6144), Vec::from_iter(own.into_iter().zip([2, 4, 2, 2])));
+    let at_once = [[4, 8, 2, 1], [4, 8, 2, 1], [4, 4, 2, 1], [8, 8, 1, 1]];
+    assert_eq!(forms(2048, 1024), Vec::from_iter(at_once.into_iter().zip([1, 2, 1, 1])));
+    let long = [[8, 8, 2, 1], [8, 8, 2, 1], [8, 4, 2, 1], [4, 4, 4, 1]];
+    assert_eq!(forms(4096, 24576), Vec::from_iter(long.into_iter().zip([4, 2, 4, 4])));
 }
 
 #[test]
@@ -336,6 +371,51 @@ fn steps_of_many_rows_go_to_both_kernels() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn a_mixed_step_may_have_more_ranges_of_decodes_of_prompts_or_of_both() {
+    let attrs = PagedAttention::attrs(0.125, true);
+    let operands = attention(BF16, BF16, [32, 8], [128, 128]);
+    let (decodes, more_decodes) = ([64, 8, 4], [64, 8, 8]);
+    let (prompts, more_prompts) = ([132, 1, 1], [16, 8, 2]);
+    for (rows, sequences, capability, expected) in [
+        (
+            512,
+            64,
+            HOPPER,
+            vec![
+                [decodes, prompts],
+                [more_decodes, prompts],
+                [decodes, more_prompts],
+                [more_decodes, more_prompts],
+            ],
+        ),
+        // So many tiles of prompts that more ranges have no use.
+        (2048, 64, HOPPER, vec![[decodes, prompts], [more_decodes, prompts]]),
+        // As many as a cluster has, and as many sequences as rows.
+        (2048, 4, HOPPER, vec![[[4, 8, 8], prompts]]),
+        (64, 64, HOPPER, vec![[[64, 8, 1], [2, 8, 4]]]),
+        (512, 1, HOPPER, vec![[[1, 8, 8], prompts], [[1, 8, 8], more_prompts]]),
+        (512, 64, AMPERE, vec![[decodes, [96, 8, 1]], [more_decodes, [96, 8, 1]]]),
+    ] {
+        let sizes = [rows, sequences, 4096];
+        let (usual, others) = attention_ways(&operands, &attrs, &sizes, capability).unwrap();
+        let grids = |kernels: OpKernels| {
+            let scratch = kernels.scratch.eval(&sizes);
+            assert!(scratch <= if capability == HOPPER { 0 } else { 64 << 20 });
+            let ends = [kernels.launches.first(), kernels.launches.last()];
+            ends.map(|launch| {
+                let launch = launch.unwrap();
+                let grid = launch.grid_at(&sizes, 132).unwrap();
+                launch.check(8, scratch).unwrap();
+                assert!(launch.cluster[2] == 1 || launch.cluster[2] == grid[2]);
+                grid
+            })
+        };
+        let made: Vec<_> = std::iter::once(usual).chain(others).map(grids).collect();
+        assert_eq!(made, expected, "{rows} rows, {sequences} sequences");
     }
 }
 

@@ -8,6 +8,8 @@ mod common;
 
 #[path = "cuda/absorbing.rs"]
 mod absorbing;
+#[path = "cuda/attention.rs"]
+mod attention;
 mod cuda_absorbed;
 mod cuda_ahead;
 mod cuda_attention;

@@ -206,7 +206,8 @@ impl Group {
         if is_long || !ways.absorbs(rows) {
             return None;
         }
-        Some(vec![(Way::Stream, spec.absorbing_kernel(rows, before, after).ok()?)])
+        let recipes = spec.stream_kernels(rows, before, after, most).ok()?.into_iter();
+        Some(recipes.enumerate().map(|(form, recipe)| (Way::Stream(form), recipe)).collect())
     }
 
     fn product_and_after(&self, graph: &Graph, matmul: Node) -> Option<AfterProduct<'_>> {
@@ -251,21 +252,15 @@ impl Group {
         let results = self.after.iter().flat_map(|part| part.results.iter().copied());
         let read = |value| (value, Access::Read);
         let written = |value| (value, Access::Write);
-        let is_product = matches!(data.op.class(), OpClass::Product { .. });
-        match is_product {
+        if let OpClass::Product { .. } = data.op.class() {
             // What is before a product comes before its weight.
-            true => before
-                .map(read)
-                .chain(kept)
-                .chain(after.map(read))
-                .chain(results.chain(stored).map(written))
-                .collect(),
-            false => kept
-                .chain(stored.map(written))
-                .chain(before.chain(after).map(read))
-                .chain(results.map(written))
-                .collect(),
+            let read = before.map(read).chain(kept).chain(after.map(read));
+            return read.chain(results.chain(stored).map(written)).collect();
         }
+        kept.chain(stored.map(written))
+            .chain(before.chain(after).map(read))
+            .chain(results.map(written))
+            .collect()
     }
 
     /// The positions of its regions and of the node itself, in program order.

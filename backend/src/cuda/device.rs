@@ -17,7 +17,7 @@ use super::event::CudaEvent;
 use super::host::PinnedBlock;
 use super::image::CudaImage;
 use super::kernel_cache::KernelCache;
-use super::lt::CublasLt;
+use super::lt_view::LtView;
 use super::materialize::Loader;
 use super::memory::Memory;
 use super::module::{Kernel, Modules};
@@ -37,7 +37,7 @@ use piecewise_ir::weight::Recipe;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
 use std::cell::Cell;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A CUDA device with its one stream.
@@ -48,7 +48,7 @@ pub struct CudaDevice {
     pub(super) counts: Cell<LaunchCounts>,
     images: Images<CudaImage>,
     modules: Modules,
-    lt: Option<SharedLt>,
+    lt: Option<LtView>,
     blocks: Vec<PinnedBlock>,
     loader: Loader,
     memory: Memory,
@@ -58,12 +58,6 @@ pub struct CudaDevice {
     /// Whether a program that was bound runs a function of the host, which may read what a step brings.
     has_host_functions: bool,
     options: CudaOptions,
-}
-
-pub(super) type SharedLt = Arc<Mutex<CublasLt>>;
-
-pub(super) fn lock(lt: &SharedLt) -> MutexGuard<'_, CublasLt> {
-    lt.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl CudaDevice {
@@ -83,7 +77,7 @@ impl CudaDevice {
         &self.context.device
     }
 
-    pub(super) fn shared_lt(&self) -> Option<&SharedLt> {
+    pub(super) fn lt(&self) -> Option<&LtView> {
         self.lt.as_ref()
     }
 

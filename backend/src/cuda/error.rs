@@ -1,7 +1,7 @@
 //! What can go wrong at the driver boundary.
 
 use super::library::LibraryError;
-use super::lt::LtError;
+use super::lt_api::LtError;
 use super::nvrtc::{Arch, NvrtcError};
 use crate::device::DeviceError;
 use derive_more::Display;

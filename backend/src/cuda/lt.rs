@@ -5,7 +5,7 @@
 
 use super::context::Context;
 use super::driver::Handle;
-use super::library::{CudaLibrary, LibraryError, library_api, open};
+use super::lt_api::{LtApi, LtError, LtLibrary, bytes_of, call};
 use super::lt_handle::LtHandle;
 use super::matmul::{ColumnMajor, MatmulProblem};
 use crate::tuning::LibraryAlgorithm;
@@ -13,116 +13,24 @@ use cudarc::cublaslt::sys as lt;
 use piecewise_ir::dtype::DType;
 use rustc_hash::FxHashMap;
 use std::ffi::{c_int, c_void};
-use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::sync::Arc;
-
-library_api! {
-    /// The functions of cuBLASLt that are used.
-    struct LtApi from cudarc::cublaslt::sys, status cublasStatus_t {
-        fn cublasLtCreate(*mut lt::cublasLtHandle_t);
-        fn cublasLtDestroy(lt::cublasLtHandle_t);
-        fn cublasLtMatmulDescCreate(
-            *mut lt::cublasLtMatmulDesc_t, lt::cublasComputeType_t, lt::cudaDataType_t,
-        );
-        fn cublasLtMatmulDescDestroy(lt::cublasLtMatmulDesc_t);
-        fn cublasLtMatmulDescSetAttribute(
-            lt::cublasLtMatmulDesc_t, lt::cublasLtMatmulDescAttributes_t, *const c_void, usize,
-        );
-        fn cublasLtMatrixLayoutCreate(
-            *mut lt::cublasLtMatrixLayout_t, lt::cudaDataType, u64, u64, i64,
-        );
-        fn cublasLtMatrixLayoutDestroy(lt::cublasLtMatrixLayout_t);
-        fn cublasLtMatrixLayoutSetAttribute(
-            lt::cublasLtMatrixLayout_t, lt::cublasLtMatrixLayoutAttribute_t, *const c_void, usize,
-        );
-        fn cublasLtMatmulPreferenceCreate(*mut lt::cublasLtMatmulPreference_t);
-        fn cublasLtMatmulPreferenceDestroy(lt::cublasLtMatmulPreference_t);
-        fn cublasLtMatmulPreferenceSetAttribute(
-            lt::cublasLtMatmulPreference_t, lt::cublasLtMatmulPreferenceAttributes_t,
-            *const c_void, usize,
-        );
-        fn cublasLtMatmulAlgoGetHeuristic(
-            lt::cublasLtHandle_t, lt::cublasLtMatmulDesc_t, lt::cublasLtMatrixLayout_t,
-            lt::cublasLtMatrixLayout_t, lt::cublasLtMatrixLayout_t, lt::cublasLtMatrixLayout_t,
-            lt::cublasLtMatmulPreference_t, c_int, *mut lt::cublasLtMatmulHeuristicResult_t,
-            *mut c_int,
-        );
-        fn cublasLtMatmulAlgoCheck(
-            lt::cublasLtHandle_t, lt::cublasLtMatmulDesc_t, lt::cublasLtMatrixLayout_t,
-            lt::cublasLtMatrixLayout_t, lt::cublasLtMatrixLayout_t, lt::cublasLtMatrixLayout_t,
-            *const lt::cublasLtMatmulAlgo_t, *mut lt::cublasLtMatmulHeuristicResult_t,
-        );
-        fn cublasLtMatmul(
-            lt::cublasLtHandle_t, lt::cublasLtMatmulDesc_t, *const c_void, *const c_void,
-            lt::cublasLtMatrixLayout_t, *const c_void, lt::cublasLtMatrixLayout_t, *const c_void,
-            *const c_void, lt::cublasLtMatrixLayout_t, *mut c_void, lt::cublasLtMatrixLayout_t,
-            *const lt::cublasLtMatmulAlgo_t, *mut c_void, usize, lt::cudaStream_t,
-        );
-    }
-}
-
-/// A function of the library that failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{call} returned {} ({code}) for {what}", status_name(*code))]
-pub struct LtError {
-    /// The library's function, such as `cublasLtMatmul`.
-    pub call: &'static str,
-    /// The `cublasStatus_t` that it returned.
-    pub code: u32,
-    /// The product or query, in words.
-    pub what: String,
-}
-
-fn status_name(code: u32) -> &'static str {
-    match code {
-        1 => "CUBLAS_STATUS_NOT_INITIALIZED",
-        3 => "CUBLAS_STATUS_ALLOC_FAILED",
-        7 => "CUBLAS_STATUS_INVALID_VALUE",
-        8 => "CUBLAS_STATUS_ARCH_MISMATCH",
-        11 => "CUBLAS_STATUS_MAPPING_ERROR",
-        13 => "CUBLAS_STATUS_EXECUTION_FAILED",
-        14 => "CUBLAS_STATUS_INTERNAL_ERROR",
-        15 => "CUBLAS_STATUS_NOT_SUPPORTED",
-        16 => "CUBLAS_STATUS_LICENSE_ERROR",
-        _ => "an unknown status",
-    }
-}
-
-/// The library, opened without a device.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LtLibrary {
-    api: LtApi,
-    version: u64,
-}
-
-impl LtLibrary {
-    pub(super) fn open(dirs: &[PathBuf], major: Option<u32>) -> Result<Self, LibraryError> {
-        let library = open(CudaLibrary::CublasLt, dirs, major)?;
-        // SAFETY: this is the function's signature in every version.
-        let version =
-            unsafe { library.function::<unsafe extern "C" fn() -> usize>("cublasLtGetVersion")? };
-        // SAFETY: the function reads nothing.
-        let version = unsafe { version() } as u64;
-        Ok(Self { api: LtApi::resolve(&library)?, version })
-    }
-
-    pub(super) fn identity(&self) -> String {
-        format!("cublasLt {}", self.version)
-    }
-}
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The library on a device's current context, with the plans made so far.
 #[derive(Debug)]
 pub(super) struct CublasLt {
     library: LtLibrary,
     handle: Arc<LtHandle>,
-    plans: FxHashMap<(MatmulProblem, u64), KeptPlan>,
+    plans: FxHashMap<LtProduct, KeptPlan>,
     /// Counts uses, to know which plan was used last.
     uses: u64,
-    /// How often an algorithm was preferred: plans from before may be replaced.
-    preferred: u64,
+    /// Counts what replaces a plan or the handle, for those who keep them.
+    version: Arc<AtomicU64>,
 }
+
+/// A problem and the bytes of workspace that its algorithm may use.
+pub(super) type LtProduct = (MatmulProblem, u64);
 
 /// A problem with everything that a call needs, kept alive.
 #[derive(Debug)]
@@ -178,24 +86,6 @@ fn data_type(dtype: DType) -> lt::cudaDataType_t {
         DType::I64 => lt::cudaDataType_t::CUDA_R_64I,
         DType::U8 | DType::Bool => lt::cudaDataType_t::CUDA_R_8U,
     }
-}
-
-/// Calls a function of the library and turns its status into a result.
-macro_rules! call {
-    ($api:expr, $what:expr, $function:ident($($argument:expr),* $(,)?)) => {{
-        // SAFETY: the function was resolved from the library with this signature; pointers are to
-        // live values of the types that it reads or writes, and handles are its own.
-        match unsafe { ($api.$function)($($argument),*) } {
-            0 => Ok(()),
-            code => {
-                Err(LtError { call: stringify!($function), code, what: $what.to_string() })
-            }
-        }
-    }};
-}
-
-fn bytes_of<T>(value: &T) -> (*const c_void, usize) {
-    (std::ptr::from_ref(value).cast(), size_of::<T>())
 }
 
 impl Descriptors {
@@ -304,7 +194,7 @@ pub(super) struct LtCall {
 
 /// The most plans that are kept beside those that were measured: several times what the matmuls of
 /// one step have, so that those of a capture are there until it ends.
-const MOST_PLANS: usize = 2048;
+pub(super) const MOST_PLANS: usize = 2048;
 
 /// A plan, and when it was used.
 #[derive(Debug)]
@@ -322,13 +212,23 @@ impl CublasLt {
     /// Goes on in another context of the device: plans and algorithms stay.
     pub(super) fn reopen(&mut self, context: &Arc<Context>) -> Result<(), LtError> {
         self.handle = LtHandle::of_device(context, self.library.api)?;
+        self.version.fetch_add(1, Ordering::Release);
         Ok(())
     }
 
     /// Opens the library on a context, which is current.
     pub(super) fn create(context: &Arc<Context>, library: LtLibrary) -> Result<Self, LtError> {
         let handle = LtHandle::of_device(context, library.api)?;
-        Ok(Self { library, handle, plans: FxHashMap::default(), uses: 0, preferred: 0 })
+        let (plans, version) = Default::default();
+        Ok(Self { library, handle, plans, uses: 0, version })
+    }
+
+    pub(super) fn handle(&self) -> &Arc<LtHandle> {
+        &self.handle
+    }
+
+    pub(super) fn version(&self) -> &Arc<AtomicU64> {
+        &self.version
     }
 
     pub(super) fn identity(&self) -> String {
@@ -404,11 +304,6 @@ impl CublasLt {
         }
     }
 
-    /// How often an algorithm was preferred: a plan that was asked for since is the one to take.
-    pub(super) fn preferred(&self) -> u64 {
-        self.preferred
-    }
-
     /// Takes `algorithm` for a problem from now on; `false` where the library refuses it.
     pub(super) fn prefer(
         &mut self,
@@ -427,7 +322,7 @@ impl CublasLt {
         let plan = LtPlan { descriptors, candidates, problem: *problem };
         let kept = KeptPlan { plan: Arc::new(plan), last_use: self.uses, preferred: true };
         self.plans.insert((*problem, workspace), kept);
-        self.preferred += 1;
+        self.version.fetch_add(1, Ordering::Release);
         Ok(true)
     }
 
@@ -453,7 +348,9 @@ impl CublasLt {
         checked.is_ok()
             && unsafe { (&raw const (*result.as_ptr()).workspaceSize).read() } as u64 <= workspace
     }
+}
 
+impl LtHandle {
     /// Enqueues a product by the plan's first candidate. It allocates nothing and waits for nothing, so
     /// that it can be captured.
     pub(super) fn enqueue(&self, plan: &LtPlan, at: &LtCall) -> Result<(), LtError> {
@@ -463,10 +360,10 @@ impl CublasLt {
         let address =
             |address: u64| std::ptr::with_exposed_provenance_mut::<c_void>(address as usize);
         call!(
-            self.library.api,
+            self.api(),
             plan.problem,
             cublasLtMatmul(
-                self.handle.turn().handle(),
+                self.for_launches(),
                 operation,
                 bytes_of(&alpha).0,
                 address(at.rhs).cast_const(),

@@ -1,8 +1,9 @@
 //! The device as benchmarks see it: events that tell time, counts, and the read bandwidth.
 
-use super::device::{CudaCaptured, CudaDevice, lock};
+use super::device::{CudaCaptured, CudaDevice};
 use super::driver::{Handle, KernelLaunch};
 use super::lt::{LtCall, LtPlan};
+use super::lt_handle::LtHandle;
 use super::memory::TemporaryBlock;
 use super::program::{BoundLaunch, CudaProgram, Work};
 use crate::compiler::NoStore;
@@ -27,7 +28,7 @@ const PASSES: usize = 12;
 enum BareCall<'a> {
     Graph(Handle),
     Kernel { launch: KernelLaunch<'a>, parameters: Vec<u64> },
-    Library { plan: Arc<LtPlan>, call: LtCall },
+    Library { handle: Arc<LtHandle>, plan: Arc<LtPlan>, call: LtCall },
 }
 
 impl CudaDevice {
@@ -40,10 +41,11 @@ impl CudaDevice {
             Work::Host(_) => Ok(None),
             Work::Matmul(bound) => {
                 let problem = bound.matmul.problem(sizes)?;
-                let lt = self.shared_lt().ok_or("cuBLASLt is not loaded")?;
-                let plan = lock(lt).plan(&problem, bound.workspace_bytes);
-                let plan = plan.map_err(|e| e.to_string())?;
-                Ok(Some(BareCall::Library { plan, call: bound.call(self.stream.handle) }))
+                let lt = self.lt().ok_or("cuBLASLt is not loaded")?;
+                let plan = lt.prepare(&(problem, bound.workspace_bytes));
+                let (plan, call) =
+                    (plan.map_err(|e| e.to_string())?, bound.call(self.stream.handle));
+                Ok(Some(BareCall::Library { handle: lt.handle(), plan, call }))
             }
             Work::Kernel(bound) => {
                 let Some(launch) = self.kernel_launch(bound, sizes)? else { return Ok(None) };
@@ -136,9 +138,8 @@ impl MeasuredDevice for CudaDevice {
                 BareCall::Kernel { launch, parameters } => {
                     driver.launch(&KernelLaunch { parameters, ..*launch })
                 }
-                BareCall::Library { plan, call } => {
-                    let lt = self.shared_lt().ok_or_else(|| refused("no cuBLASLt".to_owned()))?;
-                    lock(lt).enqueue(plan, call).map_err(|e| refused(e.to_string()))?;
+                BareCall::Library { handle, plan, call } => {
+                    handle.enqueue(plan, call).map_err(|e| refused(e.to_string()))?;
                     Ok(())
                 }
             };

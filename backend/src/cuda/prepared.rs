@@ -2,7 +2,7 @@
 //! hands the driver, so that submitting it again computes neither grids nor arguments.
 
 use super::driver::{KernelLaunch, TensorMap};
-use super::lt::LtPlan;
+use super::lt::LtProduct;
 use super::memory::AddressRange;
 use super::program::BoundLaunch;
 use smallvec::SmallVec;
@@ -20,9 +20,8 @@ pub(super) enum Ready {
     LeftOut,
     /// A kernel, but for its stream, with where its parameters and maps are.
     Kernel { launch: KernelLaunch<'static>, parameters: Range<usize>, maps: Range<usize> },
-    /// A product of the library: its plan, and how often algorithms had been preferred when it was
-    /// made, since one that is preferred later has another.
-    Product { plan: Arc<LtPlan>, preferred: u64 },
+    /// A product of the library.
+    Product(LtProduct),
     /// What has nothing to prepare.
     AsBound,
 }
@@ -70,10 +69,6 @@ impl AtSizes {
 
     pub(super) fn launch(&self, i: usize) -> &Ready {
         self.launches.get(i).unwrap_or(&Ready::AsBound)
-    }
-
-    pub(super) fn launch_mut(&mut self, i: usize) -> Option<&mut Ready> {
-        self.launches.get_mut(i)
     }
 
     pub(super) fn parameters(&self, at: &Range<usize>) -> &[u64] {

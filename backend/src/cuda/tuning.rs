@@ -1,7 +1,7 @@
 //! Which algorithm of the library computes a product.
 
-use super::device::{CudaDevice, lock};
-use super::matmul::MatmulProblem;
+use super::device::CudaDevice;
+use super::lt::LtProduct;
 use super::program::{CudaProgram, Work};
 use crate::device::DeviceError;
 use crate::tuning::{LibraryAlgorithm, LibraryProduct};
@@ -14,7 +14,7 @@ impl CudaDevice {
         sizes: &[u64],
     ) -> Result<Vec<LibraryProduct>, DeviceError> {
         let mut found: Vec<LibraryProduct> = Vec::new();
-        let Some(lt) = self.shared_lt() else { return Ok(found) };
+        let Some(lt) = self.lt() else { return Ok(found) };
         self.enter()?;
         for launch in &program.launches {
             let Work::Matmul(bound) = &launch.work else { continue };
@@ -29,8 +29,7 @@ impl CudaDevice {
             if found.iter().any(|known| known.product == product) {
                 continue;
             }
-            let plan = lock(lt).plan(&problem, bound.workspace_bytes);
-            let plan = plan.map_err(|e| failed(e.to_string()))?;
+            let plan = lt.prepare(&key).map_err(|e| failed(e.to_string()))?;
             found.push(LibraryProduct { product, algorithms: plan.candidates().to_vec() });
         }
         Ok(found)
@@ -42,12 +41,12 @@ impl CudaDevice {
         product: &str,
         algorithm: LibraryAlgorithm,
     ) -> Result<bool, DeviceError> {
-        let key = serde_json::from_str::<(MatmulProblem, u64)>(product);
-        let (Some(lt), Ok((problem, workspace))) = (self.shared_lt(), key) else {
+        let key = serde_json::from_str::<LtProduct>(product);
+        let (Some(lt), Ok((problem, workspace))) = (self.lt(), key) else {
             return Ok(false);
         };
         self.enter()?;
-        let preferred = lock(lt).prefer(&problem, workspace, algorithm);
+        let preferred = lt.lock().prefer(&problem, workspace, algorithm);
         preferred.map_err(|e| DeviceError::Driver {
             action: format!("take an algorithm for {problem}"),
             reason: e.to_string(),
@@ -56,6 +55,6 @@ impl CudaDevice {
 
     /// The library's name and version.
     pub(super) fn library_identity(&self) -> Option<String> {
-        self.shared_lt().map(|lt| lock(lt).identity())
+        self.lt().map(|lt| lt.lock().identity())
     }
 }

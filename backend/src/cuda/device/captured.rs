@@ -1,9 +1,11 @@
 //! Captured graphs: programs recorded on the stream, inspected and made ready to replay.
 
-use super::{CudaDevice, SharedLt};
+use super::CudaDevice;
 use crate::cuda::capture::StreamCapture;
 use crate::cuda::error::CallError;
 use crate::cuda::graph::{GraphExec, GraphSummary, Inspected, KernelEdges};
+use crate::cuda::lt_handle::LtHandle;
+use crate::cuda::lt_view::LtView;
 use crate::cuda::memory::AddressRange;
 use crate::cuda::program::{BoundLaunch, CudaProgram, Work};
 use crate::cuda::stamps::Stamps;
@@ -26,7 +28,7 @@ pub struct CudaCaptured {
     pub(super) needed: Vec<Arc<AddressRange>>,
     pub(in crate::cuda) stamps: Option<Stamps>,
     /// Kernels of the library live with its handle.
-    _lt: Option<SharedLt>,
+    _lt: Option<Arc<LtHandle>>,
 }
 
 impl CudaCaptured {
@@ -160,7 +162,7 @@ impl CudaDevice {
             ends: ends.collect(),
             needed,
             stamps,
-            _lt: self.lt.clone(),
+            _lt: self.lt.as_ref().map(LtView::handle),
         })
     }
 }

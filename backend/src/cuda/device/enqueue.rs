@@ -1,6 +1,6 @@
 //! One launch on the stream: a kernel, a matmul of the library, or a host function.
 
-use super::{CudaDevice, lock};
+use super::CudaDevice;
 use crate::cuda::driver::KernelLaunch;
 use crate::cuda::program::{BoundKernel, BoundLaunch, Work};
 use piecewise_kernels::op::cuda::CudaOpArgs;
@@ -59,10 +59,9 @@ impl CudaDevice {
             Work::Matmul(bound) => {
                 let problem = bound.matmul.problem(sizes)?;
                 let lt = self.lt.as_ref().ok_or("cuBLASLt is not loaded")?;
-                let mut lt = lock(lt);
-                let plan = lt.plan(&problem, bound.workspace_bytes).map_err(|e| e.to_string())?;
                 let call = bound.call(self.stream.handle);
-                lt.enqueue(&plan, &call).map_err(|e| e.to_string())
+                let product = (problem, bound.workspace_bytes);
+                lt.enqueue(&product, &call).map_err(|e| e.to_string())
             }
             Work::Host(bound) => {
                 let image = bound.image().ok_or("its image is no host function")?;
@@ -96,7 +95,6 @@ impl CudaDevice {
         }
         let problem = bound.matmul.problem(sizes)?;
         let lt = self.lt.as_ref().ok_or("cuBLASLt is not loaded")?;
-        lock(lt).plan(&problem, bound.workspace_bytes).map_err(|e| e.to_string())?;
-        Ok(())
+        lt.prepare(&(problem, bound.workspace_bytes)).map(drop).map_err(|e| e.to_string())
     }
 }

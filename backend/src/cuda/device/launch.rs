@@ -1,6 +1,6 @@
 //! The launches of a program on the stream, prepared where its sizes were launched before.
 
-use super::{CudaDevice, lock};
+use super::CudaDevice;
 use crate::cuda::driver::KernelLaunch;
 use crate::cuda::prepared::{AtSizes, Ready};
 use crate::cuda::program::{BoundLaunch, CudaProgram, Work};
@@ -66,14 +66,11 @@ impl CudaDevice {
                     }
                     None => at.push(Ready::LeftOut),
                 },
+                #[cfg(piecewise_testing)]
                 Work::Matmul(_) if self.options.simulates_library => at.push(Ready::AsBound),
                 Work::Matmul(bound) => {
                     let problem = bound.matmul.problem(sizes)?;
-                    let lt = self.lt.as_ref().ok_or("cuBLASLt is not loaded")?;
-                    let mut lt = lock(lt);
-                    let plan = lt.plan(&problem, bound.workspace_bytes);
-                    let plan = plan.map_err(|e| e.to_string())?;
-                    at.push(Ready::Product { plan, preferred: lt.preferred() });
+                    at.push(Ready::Product((problem, bound.workspace_bytes)));
                 }
                 Work::Host(_) => at.push(Ready::AsBound),
             }
@@ -85,24 +82,10 @@ impl CudaDevice {
     fn enqueue_prepared(
         &self,
         launch: &BoundLaunch,
-        (at, i): (&mut AtSizes, usize),
+        (at, i): (&AtSizes, usize),
         context: LaunchContext<'_>,
     ) -> Result<(), String> {
         let stream = self.stream.handle;
-        if let (Some(Ready::Product { plan, preferred }), Work::Matmul(bound)) =
-            (at.launch_mut(i), &launch.work)
-        {
-            let lt = self.lt.as_ref().ok_or("cuBLASLt is not loaded")?;
-            let mut lt = lock(lt);
-            if *preferred != lt.preferred() {
-                let problem = bound.matmul.problem(context.sizes())?;
-                let found = lt.plan(&problem, bound.workspace_bytes);
-                (*plan, *preferred) = (found.map_err(|e| e.to_string())?, lt.preferred());
-            }
-            lt.enqueue(plan, &bound.call(stream)).map_err(|e| e.to_string())?;
-            self.count_launch(context);
-            return Ok(());
-        }
         match at.launch(i) {
             Ready::LeftOut => Ok(()),
             Ready::Kernel { launch: kernel, parameters, maps } => {
@@ -114,7 +97,14 @@ impl CudaDevice {
                 self.count_launch(context);
                 Ok(())
             }
-            Ready::Product { .. } | Ready::AsBound => self.enqueue(launch, context, 0),
+            Ready::Product(product) => {
+                let Work::Matmul(bound) = &launch.work else { return Ok(()) };
+                let lt = self.lt.as_ref().ok_or("cuBLASLt is not loaded")?;
+                lt.enqueue(product, &bound.call(stream)).map_err(|e| e.to_string())?;
+                self.count_launch(context);
+                Ok(())
+            }
+            Ready::AsBound => self.enqueue(launch, context, 0),
         }
     }
 

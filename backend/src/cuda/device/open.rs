@@ -1,6 +1,6 @@
 //! How a CUDA device comes to be: opened, shared, simulated, and opened anew after it was lost.
 
-use super::{CudaDevice, SharedLt, lock};
+use super::CudaDevice;
 use crate::binding::Images;
 use crate::cuda::context::Context;
 use crate::cuda::driver::Driver;
@@ -9,7 +9,9 @@ use crate::cuda::error::CudaError;
 use crate::cuda::kernel_cache::KernelCache;
 use crate::cuda::lazy_nvrtc::LazyNvrtc;
 use crate::cuda::library::{CudaLibrary, library_dirs};
-use crate::cuda::lt::{CublasLt, LtLibrary};
+use crate::cuda::lt::CublasLt;
+use crate::cuda::lt_api::LtLibrary;
+use crate::cuda::lt_view::LtView;
 use crate::cuda::materialize::Loader;
 use crate::cuda::memory::Memory;
 use crate::cuda::module::Modules;
@@ -19,7 +21,7 @@ use crate::device::DeviceError;
 use piecewise_kernels::op::OpRegistry;
 use std::cell::Cell;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// How a CUDA device is opened.
 #[derive(Clone, Debug, Default)]
@@ -81,9 +83,15 @@ impl CudaDevice {
         });
         let library = library.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         let mut device = device?;
-        let lt = CublasLt::create(&device.context, library).map_err(CudaError::CublasLt)?;
-        device.lt = Some(Arc::new(Mutex::new(lt)));
+        device.load(library)?;
         Ok(device)
+    }
+
+    /// Computes products by a library from now on.
+    pub(in crate::cuda) fn load(&mut self, library: LtLibrary) -> Result<(), CudaError> {
+        let lt = CublasLt::create(&self.context, library).map_err(CudaError::CublasLt)?;
+        self.lt = Some(LtView::new(lt));
+        Ok(())
     }
 
     /// A device over a driver without a GPU, for an H100's architecture: memory is real, kernels and
@@ -123,13 +131,19 @@ impl CudaDevice {
             action: format!("use the context of CUDA device {}", self.options.ordinal),
             source,
         })?;
-        Self::over(context, kernels, self.lt.clone(), self.options.clone(), registry)
+        Self::over(
+            context,
+            kernels,
+            self.lt.as_ref().map(LtView::share),
+            self.options.clone(),
+            registry,
+        )
     }
 
     fn over(
         context: Arc<Context>,
         kernels: Arc<KernelCache>,
-        lt: Option<SharedLt>,
+        lt: Option<LtView>,
         options: CudaOptions,
         registry: OpRegistry,
     ) -> Result<Self, CudaError> {
@@ -170,10 +184,8 @@ impl CudaDevice {
             }
             error => failed(error.to_string()),
         })?;
-        let lt = self.lt.clone();
-        if let Some(lt) = &lt {
-            lock(lt).reopen(&context).map_err(|e| failed(e.to_string()))?;
-        }
+        let lt = self.lt.as_ref().map(|lt| lt.reopened(&context)).transpose();
+        let lt = lt.map_err(|e| failed(e.to_string()))?;
         let (kernels, options) = (Arc::clone(self.kernels()), self.options.clone());
         let made = Self::over(context, kernels, lt, options, self.registry.clone());
         let mut made = made.map_err(|e| failed(e.to_string()))?;

@@ -65,16 +65,20 @@ impl Layout {
     }
 }
 
-/// The ranges where decodes alone fill the device, `tiles` being blocks of one range each. Sequences
-/// as long as the block table holds have no use for more than a page for each warp. So many `times` as
-/// many blocks are wanted as usual.
+/// The most ranges that help: sequences as long as the block table holds have no use for more than a
+/// page for each warp.
+fn useful(shape: &Shape, layout: &Layout) -> u64 {
+    let most = if shape.clusters { CLUSTER } else { MAX_SPLITS };
+    shape.pages.div_ceil(layout.warps).clamp(1, most)
+}
+
+/// The ranges where decodes alone fill the device, `tiles` being blocks of one range each. So many
+/// `times` as many blocks are wanted as usual.
 fn splits(shape: &Shape, layout: &Layout, tiles: u64, times: u64) -> u64 {
     if tiles >= times * SATURATING_BLOCKS {
         return 1;
     }
-    let most = if shape.clusters { CLUSTER } else { MAX_SPLITS };
-    let useful = shape.pages.div_ceil(layout.warps).clamp(1, most);
-    (times * ENOUGH_BLOCKS / tiles.max(1)).clamp(1, useful)
+    (times * ENOUGH_BLOCKS / tiles.max(1)).clamp(1, useful(shape, layout))
 }
 
 /// Whether what the blocks of a cluster give each other finds room beside a warp's result where its
@@ -118,7 +122,8 @@ pub(super) fn kernels(shape: &Shape, sizes: &[u64], taken: Taken, times: u64) ->
             let [rows, sequences] = [&shape.rows, &shape.sequences].map(|dim| dim.eval(sizes));
             // As many sequences as rows: decodes, that keep the device busy if they are many. Beside
             // longer ones they are fewer, and have at least the ranges that they would have alone.
-            let most = if rows < 2 * sequences { decodes } else { decodes.max(MIXED_SPLITS) };
+            let more = (times * MIXED_SPLITS).min(useful(shape, &layout)).max(MIXED_SPLITS);
+            let most = if rows < 2 * sequences { decodes } else { decodes.max(more) };
             let bytes = places.eval(sizes).saturating_mul(partial_bytes(shape)).max(1);
             let room = if shape.clusters { most } else { MIXED_SCRATCH / bytes };
             most.min(room).max(1)

@@ -101,20 +101,21 @@ impl Tiles {
 }
 
 /// The ranges that the keys of a sequence are cut into where full tiles alone leave the device
-/// idle.
-fn splits(shape: &Shape, tiles: u64) -> u64 {
-    let most = ENOUGH_BLOCKS / tiles.saturating_mul(shape.kv_heads).max(1);
+/// idle. So many `times` as many blocks are wanted as usual.
+fn splits(shape: &Shape, tiles: u64, times: u64) -> u64 {
+    let most = times * ENOUGH_BLOCKS / tiles.saturating_mul(shape.kv_heads).max(1);
     let useful = (shape.pages * 16).div_ceil(KEYS);
     let splits = most.min(useful).clamp(1, MAX_SPLITS);
     1 << splits.ilog2()
 }
 
-/// The launch for sequences of more than `few` tokens.
-pub(super) fn kernel(shape: &Shape, sizes: &[u64], few: u64) -> LaunchRecipe {
+/// The launch for sequences of more than `few` tokens, with so many `times` as many ranges as usual
+/// where their tiles are few enough.
+pub(super) fn kernel(shape: &Shape, sizes: &[u64], few: u64, times: u64) -> LaunchRecipe {
     let computing = most_computing(shape.value_dim);
     let tile = computing * 64;
     let rows = shape.rows.times(shape.group() as i64);
-    let splits = splits(shape, rows.eval(sizes).div_ceil(tile));
+    let splits = splits(shape, rows.eval(sizes).div_ceil(tile), times);
     let ranges = || {
         let tiles = GridAxis::Blocks(vec![Blocks { units: rows, per_block: tile }]);
         [tiles, GridAxis::of(shape.kv_heads, 1), GridAxis::of(splits, 1)]

@@ -33,21 +33,39 @@ const UNIFORM_ROWS: u64 = 64;
 /// When the operands do not fit the op, a head is wider than 256, or more than 16 heads share a
 /// key-value head.
 pub fn attention_kernels(call: &CudaOpCall<'_>) -> Result<OpKernels, LowerError> {
-    with_ranges(call, 1)
+    with_ranges(call, USUAL)
 }
 
 /// Other ways to launch the same: keys in more ranges, which only longer sequences than those that it is
-/// measured with could need more of.
+/// measured with could need more of. In a mixed step those of sequences with few tokens, of the others, or
+/// of both.
 ///
 /// # Errors
 /// As for [`attention_kernels`].
 pub fn other_attention_kernels(call: &CudaOpCall<'_>) -> Result<Vec<OpKernels>, LowerError> {
-    let (usual, more) = (with_ranges(call, 1)?, with_ranges(call, 2)?);
-    Ok(if more == usual { Vec::new() } else { vec![more] })
+    let mut made = vec![with_ranges(call, USUAL)?];
+    for times in [Times { few: 2, many: 1 }, Times { few: 1, many: 2 }, Times { few: 2, many: 2 }] {
+        let more = with_ranges(call, times)?;
+        if !made.contains(&more) {
+            made.push(more);
+        }
+    }
+    made.remove(0);
+    Ok(made)
 }
 
-/// The launches with so many times as many ranges of keys as usual, where all sequences bring few tokens.
-fn with_ranges(call: &CudaOpCall<'_>, times: u64) -> Result<OpKernels, LowerError> {
+/// How many times as many ranges of keys are wanted as usual.
+#[derive(Clone, Copy)]
+struct Times {
+    /// Of sequences with few tokens.
+    few: u64,
+    /// Of those that bring many.
+    many: u64,
+}
+
+const USUAL: Times = Times { few: 1, many: 1 };
+
+fn with_ranges(call: &CudaOpCall<'_>, times: Times) -> Result<OpKernels, LowerError> {
     let (shape, sizes) = (Shape::new(call)?, call.sizes);
     if !shape.on_tensor_cores() {
         return Ok(split::kernels(&shape, sizes));
@@ -55,17 +73,18 @@ fn with_ranges(call: &CudaOpCall<'_>, times: u64) -> Result<OpKernels, LowerErro
     let is_small = shape.rows.eval(sizes) < PREFILL_ROWS;
     let few_rows = |tokens: &u64| is_small || tokens.saturating_mul(shape.group()) <= UNIFORM_ROWS;
     if let Some(tokens) = call.query_length.filter(few_rows) {
-        return Ok(decode::kernels(&shape, sizes, Taken::Uniform(tokens), times));
+        return Ok(decode::kernels(&shape, sizes, Taken::Uniform(tokens), times.few));
     }
     if is_small {
-        return Ok(decode::kernels(&shape, sizes, Taken::All, times));
+        return Ok(decode::kernels(&shape, sizes, Taken::All, times.few));
     }
     let mut kernels = match call.query_length {
         Some(_) => OpKernels::new([]),
-        None => decode::kernels(&shape, sizes, Taken::Few(shape.few()), 1),
+        None => decode::kernels(&shape, sizes, Taken::Few(shape.few()), times.few),
     };
-    let by_warpgroups = hopper::fits(call.target, [shape.dim, shape.value_dim]);
-    let prefill = if by_warpgroups { hopper::kernel } else { prefill::kernel };
-    kernels.launches.push(prefill(&shape, sizes, shape.few()));
+    kernels.launches.push(match hopper::fits(call.target, [shape.dim, shape.value_dim]) {
+        true => hopper::kernel(&shape, sizes, shape.few(), times.many),
+        false => prefill::kernel(&shape, sizes, shape.few()),
+    });
     Ok(kernels)
 }
