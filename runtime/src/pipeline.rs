@@ -2,8 +2,10 @@
 
 use crate::mode::Level;
 use piecewise_ir::custom::OpDefs;
+use piecewise_ir::diagnostic::Diagnostics;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
+use piecewise_passes::check::check_plan;
 use piecewise_passes::pipeline::{DEFAULT_PIPELINE, OptionValue};
 use piecewise_passes::{
     Observer, PassContext, PassError, PassManager, Pipeline, PipelineError, Registry, RunReport,
@@ -19,6 +21,17 @@ pub enum PlanError {
     /// A pass failed.
     #[error(transparent)]
     Pass(#[from] PassError),
+    /// The pipeline ends with a plan that is not sound.
+    #[error(
+        "the plan can't be used after `{after}`, the last pass of the pipeline; mend that pass, or run \
+         `plan` after it:\n{diagnostics}"
+    )]
+    Unsound {
+        /// The pass that ran last.
+        after: &'static str,
+        /// What [`check_plan`] found.
+        diagnostics: Diagnostics,
+    },
 }
 
 /// At the level `eager` nothing runs before the split. The split ops are as configured: `None`
@@ -56,8 +69,8 @@ impl Planner<'_> {
     /// which comes back, as at the level `eager`. What makes which is told by `form` in the log.
     ///
     /// # Errors
-    /// When the text is wrong or names what the registry lacks, a pass fails, or the module is not
-    /// valid after one.
+    /// When the text is wrong or names what the registry lacks, a pass fails, the module is not
+    /// valid after one, or the plan in the end is not sound, whether or not `check` was the last pass.
     pub fn plan(
         &self,
         graph: Graph,
@@ -86,6 +99,11 @@ impl Planner<'_> {
         let mut module = Module::new(graph);
         let mut cx = PassContext { defs: self.defs.clone() };
         let report = manager.run(&mut module, &mut cx)?;
+        // The text need not name `check`, and what runs after it or in its place may be anybody's.
+        if module.layout().is_some() {
+            let after = report.passes.last().map_or("the input", |run| run.name);
+            check_plan(&module).map_err(|diagnostics| PlanError::Unsound { after, diagnostics })?;
+        }
         Ok((module, report))
     }
 }

@@ -19,6 +19,7 @@ mod bounds;
 mod dumps;
 mod own_ops;
 mod own_rows;
+mod own_plans;
 mod probes;
 
 const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tiny-qwen3");
