@@ -223,10 +223,10 @@ impl Assembly {
         Self::of(Model::Decoder(config))
     }
 
-    /// Configuration from files, flags or both. What was set before is dropped; what is set after
-    /// goes on top.
+    /// Configuration from files, flags or both: above that of earlier calls, and beneath what is set
+    /// by the methods here, before or after.
     pub fn configure(mut self, layers: ConfigLayers) -> Self {
-        self.layers = Ok(layers);
+        self.layers = self.layers.map(|set| set.beneath_what_was_set(layers));
         self
     }
 

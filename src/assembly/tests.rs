@@ -337,6 +337,19 @@ fn settings_know_where_they_came_from() {
     assert_eq!(configured.source("tune"), Source::Flag("--tune".to_owned()));
     assert!(matches!(configured.source("dtype"), Source::Derived(_)));
     assert_eq!(configured.source("padding"), Source::Default);
+    // Files lie beneath what is set, whatever the order of calls; of two files the later is on top.
+    let file = |name, text| ConfigLayers::new().file(name, text).unwrap();
+    let set = Assembly::folder(TINY).unwrap().max_num_tokens(8).flag("tune", "load", "--tune");
+    let set = set.configure(file("a.toml", "max_num_tokens = 16\nstrict = true\ntune = \"off\""));
+    let set = set.configure(file("b.toml", "strict = false\n[cache]\nenabled = false"));
+    let configured = set.settings().unwrap().configured().unwrap();
+    let (config, from) = (&configured.config, |key| configured.source(key).to_string());
+    assert_eq!((config.max_num_tokens, config.strict, config.cache.enabled), (8, false, false));
+    assert_eq!([from("max_num_tokens"), from("tune")], ["set by the program", "--tune"]);
+    assert_eq!([from("strict"), from("cache.enabled")], ["b.toml", "b.toml"]);
+    // A mistake made before is not forgotten.
+    let wrong = tiny().set("tuna", 1).configure(ConfigLayers::new()).plan().unwrap_err();
+    assert!(wrong.to_string().contains("`tuna`"), "{wrong}");
     let wrong = |assembly: Assembly| assembly.plan().unwrap_err().to_string();
     assert!(wrong(tiny().set("max_tokens", 1)).contains("did you mean `max_num_tokens`?"));
     let error = wrong(tiny().set("strict", 3));

@@ -126,6 +126,17 @@ impl ConfigLayers {
         self.file(&name, &text)
     }
 
+    /// Puts layers beneath what the program and flags set here, and above the rest.
+    pub fn beneath_what_was_set(mut self, layers: Self) -> Self {
+        for (key, value) in flatten(layers.merged) {
+            let Some((&key, from)) = layers.sources.get_key_value(&*key) else { continue };
+            if !matches!(self.sources.get(key), Some(Source::Program | Source::Flag(_))) {
+                self.insert(key, value, from.clone());
+            }
+        }
+        self
+    }
+
     /// What a file, a flag or the program set a key to, and which of them; tables' keys have none.
     pub fn asked(&self, key: &str) -> Option<(&Value, &Source)> {
         let source = self.sources.get(key).filter(|source| !matches!(source, Source::Derived(_)));
@@ -195,9 +206,14 @@ impl ConfigLayers {
             let (key, reason) = (key.to_owned(), format!("{}{now}", error.message()));
             return Err(ConfigError::Value { from, key, value: shown, reason });
         }
-        match known.split_once('.') {
+        self.insert(known, value, from);
+        Ok(())
+    }
+
+    fn insert(&mut self, key: &'static str, value: Value, from: Source) {
+        match key.split_once('.') {
             None => {
-                self.merged.insert(known.to_owned(), value);
+                self.merged.insert(key.to_owned(), value);
             }
             Some((table, leaf)) => {
                 let table = self.merged.entry(table).or_insert_with(|| Table::new().into());
@@ -206,8 +222,7 @@ impl ConfigLayers {
                 }
             }
         }
-        self.sources.insert(known, from);
-        Ok(())
+        self.sources.insert(key, from);
     }
 }
 
