@@ -58,9 +58,9 @@ use piecewise_ir::text::{parse_module, render};
 use piecewise_ir::verify::verify_graph;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_passes::check::check_plan;
-use piecewise_passes::manager::PassConstructor;
+use piecewise_passes::manager::OptionReader;
 use piecewise_passes::pipeline::DEFAULT_PIPELINE;
-use piecewise_passes::{Observer, Registry};
+use piecewise_passes::{Observer, Pass, PipelineError, Registry};
 use piecewise_runtime::config::{ConfigError, ConfigLayers};
 use piecewise_runtime::engine::Engine;
 use piecewise_runtime::measure::StepTimer;
@@ -363,12 +363,16 @@ impl Assembly {
         self
     }
 
-    /// Adds a pass that [`Self::pipeline`] may name, with the names of the options that it takes.
+    /// Adds a pass that [`Self::pipeline`] may name, with the names of the options that it takes; what
+    /// else it needs, `make` may bring.
     pub fn pass(
         mut self,
-        name: &'static str,
-        options: &'static [&'static str],
-        make: PassConstructor,
+        name: impl Into<String>,
+        options: &[&str],
+        make: impl Fn(&mut OptionReader<'_>) -> Result<Box<dyn Pass>, PipelineError>
+        + Send
+        + Sync
+        + 'static,
     ) -> Self {
         self.passes.add(name, options, make);
         self

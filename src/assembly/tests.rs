@@ -365,12 +365,10 @@ fn settings_know_where_they_came_from() {
     assert!(error.contains("cuda:sm_90") || error.contains("NVRTC"), "{error}");
 }
 
-/// Multiplications that it saw.
-static SEEN: AtomicUsize = AtomicUsize::new(0);
-
-/// Counts, and with the option `breaks` leaves the graph wrong.
+/// Counts the nodes that it sees, and with the option `breaks` leaves the graph wrong.
 #[derive(Debug)]
 struct Own {
+    seen: Arc<AtomicUsize>,
     breaks: bool,
 }
 
@@ -382,7 +380,7 @@ impl Pass for Own {
     fn run(&self, module: &mut Module, _: &mut PassContext) -> Result<PassReport, PassError> {
         let graph = module.graph_mut();
         let nodes: Vec<_> = graph.nodes().collect();
-        SEEN.fetch_add(nodes.len(), Ordering::Relaxed);
+        self.seen.fetch_add(nodes.len(), Ordering::Relaxed);
         if self.breaks {
             graph.set_symbol_bounds(graph.symbols().keys().next().unwrap(), 9, 1);
         }
@@ -390,19 +388,24 @@ impl Pass for Own {
     }
 }
 
-fn with_own(text: &str) -> Assembly {
-    let assembly = graph().pass("own.count", &["breaks"], |options| {
-        Ok(Box::new(Own { breaks: options.flag("breaks")? }))
+/// Passes of one's own share what they were made with, and neither names nor options need be literals.
+fn with_seen(text: &str, seen: &Arc<AtomicUsize>) -> Assembly {
+    let (seen, option) = (Arc::clone(seen), String::from("breaks"));
+    let assembly = graph().pass(String::from("own.count"), &[&option], move |options| {
+        Ok(Box::new(Own { seen: Arc::clone(&seen), breaks: options.flag("breaks")? }))
     });
     assembly.pipeline(text)
 }
 
+fn with_own(text: &str) -> Assembly {
+    with_seen(text, &Arc::default())
+}
+
 #[test]
 fn a_pass_of_ones_own_runs_where_the_text_names_it() {
-    let before = SEEN.load(Ordering::Relaxed);
-    let text = format!("own.count,{DEFAULT_PIPELINE}");
-    let planned = with_own(&text).plan().unwrap();
-    assert!(SEEN.load(Ordering::Relaxed) > before);
+    let (seen, text) = (Arc::default(), format!("own.count,{DEFAULT_PIPELINE}"));
+    let planned = with_seen(&text, &seen).plan().unwrap();
+    assert!(seen.load(Ordering::Relaxed) > 0);
     assert_eq!(planned.passes().passes[0].name, "own.count");
     let fused = planned.module().graph().nodes().count();
     let mut session = planned.session().unwrap();
