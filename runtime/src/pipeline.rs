@@ -1,6 +1,6 @@
 //! From a graph to a planned module: the pipeline of each level.
 
-use crate::mode::Level;
+use crate::mode::CompileLevel;
 use piecewise_ir::custom::OpDefs;
 use piecewise_ir::diagnostic::Diagnostics;
 use piecewise_ir::graph::Graph;
@@ -36,13 +36,13 @@ pub enum PlanError {
 
 /// At the level `eager` nothing runs before the split. The split ops are as configured: `None`
 /// leaves them to the text and to the definitions of the ops, an empty list never cuts.
-fn of_level(mut pipeline: Pipeline, level: Level, split_ops: Option<&[String]>) -> Pipeline {
+fn of_level(mut pipeline: Pipeline, level: CompileLevel, split_ops: Option<&[String]>) -> Pipeline {
     let split = pipeline.passes.iter().position(|pass| pass.name == "split");
     if let (Some(split), Some(ops)) = (split, split_ops) {
         let options = &mut pipeline.passes[split].options;
         options.insert("at".to_owned(), OptionValue::List(ops.to_vec()));
     }
-    if level == Level::Eager {
+    if level == CompileLevel::Eager {
         pipeline.passes.drain(..split.unwrap_or(0));
     }
     pipeline
@@ -52,7 +52,7 @@ fn of_level(mut pipeline: Pipeline, level: Level, split_ops: Option<&[String]>) 
 #[derive(Debug)]
 pub struct Planner<'a> {
     /// The level, which says whether ops are fused.
-    pub level: Level,
+    pub level: CompileLevel,
     /// The passes, as text; at the level `eager` only those from `split` on run.
     pub pipeline: &'a str,
     /// What the text may name.
@@ -76,9 +76,9 @@ impl Planner<'_> {
         graph: Graph,
         observers: Vec<Box<dyn Observer>>,
     ) -> Result<(Module, RunReport), PlanError> {
-        if self.level == Level::Trace {
-            self.run(graph.clone(), Level::Piecewise, observers)?;
-            return self.run(graph, Level::Eager, Vec::new());
+        if self.level == CompileLevel::Trace {
+            self.run(graph.clone(), CompileLevel::Piecewise, observers)?;
+            return self.run(graph, CompileLevel::Eager, Vec::new());
         }
         self.run(graph, self.level, observers)
     }
@@ -86,7 +86,7 @@ impl Planner<'_> {
     fn run(
         &self,
         graph: Graph,
-        level: Level,
+        level: CompileLevel,
         observers: Vec<Box<dyn Observer>>,
     ) -> Result<(Module, RunReport), PlanError> {
         let pipeline = of_level(Pipeline::parse(self.pipeline)?, level, self.split_ops);
@@ -94,7 +94,7 @@ impl Planner<'_> {
         for observer in observers {
             manager = manager.observe(observer);
         }
-        let form = if level == Level::Eager { "launched" } else { "compiled" };
+        let form = if level == CompileLevel::Eager { "launched" } else { "compiled" };
         let _form = tracing::info_span!("plan", form).entered();
         let mut module = Module::new(graph);
         let mut cx = PassContext { defs: self.defs.clone() };
@@ -115,7 +115,7 @@ impl Planner<'_> {
 /// As there.
 pub fn plan(
     graph: Graph,
-    level: Level,
+    level: CompileLevel,
     split_ops: Option<&[String]>,
     observers: Vec<Box<dyn Observer>>,
 ) -> Result<(Module, RunReport), PlanError> {

@@ -64,7 +64,7 @@ use piecewise_passes::{Observer, Pass, PipelineError, Registry};
 use piecewise_runtime::config::{ConfigError, ConfigLayers};
 use piecewise_runtime::engine::Engine;
 use piecewise_runtime::measure::StepTimer;
-use piecewise_runtime::mode::{GraphMode, Level};
+use piecewise_runtime::mode::{CompileLevel, GraphMode};
 use piecewise_runtime::model::Checks;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -276,7 +276,7 @@ impl Assembly {
     }
 
     /// How far the graph is compiled.
-    pub fn level(self, level: Level) -> Self {
+    pub fn level(self, level: CompileLevel) -> Self {
         self.set("level", level)
     }
 

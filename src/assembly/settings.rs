@@ -12,7 +12,7 @@ use piecewise_runtime::config::{
     ConfigError, ConfigLayers, ConfigWarning, Configured, RuntimeConfig, Source,
 };
 use piecewise_runtime::dispatch::Dispatcher;
-use piecewise_runtime::mode::Level;
+use piecewise_runtime::mode::CompileLevel;
 use piecewise_runtime::symbols::{SymbolClass, SymbolTable};
 use toml::Value;
 
@@ -105,7 +105,7 @@ impl Settings {
             // Nothing decodes, so no step is captured as a batch of decodes.
             let from = "a graph without sequences";
             layers = state(layers, "capture_query_lengths", Value::Array(Vec::new()), from)?;
-            if layers.clone().finish()?.config.level == Level::Piecewise {
+            if layers.clone().finish()?.config.level == CompileLevel::Piecewise {
                 layers = layers.derived("graph_mode", "piecewise", from)?;
             }
         }

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 mod bounds;
 mod dumps;
 mod own_ops;
-mod own_rows;
 mod own_plans;
+mod own_rows;
 mod probes;
 
 const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tiny-qwen3");
@@ -414,7 +414,7 @@ fn a_pass_of_ones_own_runs_where_the_text_names_it() {
         [4.0; 2]
     );
     // Unfused, nothing before the split runs.
-    let eager = with_own(&text).level(Level::Eager).plan().unwrap();
+    let eager = with_own(&text).level(CompileLevel::Eager).plan().unwrap();
     assert!(eager.passes().of("own.count").is_none());
     let is_region = |g: &Graph| g.nodes().any(|n| matches!(g.node(n).op, Op::Region(_)));
     assert!(fused > 0 && !is_region(eager.module().graph()));
@@ -426,12 +426,12 @@ fn a_pass_of_ones_own_runs_where_the_text_names_it() {
 fn trace_runs_the_passes_that_eager_leaves_out() {
     let of =
         |level, text: &str| with_own(&format!("{text},{DEFAULT_PIPELINE}")).level(level).plan();
-    let eager = of(Level::Eager, "own.count{breaks}").unwrap();
-    let error = of(Level::Trace, "own.count{breaks}").unwrap_err().to_string();
+    let eager = of(CompileLevel::Eager, "own.count{breaks}").unwrap();
+    let error = of(CompileLevel::Trace, "own.count{breaks}").unwrap_err().to_string();
     assert!(error.contains("own.count"), "{error}");
-    let trace = of(Level::Trace, "own.count").unwrap();
+    let trace = of(CompileLevel::Trace, "own.count").unwrap();
     assert_eq!(trace.module(), eager.module());
-    assert_ne!(of(Level::Compile, "own.count").unwrap().module(), eager.module());
+    assert_ne!(of(CompileLevel::Compile, "own.count").unwrap().module(), eager.module());
 }
 
 #[test]
@@ -451,9 +451,10 @@ fn a_pipeline_that_can_not_be_used_is_named() {
 fn what_watches_hears_of_progress_and_warnings() {
     let heard: Arc<Mutex<Vec<String>>> = Arc::default();
     let to = Arc::clone(&heard);
-    let assembly = tiny().graph_mode(GraphMode::None).level(Level::Compile).watch(move |notice| {
-        to.lock().unwrap().push(format!("{notice:?}"));
-    });
+    let assembly =
+        tiny().graph_mode(GraphMode::None).level(CompileLevel::Compile).watch(move |notice| {
+            to.lock().unwrap().push(format!("{notice:?}"));
+        });
     assembly.graph_mode(GraphMode::Full).engine().unwrap();
     let heard = heard.lock().unwrap().join("\n");
     for part in ["Warning(\"graph_mode = full has no effect", "Compiling", "Loading"] {

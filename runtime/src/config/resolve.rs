@@ -5,7 +5,7 @@ use super::values::{MOST, RuntimeConfig, Sizes};
 use crate::batch::{RoleMap, full_steps, probes};
 use crate::dispatch::{Dispatcher, SizeRules};
 use crate::engine::EngineOptions;
-use crate::mode::{GraphMode, Level, StepMode};
+use crate::mode::{CompileLevel, GraphMode, StepMode};
 use crate::model::{BuildOptions, CaptureWhen, CompiledModel};
 use crate::sizes::SizeList;
 use piecewise_backend::device::Device;
@@ -32,7 +32,7 @@ pub enum Purpose {
 impl RuntimeConfig {
     /// The graph mode in force: levels below `piecewise` capture nothing.
     fn effective_graph_mode(&self) -> GraphMode {
-        if self.level == Level::Piecewise { self.graph_mode } else { GraphMode::None }
+        if self.level == CompileLevel::Piecewise { self.graph_mode } else { GraphMode::None }
     }
 
     /// The columns of a block table.
@@ -143,7 +143,10 @@ impl RuntimeConfig {
     pub fn warnings(&self, dispatcher: &Dispatcher) -> Vec<ConfigWarning> {
         let mut warnings = Vec::new();
         let default_mode = self.graph_mode == GraphMode::default();
-        if self.level != Level::Piecewise && !default_mode && self.graph_mode != GraphMode::None {
+        if self.level != CompileLevel::Piecewise
+            && !default_mode
+            && self.graph_mode != GraphMode::None
+        {
             warnings.push(ConfigWarning::ModeWithoutLevel {
                 mode: self.graph_mode.name(),
                 level: format!("{:?}", self.level).to_lowercase(),
@@ -272,7 +275,7 @@ impl RuntimeConfig {
 
     /// Whether what ops say of their capture is probed.
     pub fn probes(&self) -> bool {
-        self.probe_capture && self.level == Level::Piecewise
+        self.probe_capture && self.level == CompileLevel::Piecewise
     }
 
     /// How often a line about steps is logged.

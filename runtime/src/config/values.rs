@@ -1,6 +1,6 @@
 //! The keys and their defaults.
 
-use crate::mode::{GraphMode, Level};
+use crate::mode::{CompileLevel, GraphMode};
 use crate::model::{CaptureWhen, Checks, OnCaptureFailure};
 use piecewise_backend::tuning::TuneMode;
 use piecewise_cache::without_secrets;
@@ -18,7 +18,7 @@ pub(super) const MOST: u64 = i32::MAX as u64;
 #[serde(default, deny_unknown_fields)]
 pub struct RuntimeConfig {
     /// How far a model is compiled.
-    pub level: Level,
+    pub level: CompileLevel,
     /// Which graphs are captured; `none` below the level `piecewise`.
     pub graph_mode: GraphMode,
     /// Names of the custom ops to split at; unset splits at every op whose definition says so,
@@ -260,7 +260,7 @@ impl TryFrom<String> for RemoteUrl {
 impl Default for RuntimeConfig {
     fn default() -> Self {
         Self {
-            level: Level::default(),
+            level: CompileLevel::default(),
             graph_mode: GraphMode::default(),
             splitting_ops: None,
             capture_num_tokens: None,
