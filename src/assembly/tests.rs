@@ -7,8 +7,6 @@ use piecewise_backend::store::MemoryStore;
 use piecewise_ir::module::SlotKind;
 use piecewise_ir::op::Op;
 use piecewise_kernels::attention::PAGE_ROWS;
-use piecewise_passes::manager::PassReport;
-use piecewise_passes::{Pass, PassContext, PassError};
 use piecewise_runtime::config::Source;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
