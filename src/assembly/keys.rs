@@ -6,6 +6,7 @@ use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::mode::{CompileLevel, GraphMode};
 use piecewise_runtime::model::Checks;
+use std::collections::BTreeMap;
 
 impl Assembly {
     /// How far the graph is compiled.
@@ -22,6 +23,23 @@ impl Assembly {
     /// its rows, and launched above the largest. Without it, a pattern up to the bound.
     pub fn capture_sizes(self, sizes: impl IntoIterator<Item = u64>) -> Self {
         self.set("capture_num_tokens", Vec::from_iter(sizes))
+    }
+
+    /// The sizes, ascending, for rows of the graph's own kinds, by their role; a kind that is not named
+    /// has the default pattern up to its bound. A step that brings more than the largest is launched.
+    ///
+    /// ```
+    /// # use piecewise::prelude::*;
+    /// # fn sizes(assembly: Assembly) -> Assembly {
+    /// assembly.capture_own_rows([("rows.windows", [2, 8, 16])])
+    /// # }
+    /// ```
+    pub fn capture_own_rows<R: Into<String>, S: IntoIterator<Item = u64>>(
+        self,
+        sizes: impl IntoIterator<Item = (R, S)>,
+    ) -> Self {
+        let sizes = sizes.into_iter().map(|(role, sizes)| (role.into(), Vec::from_iter(sizes)));
+        self.set("capture_own_rows", BTreeMap::from_iter(sizes))
     }
 
     /// The custom ops that the graph is cut at, by name; without it, those whose definitions say

@@ -265,17 +265,22 @@ fn shown(key: &str, value: &Value) -> String {
     }
 }
 
-/// Leaves by dotted key; a key that should be a table but is not stays as it is.
+/// Leaves by dotted key: keys that there are, one whose value is a table among them, and what is no
+/// table.
 fn flatten(table: Table) -> Vec<(String, Value)> {
-    let mut leaves = Vec::new();
-    for (key, value) in table {
-        match value {
-            Value::Table(inner) => {
-                leaves.extend(flatten(inner).into_iter().map(|(k, v)| (format!("{key}.{k}"), v)));
+    fn under(prefix: &str, table: Table, leaves: &mut Vec<(String, Value)>) {
+        for (name, value) in table {
+            let key = format!("{prefix}{name}");
+            match value {
+                Value::Table(inner) if !RuntimeConfig::KEYS.contains(&&*key) => {
+                    under(&format!("{key}."), inner, leaves);
+                }
+                value => leaves.push((key, value)),
             }
-            value => leaves.push((key, value)),
         }
     }
+    let mut leaves = Vec::new();
+    under("", table, &mut leaves);
     leaves
 }
 

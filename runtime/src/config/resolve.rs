@@ -3,7 +3,7 @@
 use super::error::{ConfigError, ConfigWarning};
 use super::values::{MOST, RuntimeConfig, Sizes};
 use crate::batch::{RoleMap, full_steps, probes};
-use crate::dispatch::{Dispatcher, SizeRules};
+use crate::dispatch::{Dispatcher, OwnSizes, SizeRules};
 use crate::engine::EngineOptions;
 use crate::mode::{CompileLevel, GraphMode, StepMode};
 use crate::model::{BuildOptions, CaptureWhen, CompiledModel};
@@ -50,14 +50,14 @@ impl RuntimeConfig {
         self.check_dtype()?;
         let tokens = size_list(
             "capture_num_tokens",
-            &self.capture_num_tokens,
+            self.capture_num_tokens.as_ref(),
             ("max_num_tokens", self.max_num_tokens),
             self.max_num_tokens,
         )?;
         let batch_bound = self.max_num_seqs().min(self.max_num_rows());
         let batches = size_list(
             "decode_batch_sizes",
-            &self.decode_batch_sizes,
+            self.decode_batch_sizes.as_ref(),
             ("max_num_seqs", self.max_num_seqs()),
             batch_bound,
         )?;
@@ -66,6 +66,10 @@ impl RuntimeConfig {
             let bound = ("max_num_tokens", self.max_num_tokens);
             SizeList::new("capture_query_lengths", lengths.clone(), bound.0, bound.1)?;
         }
+        let own = self.capture_own_rows.iter().map(|(role, sizes)| {
+            let sizes = size_list("capture_own_rows", Some(sizes), ("any step", MOST), MOST)?;
+            Ok(OwnSizes { role: role.clone(), sizes })
+        });
         Ok(Dispatcher {
             mode: self.effective_graph_mode(),
             tokens,
@@ -75,7 +79,7 @@ impl RuntimeConfig {
             max_rows: self.max_num_rows(),
             max_sequences: self.max_num_seqs(),
             padding: self.padding,
-            own: Vec::new(),
+            own: own.collect::<Result<_, ConfigError>>()?,
             rules: self.size_rules()?,
         })
     }
@@ -301,7 +305,7 @@ impl RuntimeConfig {
 
 fn size_list(
     key: &'static str,
-    sizes: &Option<Sizes>,
+    sizes: Option<&Sizes>,
     (bound_name, bound): (&'static str, u64),
     default: u64,
 ) -> Result<SizeList, ConfigError> {
