@@ -86,7 +86,7 @@ pub use piecewise_runtime::config::ConfigLayers;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tiny-qwen3");
 /// let assembly = Assembly::folder(folder)?.max_num_tokens(32).max_num_seqs(2).max_seq_len(64);
-/// let mut engine = assembly.set("cache.enabled", false).engine()?;
+/// let mut engine = assembly.no_cache().engine()?;
 ///
 /// let talk = engine.add(Request { keep: true, ..Request::new([326, 680], 3) })?;
 /// let other = engine.add(Request::new([326], 16))?;
@@ -116,5 +116,5 @@ pub use piecewise_runtime::engine::{
 };
 pub use piecewise_runtime::measure::{PlannedChunk, PlannedStep, StepTimer, StepTokens};
 pub use piecewise_runtime::mode::{CompileLevel, GraphMode, StepMode};
-pub use piecewise_runtime::model::{Checks, SuspendedWeights};
+pub use piecewise_runtime::model::{CaptureWhen, Checks, SuspendedWeights};
 pub use piecewise_runtime::roles;

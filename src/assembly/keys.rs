@@ -5,8 +5,9 @@ use crate::device::DeviceSpec;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::mode::{CompileLevel, GraphMode};
-use piecewise_runtime::model::Checks;
+use piecewise_runtime::model::{CaptureWhen, Checks};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 impl Assembly {
     /// How far the graph is compiled.
@@ -71,6 +72,32 @@ impl Assembly {
     /// Bytes that the model may take; what weights and buffers leave is for the KV cache.
     pub fn memory_budget(self, bytes: u64) -> Self {
         self.set("memory_budget", bytes)
+    }
+
+    /// The share of what is free on the device that the model may take, above 0 and at most 1; beside
+    /// [`Self::memory_budget`] the smaller of the two counts.
+    pub fn memory_fraction(self, share: f64) -> Self {
+        self.set("memory_fraction", share)
+    }
+
+    /// When graphs are captured; without it, all of them while the model is built.
+    pub fn capture(self, when: CaptureWhen) -> Self {
+        self.set("capture", when)
+    }
+
+    /// Makes a step that does not replay, or a mode that can't be, an error.
+    pub fn strict(self) -> Self {
+        self.set("strict", true)
+    }
+
+    /// The folder of the compile cache.
+    pub fn cache_dir(self, folder: impl AsRef<Path>) -> Self {
+        self.set("cache.dir", folder.as_ref())
+    }
+
+    /// Keeps nothing that is compiled between starts.
+    pub fn no_cache(self) -> Self {
+        self.set("cache.enabled", false)
     }
 
     /// The dtype of activations and of the KV cache; without it, the checkpoint's own.

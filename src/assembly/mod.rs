@@ -15,7 +15,7 @@
 //!     .max_num_tokens(32)
 //!     .max_num_seqs(2)
 //!     .max_seq_len(64)
-//!     .set("cache.enabled", false)
+//!     .no_cache()
 //!     .plan()?;
 //! let stitch = planned.stitch()?;
 //! assert_eq!((stitch.piece_count(), stitch.unique_pieces().len()), (8, 4));

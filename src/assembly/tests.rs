@@ -345,6 +345,11 @@ fn settings_know_where_they_came_from() {
     assert_eq!((config.max_num_tokens, config.strict, config.cache.enabled), (8, false, false));
     assert_eq!([from("max_num_tokens"), from("tune")], ["set by the program", "--tune"]);
     assert_eq!([from("strict"), from("cache.enabled")], ["b.toml", "b.toml"]);
+    let typed = tiny().memory_fraction(0.5).capture(CaptureWhen::Lazy).strict().cache_dir("kept");
+    let typed = typed.no_cache().settings().unwrap().config;
+    assert_eq!((typed.memory_fraction, typed.capture), (Some(0.5), CaptureWhen::Lazy));
+    assert_eq!((typed.strict, typed.cache.enabled), (true, false));
+    assert_eq!(typed.cache.dir.as_deref(), Some(Path::new("kept")));
     // A mistake made before is not forgotten.
     let wrong = tiny().set("tuna", 1).configure(ConfigLayers::new()).plan().unwrap_err();
     assert!(wrong.to_string().contains("`tuna`"), "{wrong}");
