@@ -1,18 +1,54 @@
 //! What a program that builds and runs models names: `use piecewise::prelude::*`.
 //!
 //! Names that say nothing without their module stay there: kernels of an op in
-//! [`kernels::op::cuda`](crate::kernels::op::cuda), passes in [`passes`](crate::passes), what is
-//! measured in [`runtime::measure`](crate::runtime::measure).
+//! [`kernels::op::cuda`](crate::kernels::op::cuda), the passes of the framework in
+//! [`passes`](crate::passes), what is measured in [`runtime::measure`](crate::runtime::measure).
 //!
 //! ```
 //! use piecewise::prelude::*;
 //!
 //! fn watched(assembly: Assembly, observer: Box<dyn Observer>) -> Assembly {
-//!     assembly.tune(TuneMode::Load).level(Level::Trace).observe(observer)
+//!     assembly.tune(TuneMode::Load).level(CompileLevel::Trace).observe(observer)
 //! }
 //!
 //! fn given(engine: &mut dyn Engine, rows: &[f32]) -> Result<RowsId, EngineError> {
 //!     engine.add_rows(RowSource::Values(rows))
+//! }
+//!
+//! fn timed(timer: &mut dyn StepTimer, steps: &[PlannedStep]) -> bool {
+//!     timer.run(steps, false).is_ok()
+//! }
+//! ```
+//!
+//! It stands beside the names of `tracing`:
+//!
+//! ```
+//! use piecewise::prelude::*;
+//! use std::sync::Arc;
+//! use tracing::*;
+//!
+//! #[derive(Debug)]
+//! struct Says(Level);
+//!
+//! impl Pass for Says {
+//!     fn name(&self) -> &'static str {
+//!         "own.says"
+//!     }
+//!
+//!     fn run(&self, module: &mut Module, _: &mut PassContext) -> Result<PassReport, PassError> {
+//!         let _span = info_span!("own.says", level = %self.0).entered();
+//!         info!(values = module.graph().value_count());
+//!         Ok(PassReport::default())
+//!     }
+//! }
+//!
+//! fn says(options: &mut OptionReader<'_>) -> Result<Box<dyn Pass>, PipelineError> {
+//!     let is_loud = options.flag("loud")?;
+//!     Ok(Box::new(Says(if is_loud { Level::INFO } else { Level::DEBUG })))
+//! }
+//!
+//! fn with_own(graph: Graph, store: Arc<dyn Store>) -> Assembly {
+//!     Assembly::graph(graph).pass("own.says", &["loud"], says).store(store)
 //! }
 //! ```
 
@@ -24,6 +60,7 @@ pub use crate::models::{
     TextTokenizer, decoder,
 };
 pub use crate::session::{Element, InMemoryWeights, Outputs, Session, SessionError};
+pub use piecewise_backend::compiler::Store;
 pub use piecewise_backend::tuning::TuneMode;
 pub use piecewise_backend::weights::{NormalWeights, WeightSource};
 pub use piecewise_ir::builder::{BuildErrors, Builder, Operand, Scope, Tensor};
@@ -39,8 +76,9 @@ pub use piecewise_ir::types::{IntoShape, TensorType};
 pub use piecewise_kernels::inputs::{BatchView, Extent, InputWriter, SequenceView, StepInput};
 pub use piecewise_kernels::op::{CpuOp, CpuOpArgs, CpuOpCall, OpError, OpRegistry};
 pub use piecewise_kernels::step::{CaptureSupport, LaunchContext};
-pub use piecewise_passes::Observer;
-pub use piecewise_runtime::batch::Sampling;
+pub use piecewise_passes::manager::OptionReader;
+pub use piecewise_passes::{Observer, Pass, PassContext, PassError, PassReport, PipelineError};
+pub use piecewise_runtime::batch::{ChunkRows, Sampling};
 pub use piecewise_runtime::config::ConfigLayers;
 /// ```
 /// use piecewise::prelude::*;
@@ -48,7 +86,7 @@ pub use piecewise_runtime::config::ConfigLayers;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tiny-qwen3");
 /// let assembly = Assembly::folder(folder)?.max_num_tokens(32).max_num_seqs(2).max_seq_len(64);
-/// let mut engine = assembly.set("cache.enabled", false).engine()?;
+/// let mut engine = assembly.no_cache().engine()?;
 ///
 /// let talk = engine.add(Request { keep: true, ..Request::new([326, 680], 3) })?;
 /// let other = engine.add(Request::new([326], 16))?;
@@ -76,7 +114,7 @@ pub use piecewise_runtime::engine::{
     EngineError, FinishReason, Request, RequestEvent, RequestId, RowSource, RowsId,
     TokenConstraint, TokenLogprobs, Usage,
 };
-pub use piecewise_runtime::measure::StepTimer;
-pub use piecewise_runtime::mode::{GraphMode, Level, StepMode};
-pub use piecewise_runtime::model::{Checks, SuspendedWeights};
+pub use piecewise_runtime::measure::{PlannedChunk, PlannedStep, StepTimer, StepTokens};
+pub use piecewise_runtime::mode::{CompileLevel, GraphMode, StepMode};
+pub use piecewise_runtime::model::{CaptureWhen, Checks, SuspendedWeights};
 pub use piecewise_runtime::roles;

@@ -13,7 +13,7 @@ use piecewise_ir::text::{parse_module, print_graph};
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::artifact_store::{CompileCounts, compile_jobs, compile_pieces};
 use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
-use piecewise_runtime::mode::{GraphMode, Level};
+use piecewise_runtime::mode::{CompileLevel, GraphMode};
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::sizes::SizeList;
 use piecewise_runtime::symbols::SymbolTable;
@@ -56,7 +56,7 @@ fn dispatcher() -> Dispatcher {
 type Entries = BTreeMap<(&'static str, Digest), MemoryEntry>;
 
 fn compiled(graph: Graph) -> (Entries, CompileCounts) {
-    let (module, _) = plan(graph, Level::Piecewise, None, Vec::new()).unwrap();
+    let (module, _) = plan(graph, CompileLevel::Piecewise, None, Vec::new()).unwrap();
     let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
     let compiler = CpuCompiler::new(Arc::new(OpRegistry::builtin()), 2);
     let store = MemoryStore::new();
@@ -91,7 +91,7 @@ fn entries_do_not_depend_on_names_of_layers_and_weights_or_on_the_kv_pool() {
 /// The keys of everything that a decoder compiles for an architecture; no kernel is compiled.
 fn cuda_keys(config: &DecoderConfig, arch: u32, kv_rows: u64) -> Vec<Digest> {
     let graph = graph_of(config, kv_rows);
-    let (module, _) = plan(graph, Level::Piecewise, None, Vec::new()).unwrap();
+    let (module, _) = plan(graph, CompileLevel::Piecewise, None, Vec::new()).unwrap();
     let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
     let registry = Arc::new(OpRegistry::builtin());
     let compiler = CudaCompiler::new(registry, Arch { number: arch }, LazyNvrtc::missing());

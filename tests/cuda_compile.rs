@@ -15,7 +15,7 @@ use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::op::cuda::{LaunchRecipe, Param};
 use piecewise_passes::check::{LaunchAccess, MemberLaunches, check_launches};
-use piecewise_runtime::mode::Level;
+use piecewise_runtime::mode::CompileLevel;
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::symbols::{SymbolClass, SymbolTable};
 use std::collections::BTreeSet;
@@ -34,13 +34,18 @@ const MODELS: [&str; 6] = [
     "tests/fixtures/qwen3",
 ];
 
-fn module(model: &str, dtype: DType, level: Level) -> Module {
+fn module(model: &str, dtype: DType, level: CompileLevel) -> Module {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(model);
     let sampling_controls = model.ends_with("mistral");
     planned(&DecoderConfig::load(&folder).unwrap(), sampling_controls, dtype, level)
 }
 
-fn planned(config: &DecoderConfig, sampling_controls: bool, dtype: DType, level: Level) -> Module {
+fn planned(
+    config: &DecoderConfig,
+    sampling_controls: bool,
+    dtype: DType,
+    level: CompileLevel,
+) -> Module {
     let bounds = DecoderBounds {
         activations: dtype,
         max_tokens: 64,
@@ -89,10 +94,10 @@ fn every_kernel_of_the_shipped_models_compiles_for_every_architecture() {
     let mut modules = Vec::new();
     for model in MODELS {
         for dtype in [DType::F32, DType::BF16] {
-            modules.push(module(model, dtype, Level::Piecewise));
+            modules.push(module(model, dtype, CompileLevel::Piecewise));
         }
     }
-    modules.push(module(MODELS[0], DType::BF16, Level::Eager));
+    modules.push(module(MODELS[0], DType::BF16, CompileLevel::Eager));
     let optimizing = Nvrtc::open(&library_dirs(&[]), None).unwrap();
     let optimized = MemoryStore::new();
     std::thread::scope(|scope| {
@@ -121,7 +126,7 @@ fn every_kernel_of_the_shipped_models_compiles_for_every_architecture() {
 #[test]
 fn every_kernel_compiles_so_that_its_blocks_note_their_times() {
     let Some(nvrtc) = nvrtc() else { return };
-    let module = module(MODELS[0], DType::BF16, Level::Piecewise);
+    let module = module(MODELS[0], DType::BF16, CompileLevel::Piecewise);
     let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
     for (number, sizes) in [(80, &[1][..]), (90, &[1, 8])] {
         let registry = || Arc::new(OpRegistry::builtin());
@@ -161,7 +166,8 @@ fn every_kernel_compiles_so_that_its_blocks_note_their_times() {
 #[test]
 fn the_op_of_a_package_outside_compiles_for_older_and_newer_architectures() {
     let Some(nvrtc) = nvrtc() else { return };
-    let (module, _) = plan(outside::graph().unwrap(), Level::Piecewise, None, Vec::new()).unwrap();
+    let (module, _) =
+        plan(outside::graph().unwrap(), CompileLevel::Piecewise, None, Vec::new()).unwrap();
     let registry = Arc::new(gated::GatedLinearAttention::registry());
     for number in [80, 90, 120] {
         let compiler = CudaCompiler::new(Arc::clone(&registry), Arch { number }, nvrtc.clone());
@@ -173,7 +179,7 @@ fn the_op_of_a_package_outside_compiles_for_older_and_newer_architectures() {
 #[test]
 fn the_same_piece_gives_the_same_artifact_from_any_compiler() {
     let Some(nvrtc) = nvrtc() else { return };
-    let module = module(MODELS[0], DType::BF16, Level::Piecewise);
+    let module = module(MODELS[0], DType::BF16, CompileLevel::Piecewise);
     let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
     let (_, piece) = module.stitch().unwrap().unique.iter().next().unwrap();
     let make = || {
@@ -194,7 +200,7 @@ fn the_same_piece_gives_the_same_artifact_from_any_compiler() {
 #[test]
 fn without_measuring_the_first_ways_alone_are_compiled() {
     let Some(nvrtc) = nvrtc() else { return };
-    let module = module(MODELS[0], DType::BF16, Level::Piecewise);
+    let module = module(MODELS[0], DType::BF16, CompileLevel::Piecewise);
     let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
     let make = || {
         let registry = Arc::new(OpRegistry::builtin());
@@ -225,7 +231,7 @@ fn without_measuring_the_first_ways_alone_are_compiled() {
 #[test]
 fn few_rows_stream_their_weights_and_more_go_to_the_library() {
     let Some(nvrtc) = nvrtc() else { return };
-    let module = module(MODELS[0], DType::BF16, Level::Piecewise);
+    let module = module(MODELS[0], DType::BF16, CompileLevel::Piecewise);
     let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
     let stitch = module.stitch().unwrap();
     let piece = &stitch.unique[stitch.unique_pieces()[0]];
@@ -264,7 +270,7 @@ fn few_rows_stream_their_weights_and_more_go_to_the_library() {
 fn regions_of_many_long_rows_have_a_way_with_fewer_threads() {
     let Some(nvrtc) = nvrtc() else { return };
     let config = Preset::Qwen3_0_6B.config();
-    let module = planned(&config, false, DType::BF16, Level::Piecewise);
+    let module = planned(&config, false, DType::BF16, CompileLevel::Piecewise);
     let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
     let stitch = module.stitch().unwrap();
     let layer = &stitch.unique[stitch.unique_pieces()[1]];
@@ -300,7 +306,7 @@ fn every_product_of_a_tower_s_rows_multiplies_in_tiles() {
     let (config, checkpoint) = (config.unwrap(), Checkpoint::open(&file).unwrap());
     let dtype = DType::BF16;
     let graph = config.graph(&checkpoint, dtype, dtype, &bounds).unwrap();
-    let module = plan(graph, Level::Piecewise, None, Vec::new()).unwrap().0;
+    let module = plan(graph, CompileLevel::Piecewise, None, Vec::new()).unwrap().0;
     let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
     let compiler = CudaCompiler::new(Arc::new(OpRegistry::builtin()), Arch { number: 90 }, nvrtc)
         .with_batch_invariance(true);
@@ -334,7 +340,7 @@ fn every_product_of_a_tower_s_rows_multiplies_in_tiles() {
 #[test]
 fn a_decoder_layer_of_one_row_is_six_launches() {
     let Some(nvrtc) = nvrtc() else { return };
-    let module = module(MODELS[0], DType::BF16, Level::Piecewise);
+    let module = module(MODELS[0], DType::BF16, CompileLevel::Piecewise);
     let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
     let compiler = CudaCompiler::new(Arc::new(OpRegistry::builtin()), Arch { number: 90 }, nvrtc);
     let stitch = module.stitch().unwrap();
@@ -395,7 +401,7 @@ fn blocks_of_a_step_of_one_row_take_half_of_a_multiprocessor() {
     let Some(nvrtc) = nvrtc() else { return };
     let arch = Arch { number: 90 };
     let compiler = CudaCompiler::new(Arc::new(OpRegistry::builtin()), arch, nvrtc);
-    let module = module(MODELS[0], DType::BF16, Level::Piecewise);
+    let module = module(MODELS[0], DType::BF16, CompileLevel::Piecewise);
     let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
     for piece in module.stitch().unwrap().unique.values() {
         let compile = |rows| -> Vec<LaunchRecipe> {
@@ -426,7 +432,7 @@ fn every_way_of_few_rows_keeps_to_the_plan() {
     let compiler = CudaCompiler::new(Arc::new(OpRegistry::builtin()), Arch { number: 90 }, nvrtc);
     let mut absorbed = 0;
     for (model, dtype) in MODELS.into_iter().zip([DType::BF16, DType::F32].into_iter().cycle()) {
-        let module = module(model, dtype, Level::Piecewise);
+        let module = module(model, dtype, CompileLevel::Piecewise);
         let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
         let stitch = module.stitch().unwrap();
         let compile = |piece| {

@@ -15,7 +15,7 @@ use piecewise_ir::op::Op;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
-use piecewise_runtime::mode::{GraphMode, Level};
+use piecewise_runtime::mode::{CompileLevel, GraphMode};
 use piecewise_runtime::model::{
     BuildOptions, CaptureWhen, Checks, CompiledModel, OnCaptureFailure, lowering_sizes,
 };
@@ -48,7 +48,7 @@ fn of_layers(layers: usize) -> Graph {
 }
 
 fn planned(graph: Graph) -> Module {
-    plan(graph, Level::Piecewise, None, Vec::new()).unwrap().0
+    plan(graph, CompileLevel::Piecewise, None, Vec::new()).unwrap().0
 }
 
 fn dispatcher(sizes: &[u64], max_tokens: u64) -> Dispatcher {

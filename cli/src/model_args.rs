@@ -8,7 +8,7 @@ use piecewise::device::DeviceSpec;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::config::{ConfigLayers, Sizes};
-use piecewise_runtime::mode::{GraphMode, Level};
+use piecewise_runtime::mode::{CompileLevel, GraphMode};
 use piecewise_runtime::model::{CaptureWhen, OnCaptureFailure};
 use std::path::{Path, PathBuf};
 
@@ -99,8 +99,8 @@ pub(crate) struct CompileArgs {
     /// How far to compile: eager (unfused, op by op), trace (the whole pipeline and its checks,
     /// run unfused), compile (regions, launched) or piecewise (regions, captured and replayed)
     /// [default: piecewise].
-    #[arg(long, value_parser = named::<Level>)]
-    pub level: Option<Level>,
+    #[arg(long, value_parser = named::<CompileLevel>)]
+    pub level: Option<CompileLevel>,
     /// Which CUDA graphs to capture: none, piecewise, full, full_decode_only or full_and_piecewise
     /// [default: full_and_piecewise].
     #[arg(long, value_name = "MODE")]

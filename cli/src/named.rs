@@ -19,12 +19,12 @@ pub(crate) fn float(text: &str) -> Result<DType, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use piecewise_runtime::mode::Level;
+    use piecewise_runtime::mode::CompileLevel;
 
     #[test]
     fn values_are_read_by_their_names() {
-        assert_eq!(named("compile"), Ok(Level::Compile));
-        let wrong = named::<Level>("fast").unwrap_err();
+        assert_eq!(named("compile"), Ok(CompileLevel::Compile));
+        let wrong = named::<CompileLevel>("fast").unwrap_err();
         assert_eq!(
             wrong,
             "unknown variant `fast`, expected one of `eager`, `trace`, `compile`, `piecewise`"

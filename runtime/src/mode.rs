@@ -11,7 +11,7 @@ use strum::IntoStaticStr;
 )]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
-pub enum Level {
+pub enum CompileLevel {
     /// Unfused: op by op, no regions.
     Eager,
     /// The whole pipeline and all checks, still run unfused.
@@ -23,7 +23,7 @@ pub enum Level {
     Piecewise,
 }
 
-impl Level {
+impl CompileLevel {
     /// Its name in settings and reports.
     pub fn name(self) -> &'static str {
         self.into()

@@ -1,9 +1,11 @@
 //! From a graph to a planned module: the pipeline of each level.
 
-use crate::mode::Level;
+use crate::mode::CompileLevel;
 use piecewise_ir::custom::OpDefs;
+use piecewise_ir::diagnostic::Diagnostics;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
+use piecewise_passes::check::check_plan;
 use piecewise_passes::pipeline::{DEFAULT_PIPELINE, OptionValue};
 use piecewise_passes::{
     Observer, PassContext, PassError, PassManager, Pipeline, PipelineError, Registry, RunReport,
@@ -19,17 +21,28 @@ pub enum PlanError {
     /// A pass failed.
     #[error(transparent)]
     Pass(#[from] PassError),
+    /// The pipeline ends with a plan that is not sound.
+    #[error(
+        "the plan can't be used after `{after}`, the last pass of the pipeline; mend that pass, or run \
+         `plan` after it:\n{diagnostics}"
+    )]
+    Unsound {
+        /// The pass that ran last.
+        after: &'static str,
+        /// What [`check_plan`] found.
+        diagnostics: Diagnostics,
+    },
 }
 
 /// At the level `eager` nothing runs before the split. The split ops are as configured: `None`
 /// leaves them to the text and to the definitions of the ops, an empty list never cuts.
-fn of_level(mut pipeline: Pipeline, level: Level, split_ops: Option<&[String]>) -> Pipeline {
+fn of_level(mut pipeline: Pipeline, level: CompileLevel, split_ops: Option<&[String]>) -> Pipeline {
     let split = pipeline.passes.iter().position(|pass| pass.name == "split");
     if let (Some(split), Some(ops)) = (split, split_ops) {
         let options = &mut pipeline.passes[split].options;
         options.insert("at".to_owned(), OptionValue::List(ops.to_vec()));
     }
-    if level == Level::Eager {
+    if level == CompileLevel::Eager {
         pipeline.passes.drain(..split.unwrap_or(0));
     }
     pipeline
@@ -39,7 +52,7 @@ fn of_level(mut pipeline: Pipeline, level: Level, split_ops: Option<&[String]>) 
 #[derive(Debug)]
 pub struct Planner<'a> {
     /// The level, which says whether ops are fused.
-    pub level: Level,
+    pub level: CompileLevel,
     /// The passes, as text; at the level `eager` only those from `split` on run.
     pub pipeline: &'a str,
     /// What the text may name.
@@ -56,16 +69,16 @@ impl Planner<'_> {
     /// which comes back, as at the level `eager`. What makes which is told by `form` in the log.
     ///
     /// # Errors
-    /// When the text is wrong or names what the registry lacks, a pass fails, or the module is not
-    /// valid after one.
+    /// When the text is wrong or names what the registry lacks, a pass fails, the module is not
+    /// valid after one, or the plan in the end is not sound, whether or not `check` was the last pass.
     pub fn plan(
         &self,
         graph: Graph,
         observers: Vec<Box<dyn Observer>>,
     ) -> Result<(Module, RunReport), PlanError> {
-        if self.level == Level::Trace {
-            self.run(graph.clone(), Level::Piecewise, observers)?;
-            return self.run(graph, Level::Eager, Vec::new());
+        if self.level == CompileLevel::Trace {
+            self.run(graph.clone(), CompileLevel::Piecewise, observers)?;
+            return self.run(graph, CompileLevel::Eager, Vec::new());
         }
         self.run(graph, self.level, observers)
     }
@@ -73,7 +86,7 @@ impl Planner<'_> {
     fn run(
         &self,
         graph: Graph,
-        level: Level,
+        level: CompileLevel,
         observers: Vec<Box<dyn Observer>>,
     ) -> Result<(Module, RunReport), PlanError> {
         let pipeline = of_level(Pipeline::parse(self.pipeline)?, level, self.split_ops);
@@ -81,11 +94,16 @@ impl Planner<'_> {
         for observer in observers {
             manager = manager.observe(observer);
         }
-        let form = if level == Level::Eager { "launched" } else { "compiled" };
+        let form = if level == CompileLevel::Eager { "launched" } else { "compiled" };
         let _form = tracing::info_span!("plan", form).entered();
         let mut module = Module::new(graph);
         let mut cx = PassContext { defs: self.defs.clone() };
         let report = manager.run(&mut module, &mut cx)?;
+        // The text need not name `check`, and what runs after it or in its place may be anybody's.
+        if module.layout().is_some() {
+            let after = report.passes.last().map_or("the input", |run| run.name);
+            check_plan(&module).map_err(|diagnostics| PlanError::Unsound { after, diagnostics })?;
+        }
         Ok((module, report))
     }
 }
@@ -97,7 +115,7 @@ impl Planner<'_> {
 /// As there.
 pub fn plan(
     graph: Graph,
-    level: Level,
+    level: CompileLevel,
     split_ops: Option<&[String]>,
     observers: Vec<Box<dyn Observer>>,
 ) -> Result<(Module, RunReport), PlanError> {

@@ -8,7 +8,7 @@ use piecewise_ir::module::{Stitch, UniquePiece};
 use piecewise_ir::testing::RandomGraph;
 use piecewise_ir::text::canonical_piece;
 use piecewise_runtime::artifact_store::PieceKey;
-use piecewise_runtime::mode::Level;
+use piecewise_runtime::mode::CompileLevel;
 use piecewise_runtime::pipeline::plan;
 use proptest::prelude::*;
 use serde_json::Value as Json;
@@ -63,7 +63,7 @@ fn hashed(mut piece: UniquePiece) -> UniquePiece {
     piece
 }
 
-fn pieces(seed: u64, level: Level) -> Vec<UniquePiece> {
+fn pieces(seed: u64, level: CompileLevel) -> Vec<UniquePiece> {
     let graph = RandomGraph { nodes: 20, ..RandomGraph::default() }.generate(seed);
     let (module, _) = plan(graph, level, None, Vec::new()).unwrap();
     module.stitch().unwrap().unique.values().cloned().collect()
@@ -132,7 +132,7 @@ proptest! {
         choices in proptest::collection::vec(any::<u64>(), 24),
         fused: bool,
     ) {
-        let level = if fused { Level::Piecewise } else { Level::Eager };
+        let level = if fused { CompileLevel::Piecewise } else { CompileLevel::Eager };
         let mut tried = 0;
         for piece in pieces(seed, level) {
             let document = serde_json::to_value(&piece).unwrap();
@@ -162,7 +162,7 @@ proptest! {
 
     #[test]
     fn operands_in_another_order_change_the_key(seed: u64) {
-        for piece in pieces(seed, Level::Eager) {
+        for piece in pieces(seed, CompileLevel::Eager) {
             let nodes: Vec<_> = piece.graph.nodes().collect();
             for node in nodes {
                 let operands = &piece.graph.node(node).operands;
@@ -178,7 +178,7 @@ proptest! {
 
     #[test]
     fn target_compiler_ops_size_and_layouts_change_the_key(seed: u64, rows in 1u64..64) {
-        for piece in pieces(seed, Level::Piecewise) {
+        for piece in pieces(seed, CompileLevel::Piecewise) {
             let weights = piece.graph.weights().len();
             let size = PieceSize::Exact(rows);
             let compilers = [
@@ -215,7 +215,7 @@ fn states_that_coincide_change_the_key() {
         first.scatter(slots, x);
         let read = if one { first } else { second };
         let graph = b.finish([read.gather(rows)]).unwrap();
-        let (module, _) = plan(graph, Level::Piecewise, None, Vec::new()).unwrap();
+        let (module, _) = plan(graph, CompileLevel::Piecewise, None, Vec::new()).unwrap();
         let unique = &module.stitch().unwrap().unique;
         unique.values().next().unwrap().clone()
     };
@@ -226,7 +226,7 @@ fn states_that_coincide_change_the_key() {
 #[test]
 fn bounds_of_other_symbols_are_factors() {
     let mut changed = 0;
-    for piece in (0..8).flat_map(|seed| pieces(seed, Level::Piecewise)) {
+    for piece in (0..8).flat_map(|seed| pieces(seed, CompileLevel::Piecewise)) {
         let with = |bounds: [u64; 2]| {
             let size = PieceSize::Exact(4);
             PieceKey::new(&PLAIN, PieceAt { piece: &piece, size, bounds: &bounds }, &[])

@@ -15,7 +15,7 @@
 //!     .max_num_tokens(32)
 //!     .max_num_seqs(2)
 //!     .max_seq_len(64)
-//!     .set("cache.enabled", false)
+//!     .no_cache()
 //!     .plan()?;
 //! let stitch = planned.stitch()?;
 //! assert_eq!((stitch.piece_count(), stitch.unique_pieces().len()), (8, 4));
@@ -32,6 +32,7 @@
 
 pub mod dumps;
 mod error;
+mod keys;
 pub mod launches;
 mod notice;
 mod planned;
@@ -45,27 +46,23 @@ pub use settings::Settings;
 
 use notice::Watcher;
 
-use crate::device::{DeviceSpec, OpenDevice, all_threads};
+use crate::device::{OpenDevice, all_threads};
 use crate::models::{Checkpoint, CheckpointError, DecoderConfig, Preset};
 use crate::session::Session;
 use piecewise_backend::compiler::Store;
-use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::WeightSource;
-use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_ir::text::{parse_module, render};
 use piecewise_ir::verify::verify_graph;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_passes::check::check_plan;
-use piecewise_passes::manager::PassConstructor;
+use piecewise_passes::manager::OptionReader;
 use piecewise_passes::pipeline::DEFAULT_PIPELINE;
-use piecewise_passes::{Observer, Registry};
+use piecewise_passes::{Observer, Pass, PipelineError, Registry};
 use piecewise_runtime::config::{ConfigError, ConfigLayers};
 use piecewise_runtime::engine::Engine;
 use piecewise_runtime::measure::StepTimer;
-use piecewise_runtime::mode::{GraphMode, Level};
-use piecewise_runtime::model::Checks;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -223,10 +220,10 @@ impl Assembly {
         Self::of(Model::Decoder(config))
     }
 
-    /// Configuration from files, flags or both. What was set before is dropped; what is set after
-    /// goes on top.
+    /// Configuration from files, flags or both: above that of earlier calls, and beneath what is set
+    /// by the methods here, before or after.
     pub fn configure(mut self, layers: ConfigLayers) -> Self {
-        self.layers = Ok(layers);
+        self.layers = self.layers.map(|set| set.beneath_what_was_set(layers));
         self
     }
 
@@ -275,76 +272,6 @@ impl Assembly {
         }
     }
 
-    /// How far the graph is compiled.
-    pub fn level(self, level: Level) -> Self {
-        self.set("level", level)
-    }
-
-    /// Which graphs are captured: none, the pieces, whole steps, or both.
-    pub fn graph_mode(self, mode: GraphMode) -> Self {
-        self.set("graph_mode", mode)
-    }
-
-    /// The sizes, ascending, at which graphs are captured: a step runs at the smallest that holds
-    /// its rows, and launched above the largest. Without it, a pattern up to the bound.
-    pub fn capture_sizes(self, sizes: impl IntoIterator<Item = u64>) -> Self {
-        self.set("capture_num_tokens", Vec::from_iter(sizes))
-    }
-
-    /// The custom ops that the graph is cut at, by name; without it, those whose definitions say
-    /// so. An op that is not cut at becomes part of a piece.
-    pub fn split_at<S: Into<String>>(self, names: impl IntoIterator<Item = S>) -> Self {
-        self.set("splitting_ops", names.into_iter().map(Into::into).collect::<Vec<String>>())
-    }
-
-    /// Never cuts the graph: every op becomes part of a piece.
-    pub fn never_split(self) -> Self {
-        self.set("splitting_ops", Vec::<String>::new())
-    }
-
-    /// The most tokens of a step; longer prompts are cut into chunks.
-    pub fn max_num_tokens(self, tokens: u64) -> Self {
-        self.set("max_num_tokens", tokens)
-    }
-
-    /// The most sequences of a step.
-    pub fn max_num_seqs(self, sequences: u64) -> Self {
-        self.set("max_num_seqs", sequences)
-    }
-
-    /// The longest sequence, prompt and reply together.
-    pub fn max_seq_len(self, tokens: u64) -> Self {
-        self.set("max_seq_len", tokens)
-    }
-
-    /// Bytes that the model may take; what weights and buffers leave is for the KV cache.
-    pub fn memory_budget(self, bytes: u64) -> Self {
-        self.set("memory_budget", bytes)
-    }
-
-    /// The dtype of activations and of the KV cache; without it, the checkpoint's own.
-    pub fn activations(self, dtype: DType) -> Self {
-        self.set("dtype", dtype)
-    }
-
-    /// Whether ways and algorithms are chosen by measurement; without it, where the device is a CUDA
-    /// device.
-    pub fn tune(self, mode: TuneMode) -> Self {
-        self.set("tune", mode)
-    }
-
-    /// Checks that run with every step, for debugging.
-    pub fn checks(self, checks: Checks) -> Self {
-        self.set("checks.poison", checks.poison)
-            .set("checks.addresses", checks.addresses)
-            .set("checks.compare", checks.compare)
-    }
-
-    /// Where it runs, by name; the CPU, unless said otherwise.
-    pub fn device(self, device: DeviceSpec) -> Self {
-        self.set("device", device.to_string())
-    }
-
     /// Where it runs: a device that is open, which other models may share.
     pub fn on(mut self, device: &OpenDevice) -> Self {
         self.device = Some(device.clone());
@@ -363,12 +290,16 @@ impl Assembly {
         self
     }
 
-    /// Adds a pass that [`Self::pipeline`] may name, with the names of the options that it takes.
+    /// Adds a pass that [`Self::pipeline`] may name, with the names of the options that it takes; what
+    /// else it needs, `make` may bring.
     pub fn pass(
         mut self,
-        name: &'static str,
-        options: &'static [&'static str],
-        make: PassConstructor,
+        name: impl Into<String>,
+        options: &[&str],
+        make: impl Fn(&mut OptionReader<'_>) -> Result<Box<dyn Pass>, PipelineError>
+        + Send
+        + Sync
+        + 'static,
     ) -> Self {
         self.passes.add(name, options, make);
         self

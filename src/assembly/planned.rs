@@ -187,13 +187,11 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
         let reads_images = decoder_config.as_ref().is_some_and(reads_images);
         check_checkpoint(&graph, checkpoint, reads_images, &mut warn)?;
     }
-    let weights = match (assembly.weights, checkpoint) {
-        (Some(weights), _) => Some(weights),
-        (None, checkpoint) => checkpoint.map(|c| Box::new(c) as Box<dyn WeightSource>),
-    };
+    let weights = assembly.weights.or_else(|| checkpoint.map(|c| Box::new(c) as _));
     for warning in settings.warnings() {
         warn(&warning.to_string());
     }
+    settings.check_own_rows(&graph)?;
     let split_ops = config.splitting_ops.as_deref();
     check_split_ops(split_ops.unwrap_or_default(), &graph)?;
     let (module, passes) = match brought {

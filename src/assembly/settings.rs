@@ -11,8 +11,8 @@ use piecewise_runtime::batch::RoleMap;
 use piecewise_runtime::config::{
     ConfigError, ConfigLayers, ConfigWarning, Configured, RuntimeConfig, Source,
 };
-use piecewise_runtime::dispatch::Dispatcher;
-use piecewise_runtime::mode::Level;
+use piecewise_runtime::dispatch::{Dispatcher, OwnSizes};
+use piecewise_runtime::mode::CompileLevel;
 use piecewise_runtime::symbols::{SymbolClass, SymbolTable};
 use toml::Value;
 
@@ -105,7 +105,7 @@ impl Settings {
             // Nothing decodes, so no step is captured as a batch of decodes.
             let from = "a graph without sequences";
             layers = state(layers, "capture_query_lengths", Value::Array(Vec::new()), from)?;
-            if layers.clone().finish()?.config.level == Level::Piecewise {
+            if layers.clone().finish()?.config.level == CompileLevel::Piecewise {
                 layers = layers.derived("graph_mode", "piecewise", from)?;
             }
         }
@@ -120,6 +120,26 @@ impl Settings {
         let device = device.map_err(|reason| AssemblyError::DeviceName { from, reason })?;
         let dispatcher = config.dispatcher()?;
         Ok(Self { config, dispatcher, device, layers })
+    }
+
+    /// Sizes for rows that the graph does not have, or not so many of, would be dropped without a word.
+    pub(super) fn check_own_rows(&self, graph: &Graph) -> Result<(), AssemblyError> {
+        let (symbols, key) = (symbols_of(graph)?, "capture_own_rows");
+        let kinds = symbols.own().iter().enumerate();
+        let kinds = kinds
+            .map(|(kind, role)| (role, symbols.count(SymbolClass::Own(kind), symbols.bounds())));
+        let fits = |own: &OwnSizes| {
+            kinds.clone().any(|(role, most)| *role == own.role && own.sizes.max() <= most)
+        };
+        let (false, Some((asked, from))) =
+            (self.dispatcher.own.iter().all(fits), self.layers.asked(key))
+        else {
+            return Ok(());
+        };
+        let own = Vec::from_iter(kinds.map(|(role, most)| format!("{role} up to {most}")));
+        let own = if own.is_empty() { "no rows.* of its own".to_owned() } else { own.join(", ") };
+        let (from, asked, graph) = (from.clone(), asked.to_string(), graph.name.clone());
+        Err(BoundOfGraph { from, key, asked, graph, own }.into())
     }
 
     /// What the configuration allows but hardly anybody wants.

@@ -7,8 +7,6 @@ use piecewise_backend::store::MemoryStore;
 use piecewise_ir::module::SlotKind;
 use piecewise_ir::op::Op;
 use piecewise_kernels::attention::PAGE_ROWS;
-use piecewise_passes::manager::PassReport;
-use piecewise_passes::{Pass, PassContext, PassError};
 use piecewise_runtime::config::Source;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -18,6 +16,7 @@ use std::time::{Duration, Instant};
 mod bounds;
 mod dumps;
 mod own_ops;
+mod own_plans;
 mod own_rows;
 mod probes;
 
@@ -336,6 +335,24 @@ fn settings_know_where_they_came_from() {
     assert_eq!(configured.source("tune"), Source::Flag("--tune".to_owned()));
     assert!(matches!(configured.source("dtype"), Source::Derived(_)));
     assert_eq!(configured.source("padding"), Source::Default);
+    // Files lie beneath what is set, whatever the order of calls; of two files the later is on top.
+    let file = |name, text| ConfigLayers::new().file(name, text).unwrap();
+    let set = Assembly::folder(TINY).unwrap().max_num_tokens(8).flag("tune", "load", "--tune");
+    let set = set.configure(file("a.toml", "max_num_tokens = 16\nstrict = true\ntune = \"off\""));
+    let set = set.configure(file("b.toml", "strict = false\n[cache]\nenabled = false"));
+    let configured = set.settings().unwrap().configured().unwrap();
+    let (config, from) = (&configured.config, |key| configured.source(key).to_string());
+    assert_eq!((config.max_num_tokens, config.strict, config.cache.enabled), (8, false, false));
+    assert_eq!([from("max_num_tokens"), from("tune")], ["set by the program", "--tune"]);
+    assert_eq!([from("strict"), from("cache.enabled")], ["b.toml", "b.toml"]);
+    let typed = tiny().memory_fraction(0.5).capture(CaptureWhen::Lazy).strict().cache_dir("kept");
+    let typed = typed.no_cache().settings().unwrap().config;
+    assert_eq!((typed.memory_fraction, typed.capture), (Some(0.5), CaptureWhen::Lazy));
+    assert_eq!((typed.strict, typed.cache.enabled), (true, false));
+    assert_eq!(typed.cache.dir.as_deref(), Some(Path::new("kept")));
+    // A mistake made before is not forgotten.
+    let wrong = tiny().set("tuna", 1).configure(ConfigLayers::new()).plan().unwrap_err();
+    assert!(wrong.to_string().contains("`tuna`"), "{wrong}");
     let wrong = |assembly: Assembly| assembly.plan().unwrap_err().to_string();
     assert!(wrong(tiny().set("max_tokens", 1)).contains("did you mean `max_num_tokens`?"));
     let error = wrong(tiny().set("strict", 3));
@@ -351,12 +368,10 @@ fn settings_know_where_they_came_from() {
     assert!(error.contains("cuda:sm_90") || error.contains("NVRTC"), "{error}");
 }
 
-/// Multiplications that it saw.
-static SEEN: AtomicUsize = AtomicUsize::new(0);
-
-/// Counts, and with the option `breaks` leaves the graph wrong.
+/// Counts the nodes that it sees, and with the option `breaks` leaves the graph wrong.
 #[derive(Debug)]
 struct Own {
+    seen: Arc<AtomicUsize>,
     breaks: bool,
 }
 
@@ -368,7 +383,7 @@ impl Pass for Own {
     fn run(&self, module: &mut Module, _: &mut PassContext) -> Result<PassReport, PassError> {
         let graph = module.graph_mut();
         let nodes: Vec<_> = graph.nodes().collect();
-        SEEN.fetch_add(nodes.len(), Ordering::Relaxed);
+        self.seen.fetch_add(nodes.len(), Ordering::Relaxed);
         if self.breaks {
             graph.set_symbol_bounds(graph.symbols().keys().next().unwrap(), 9, 1);
         }
@@ -376,19 +391,24 @@ impl Pass for Own {
     }
 }
 
-fn with_own(text: &str) -> Assembly {
-    let assembly = graph().pass("own.count", &["breaks"], |options| {
-        Ok(Box::new(Own { breaks: options.flag("breaks")? }))
+/// Passes of one's own share what they were made with, and neither names nor options need be literals.
+fn with_seen(text: &str, seen: &Arc<AtomicUsize>) -> Assembly {
+    let (seen, option) = (Arc::clone(seen), String::from("breaks"));
+    let assembly = graph().pass(String::from("own.count"), &[&option], move |options| {
+        Ok(Box::new(Own { seen: Arc::clone(&seen), breaks: options.flag("breaks")? }))
     });
     assembly.pipeline(text)
 }
 
+fn with_own(text: &str) -> Assembly {
+    with_seen(text, &Arc::default())
+}
+
 #[test]
 fn a_pass_of_ones_own_runs_where_the_text_names_it() {
-    let before = SEEN.load(Ordering::Relaxed);
-    let text = format!("own.count,{DEFAULT_PIPELINE}");
-    let planned = with_own(&text).plan().unwrap();
-    assert!(SEEN.load(Ordering::Relaxed) > before);
+    let (seen, text) = (Arc::default(), format!("own.count,{DEFAULT_PIPELINE}"));
+    let planned = with_seen(&text, &seen).plan().unwrap();
+    assert!(seen.load(Ordering::Relaxed) > 0);
     assert_eq!(planned.passes().passes[0].name, "own.count");
     let fused = planned.module().graph().nodes().count();
     let mut session = planned.session().unwrap();
@@ -397,7 +417,7 @@ fn a_pass_of_ones_own_runs_where_the_text_names_it() {
         [4.0; 2]
     );
     // Unfused, nothing before the split runs.
-    let eager = with_own(&text).level(Level::Eager).plan().unwrap();
+    let eager = with_own(&text).level(CompileLevel::Eager).plan().unwrap();
     assert!(eager.passes().of("own.count").is_none());
     let is_region = |g: &Graph| g.nodes().any(|n| matches!(g.node(n).op, Op::Region(_)));
     assert!(fused > 0 && !is_region(eager.module().graph()));
@@ -409,12 +429,12 @@ fn a_pass_of_ones_own_runs_where_the_text_names_it() {
 fn trace_runs_the_passes_that_eager_leaves_out() {
     let of =
         |level, text: &str| with_own(&format!("{text},{DEFAULT_PIPELINE}")).level(level).plan();
-    let eager = of(Level::Eager, "own.count{breaks}").unwrap();
-    let error = of(Level::Trace, "own.count{breaks}").unwrap_err().to_string();
+    let eager = of(CompileLevel::Eager, "own.count{breaks}").unwrap();
+    let error = of(CompileLevel::Trace, "own.count{breaks}").unwrap_err().to_string();
     assert!(error.contains("own.count"), "{error}");
-    let trace = of(Level::Trace, "own.count").unwrap();
+    let trace = of(CompileLevel::Trace, "own.count").unwrap();
     assert_eq!(trace.module(), eager.module());
-    assert_ne!(of(Level::Compile, "own.count").unwrap().module(), eager.module());
+    assert_ne!(of(CompileLevel::Compile, "own.count").unwrap().module(), eager.module());
 }
 
 #[test]
@@ -434,9 +454,10 @@ fn a_pipeline_that_can_not_be_used_is_named() {
 fn what_watches_hears_of_progress_and_warnings() {
     let heard: Arc<Mutex<Vec<String>>> = Arc::default();
     let to = Arc::clone(&heard);
-    let assembly = tiny().graph_mode(GraphMode::None).level(Level::Compile).watch(move |notice| {
-        to.lock().unwrap().push(format!("{notice:?}"));
-    });
+    let assembly =
+        tiny().graph_mode(GraphMode::None).level(CompileLevel::Compile).watch(move |notice| {
+            to.lock().unwrap().push(format!("{notice:?}"));
+        });
     assembly.graph_mode(GraphMode::Full).engine().unwrap();
     let heard = heard.lock().unwrap().join("\n");
     for part in ["Warning(\"graph_mode = full has no effect", "Compiling", "Loading"] {

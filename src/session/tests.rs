@@ -1,7 +1,7 @@
 use super::*;
 use crate::prelude::*;
 use piecewise_ir::builder::BuildErrors;
-use piecewise_runtime::mode::Level;
+use piecewise_runtime::mode::CompileLevel;
 
 /// An assembly that leaves the user's cache alone.
 fn assembly(graph: Graph) -> Assembly {
@@ -180,12 +180,12 @@ fn every_level_and_mode_gives_the_same_values() {
         let values = session.step().input("x", &x).run().unwrap().get::<f32>(0).unwrap();
         (values, session.model().last_step().unwrap().mode)
     };
-    let (expected, mode) = run(Level::Piecewise, GraphMode::Piecewise);
+    let (expected, mode) = run(CompileLevel::Piecewise, GraphMode::Piecewise);
     assert_eq!(mode, StepMode::Piecewise);
-    for level in [Level::Eager, Level::Trace, Level::Compile] {
+    for level in [CompileLevel::Eager, CompileLevel::Trace, CompileLevel::Compile] {
         assert_eq!(run(level, GraphMode::Piecewise), (expected.clone(), StepMode::None));
     }
-    assert_eq!(run(Level::Piecewise, GraphMode::Full), (expected, StepMode::Full));
+    assert_eq!(run(CompileLevel::Piecewise, GraphMode::Full), (expected, StepMode::Full));
 }
 
 /// Adds how often it was launched, and ran before, to every row.

@@ -26,7 +26,7 @@ use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_passes::destination::{LifetimeRule, assign_slots};
 use piecewise_passes::plan::{PlanOptions, plan_arena};
 use piecewise_runtime::artifact_store::compile_module;
-use piecewise_runtime::mode::{GraphMode, Level};
+use piecewise_runtime::mode::{CompileLevel, GraphMode};
 use piecewise_runtime::model::{CompiledModel, ModelError};
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::symbols::SymbolTable;
@@ -135,7 +135,7 @@ fn graph(op: Turned) -> Graph {
 }
 
 fn module(op: Turned) -> Module {
-    plan(graph(op), Level::Piecewise, None, Vec::new()).unwrap().0
+    plan(graph(op), CompileLevel::Piecewise, None, Vec::new()).unwrap().0
 }
 
 fn op_at(place: Place) -> Turned {

@@ -15,7 +15,7 @@ use piecewise_ir::dtype::DType::F32;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpArgs, CudaOpCall};
 use piecewise_kernels::op::{OpError, OpRegistry};
 use piecewise_runtime::dispatch::FallbackReason;
-use piecewise_runtime::mode::{GraphMode, Level, StepMode};
+use piecewise_runtime::mode::{CompileLevel, GraphMode, StepMode};
 use piecewise_runtime::model::{BuildOptions, Model, ModelError, OnCaptureFailure, StepData};
 use piecewise_runtime::pipeline::plan;
 use std::ffi::c_int;
@@ -96,7 +96,7 @@ fn cuda_an_op_that_takes_memory_is_launched_and_never_captured() {
     let mut ops = OpRegistry::new();
     ops.define(Arc::new(Taking::OP)).implement_cuda(Arc::new(Taking));
     let ops = Arc::new(ops);
-    let module = Arc::new(plan(graph, Level::Piecewise, None, Vec::new()).unwrap().0);
+    let module = Arc::new(plan(graph, CompileLevel::Piecewise, None, Vec::new()).unwrap().0);
     let build = |mode, on_capture_failure| {
         let options = options(&module, mode, &[ROWS], ROWS);
         let options = BuildOptions { on_capture_failure, strict: false, ..options };

@@ -11,7 +11,7 @@ use piecewise_ir::custom::Attrs;
 use piecewise_ir::dtype::DType::F32;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall};
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
-use piecewise_runtime::mode::{GraphMode, Level};
+use piecewise_runtime::mode::{CompileLevel, GraphMode};
 use piecewise_runtime::model::{Checks, Model, ModelError, StepData};
 use piecewise_runtime::pipeline::plan;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ pub(crate) fn finds_an_op_that_counts_its_runs<T: Target>() {
     registry.implement_cpu(Arc::new(Counting::default()));
     registry.implement_cuda(Arc::new(Counting::default()));
     let registry = Arc::new(registry);
-    let module = Arc::new(plan(graph, Level::Piecewise, None, Vec::new()).unwrap().0);
+    let module = Arc::new(plan(graph, CompileLevel::Piecewise, None, Vec::new()).unwrap().0);
     let ones: Vec<u8> = (0..3 * WIDTH).flat_map(|_| 1f32.to_le_bytes()).collect();
     let inputs = [&ones[..]];
     let step = StepData { counts: &[3], inputs: &inputs, ..StepData::default() };

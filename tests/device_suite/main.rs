@@ -251,6 +251,9 @@ macro_rules! suite {
                 a_removed_requests_slot_is_free_within_the_step {
                     slot_states::a_removed_requests_slot_is_free_within_the_step::<T>();
                 }
+                a_request_used_after_its_removal_is_named_and_the_others_go_on {
+                    slot_states::a_request_used_after_its_removal_is_named_and_the_others_go_on::<T>();
+                }
                 a_kept_conversation_goes_on_from_its_slot_or_is_computed_again {
                     slot_states::a_kept_conversation_goes_on_from_its_slot_or_is_computed_again::<T>();
                 }

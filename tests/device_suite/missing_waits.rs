@@ -11,7 +11,7 @@ use piecewise_ir::custom::Attrs;
 use piecewise_ir::dtype::DType::F32;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall};
 use piecewise_kernels::op::{OpError, OpRegistry};
-use piecewise_runtime::mode::Level;
+use piecewise_runtime::mode::CompileLevel;
 use piecewise_runtime::model::{BuildOptions, Checks, CompiledModel, Model, ModelError, StepData};
 use piecewise_runtime::pipeline::plan;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ fn are_named<T: Breakable<Breaks = Faults>>() {
     let mut ops = OpRegistry::new();
     ops.define(Arc::new(Late::OP)).implement_cuda(Arc::new(Late));
     let ops = Arc::new(ops);
-    let module = Arc::new(plan(graph, Level::Piecewise, None, Vec::new()).unwrap().0);
+    let module = Arc::new(plan(graph, CompileLevel::Piecewise, None, Vec::new()).unwrap().0);
     for (mode, step_mode) in MODES {
         for poison in [false, true] {
             let checks = Checks { poison, ..Checks::default() };

@@ -7,7 +7,7 @@ use piecewise_backend::measure::{LaunchCounts, MeasuredDevice};
 use piecewise_ir::module::Step;
 use piecewise_ir::testing::Rng;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::mode::{GraphMode, Level, StepMode};
+use piecewise_runtime::mode::{CompileLevel, GraphMode, StepMode};
 use piecewise_runtime::model::{CompiledModel, Model, ModelError};
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ fn prompt_and_decode<D: MeasuredDevice>(model: &mut CompiledModel<D>) -> [(Left,
     })
 }
 
-fn of_level<T: Target>(level: Level) -> CompiledModel<T::Device> {
+fn of_level<T: Target>(level: CompileLevel) -> CompiledModel<T::Device> {
     Setup { level, mode: GraphMode::None, ..Setup::default() }.build::<T>()
 }
 
@@ -35,7 +35,9 @@ where
     T::Device: MeasuredDevice,
 {
     let ops = Setup::default().graph().nodes().count();
-    for (level, fused) in [(Level::Eager, false), (Level::Trace, false), (Level::Compile, true)] {
+    for (level, fused) in
+        [(CompileLevel::Eager, false), (CompileLevel::Trace, false), (CompileLevel::Compile, true)]
+    {
         let mut model = of_level::<T>(level);
         for (left, counts) in prompt_and_decode(&mut model) {
             assert_eq!((left.report.mode, counts.graph_launches), (StepMode::None, 0), "{level:?}");

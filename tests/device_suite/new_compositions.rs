@@ -14,7 +14,7 @@ use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
 use piecewise_ir::testing::{Rng, norm_error, random_arrays};
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::mode::Level;
+use piecewise_runtime::mode::CompileLevel;
 use piecewise_runtime::pipeline::plan;
 use std::any::TypeId;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ fn graph(dtype: DType) -> Graph {
 
 /// Both in one graph, planned.
 pub(crate) fn composed(dtype: DType) -> Module {
-    plan(graph(dtype), Level::Piecewise, None, Vec::new()).unwrap().0
+    plan(graph(dtype), CompileLevel::Piecewise, None, Vec::new()).unwrap().0
 }
 
 /// Each is one region and one launch, and matches f64.

@@ -17,7 +17,7 @@ use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_runtime::batch::{ChunkRows, full_steps};
 use piecewise_runtime::dispatch::{FallbackReason, OtherWay};
 use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request, RequestEvent};
-use piecewise_runtime::mode::{GraphMode, Level, StepMode};
+use piecewise_runtime::mode::{CompileLevel, GraphMode, StepMode};
 use piecewise_runtime::model::{BuildOptions, CaptureWhen, Model, StepData, SuspendedWeights};
 use piecewise_runtime::pipeline::plan;
 use std::sync::Arc;
@@ -233,7 +233,7 @@ pub(crate) fn dear_padding_is_launched<T: Target>() {
     let mut ops = OpRegistry::new();
     ops.define(Arc::new(Dear::OP)).implement_cpu(Arc::new(Dear)).implement_cuda(Arc::new(Dear));
     let ops = Arc::new(ops);
-    let module = Arc::new(plan(graph, Level::Piecewise, None, Vec::new()).unwrap().0);
+    let module = Arc::new(plan(graph, CompileLevel::Piecewise, None, Vec::new()).unwrap().0);
     for (mode, step_mode) in
         [(GraphMode::Piecewise, StepMode::Piecewise), (GraphMode::Full, StepMode::Full)]
     {

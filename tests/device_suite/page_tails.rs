@@ -16,7 +16,7 @@ use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall, Param,
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::checks::KvPoison;
-use piecewise_runtime::mode::{GraphMode, Level, StepMode};
+use piecewise_runtime::mode::{CompileLevel, GraphMode, StepMode};
 use piecewise_runtime::model::{BuildOptions, Checks, Model};
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::roles;
@@ -107,7 +107,7 @@ pub(crate) fn a_reader_is_shown<T: Target>() {
     {
         for reads_tails in [false, true] {
             let op = Recall { reads_tails };
-            let (module, _) = plan(graph(), Level::Piecewise, None, Vec::new()).unwrap();
+            let (module, _) = plan(graph(), CompileLevel::Piecewise, None, Vec::new()).unwrap();
             let module = Arc::new(module);
             let mut ops = OpRegistry::builtin();
             ops.define(Arc::new(Recall::OP))

@@ -16,7 +16,7 @@ use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpArgs, CudaOp
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
 use piecewise_runtime::batch::{ChunkRows, RoleMap, probes};
-use piecewise_runtime::mode::{GraphMode, Level};
+use piecewise_runtime::mode::{CompileLevel, GraphMode};
 use piecewise_runtime::model::{BuildOptions, CompiledModel, Model, ModelError};
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::symbols::SymbolTable;
@@ -155,7 +155,7 @@ fn build<T: Target>(
     let x = x.linear(b.weight("out", [WIDTH, WIDTH]));
     let logits = x.gather(inputs.logit_rows).matmul_transposed(embedding, F32);
     let graph = b.finish([logits, inputs.sample(logits)]).unwrap();
-    let module = Arc::new(plan(graph, Level::Piecewise, None, Vec::new()).unwrap().0);
+    let module = Arc::new(plan(graph, CompileLevel::Piecewise, None, Vec::new()).unwrap().0);
     let mut ops = OpRegistry::builtin();
     ops.define(Arc::new(definition)).implement_cpu(Arc::new(op)).implement_cuda(Arc::new(op));
     let mut options = BuildOptions {

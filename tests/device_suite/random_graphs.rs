@@ -7,7 +7,7 @@ use piecewise_ir::eval::Evaluator;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_ir::testing::{RandomArrays, RandomGraph, mix_ops, norm_error, random_arrays, soak};
-use piecewise_runtime::mode::{GraphMode, Level, StepMode};
+use piecewise_runtime::mode::{CompileLevel, GraphMode, StepMode};
 use piecewise_runtime::pipeline::plan;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,7 +35,7 @@ impl Case {
         let graph = options.generate(seed);
         let rows = 1 + seed % RandomGraph::MAX_T;
         let arrays = random_arrays(&graph, &[rows], seed).unwrap();
-        let (module, _) = plan(graph.clone(), Level::Piecewise, None, Vec::new()).unwrap();
+        let (module, _) = plan(graph.clone(), CompileLevel::Piecewise, None, Vec::new()).unwrap();
         Self { graph, module: Arc::new(module), arrays, rows, seed }
     }
 

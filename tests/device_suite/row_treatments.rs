@@ -16,7 +16,7 @@ use piecewise_ir::op::RowTreatment;
 use piecewise_ir::testing::MixOp;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::mode::{Level, StepMode};
+use piecewise_runtime::mode::{CompileLevel, StepMode};
 use piecewise_runtime::model::CompiledModel;
 use piecewise_runtime::pipeline::plan;
 use std::sync::Arc;
@@ -95,7 +95,8 @@ pub(crate) fn a_mislabelled_op_is_seen<T: Target>() {
     let labels = [RowTreatment::Mixed, RowTreatment::Masked, RowTreatment::SlotMapped];
     for label in labels.map(Some).into_iter().chain([None]) {
         let op = label.map(Labelled);
-        let module = Arc::new(plan(graph(op), Level::Piecewise, None, Vec::new()).unwrap().0);
+        let module =
+            Arc::new(plan(graph(op), CompileLevel::Piecewise, None, Vec::new()).unwrap().0);
         let is_split = module.stitch().unwrap().split_op_count() > 0;
         assert_eq!(is_split, label == Some(RowTreatment::Mixed), "{label:?}");
         let registry = registry(label.unwrap_or(RowTreatment::Mixed), false);
@@ -113,7 +114,7 @@ pub(crate) fn a_mislabelled_op_is_seen<T: Target>() {
 pub(crate) fn poison_shows_a_mislabelled_op<T: Target>() {
     for label in [RowTreatment::Masked, RowTreatment::SlotMapped] {
         let graph = graph(Some(Labelled(label)));
-        let module = Arc::new(plan(graph, Level::Piecewise, None, Vec::new()).unwrap().0);
+        let module = Arc::new(plan(graph, CompileLevel::Piecewise, None, Vec::new()).unwrap().0);
         assert_eq!(module.stitch().unwrap().split_op_count(), 0, "{label:?}");
         for reads_padding in [false, true] {
             let registry = registry(label, reads_padding);

@@ -12,7 +12,7 @@ use piecewise_ir::testing::{Rng, norm_error, random_arrays};
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::dispatch::{Dispatcher, OwnSizes, SizeRules};
-use piecewise_runtime::mode::{GraphMode, Level, StepMode};
+use piecewise_runtime::mode::{CompileLevel, GraphMode, StepMode};
 use piecewise_runtime::model::{
     BuildOptions, CaptureWhen, Checks, CompiledModel, Model, ModelError, OnCaptureFailure, StepData,
 };
@@ -67,7 +67,7 @@ fn build<T: Target>(mode: GraphMode) -> CompiledModel<T::Device> {
         checks: Checks { poison: true, addresses: true, compare: false },
         measure_padding: false,
     };
-    let (module, _) = plan(graph(), Level::Piecewise, None, Vec::new()).unwrap();
+    let (module, _) = plan(graph(), CompileLevel::Piecewise, None, Vec::new()).unwrap();
     let (build, weights) = (CompiledModel::build, RandomWeights(WEIGHTS));
     let (module, store) = (Arc::new(module), T::store());
     let (sizes, compiler) = (&options.dispatcher, compiler.as_ref());

@@ -22,7 +22,7 @@ use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::batch::RoleMap;
 use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
 use piecewise_runtime::engine::{BatchingEngine, EngineOptions, Request, RequestEvent, RequestId};
-use piecewise_runtime::mode::{GraphMode, Level};
+use piecewise_runtime::mode::{CompileLevel, GraphMode};
 use piecewise_runtime::model::{
     BuildOptions, CaptureWhen, Checks, CompiledModel, Model, OnCaptureFailure,
 };
@@ -178,7 +178,7 @@ impl SlotSetup {
         }
         let logits = x.gather(step.logit_rows).matmul_transposed(embedding, DType::F32);
         let graph = b.finish([logits, step.sample(logits)]).unwrap();
-        let (module, _) = plan(graph, Level::Piecewise, None, Vec::new()).unwrap();
+        let (module, _) = plan(graph, CompileLevel::Piecewise, None, Vec::new()).unwrap();
         let list = |sizes: &[u64]| SizeList::new("sizes", sizes.to_vec(), "bound", 8).unwrap();
         let options = BuildOptions {
             dispatcher: Dispatcher {

@@ -64,6 +64,37 @@ pub(crate) fn a_removed_requests_slot_is_free_within_the_step<T: Target>() {
     assert_eq!(found[&ids[3]], alone::<T>(&request(4)));
 }
 
+/// Whether it had finished and was kept, or was running.
+pub(crate) fn a_request_used_after_its_removal_is_named_and_the_others_go_on<T: Target>() {
+    let expected = alone::<T>(&request(3));
+    for mode in [GraphMode::None, GraphMode::Piecewise, GraphMode::Full] {
+        let mut engine = engine::<T>(mode);
+        let mut events = Vec::new();
+        let kept = engine.add(Request { keep: true, ..request(2) }).unwrap();
+        engine.run(&mut events).unwrap();
+        let [running, other] = [1, 3].map(|number| engine.add(request(number)).unwrap());
+        for _ in 0..2 {
+            engine.step(&mut events).unwrap();
+        }
+        for (removed, free) in [(kept, 1), (running, 2)] {
+            engine.remove(removed).unwrap();
+            assert_eq!(engine.slots().free_slots(), free);
+            for error in [
+                engine.extend(removed, Request::new([5, 6], 6)).unwrap_err(),
+                engine.remove(removed).unwrap_err(),
+            ] {
+                assert_eq!(error.request(), Some(removed));
+                assert!(error.to_string().contains(&format!("request {removed}")), "{error}");
+            }
+            assert!(engine.ids(removed).is_none() && engine.usage(removed).is_none());
+            assert_eq!(engine.slots().free_slots(), free);
+        }
+        engine.run(&mut events).unwrap();
+        assert_eq!(ids_of(&events)[&other], expected, "{}", mode.name());
+        assert_eq!(engine.slots().free_slots() as u64, SLOTS);
+    }
+}
+
 pub(crate) fn a_kept_conversation_goes_on_from_its_slot_or_is_computed_again<T: Target>() {
     let mut more = Request::new([5, 6], 6);
     let first = Request { keep: true, ..request(2) };

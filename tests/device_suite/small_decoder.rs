@@ -12,7 +12,7 @@ use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::batch::{Probe, RoleMap, probes};
 use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
-use piecewise_runtime::mode::{GraphMode, Level};
+use piecewise_runtime::mode::{CompileLevel, GraphMode};
 use piecewise_runtime::model::{
     BuildOptions, CaptureWhen, Checks, CompiledModel, ModelError, OnCaptureFailure,
 };
@@ -44,7 +44,7 @@ pub(crate) struct Setup {
     pub sizes: Vec<u64>,
     pub batches: Vec<u64>,
     pub query_lengths: Vec<u64>,
-    pub level: Level,
+    pub level: CompileLevel,
     pub exclude: Vec<String>,
     pub threads: usize,
     pub checks: Checks,
@@ -71,7 +71,7 @@ impl Default for Setup {
             sizes: vec![1, 2, 3, 5, 8, 16, 17, 48],
             batches: vec![1, 2, 3, 4],
             query_lengths: vec![1],
-            level: Level::Piecewise,
+            level: CompileLevel::Piecewise,
             exclude: Vec::new(),
             threads: 1,
             checks: Checks::default(),

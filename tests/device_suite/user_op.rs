@@ -21,7 +21,7 @@ use piecewise_ir::types::TensorType;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall};
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_runtime::artifact_store::compile_module;
-use piecewise_runtime::mode::{GraphMode, Level, StepMode};
+use piecewise_runtime::mode::{CompileLevel, GraphMode, StepMode};
 use piecewise_runtime::model::{BuildOptions, Checks, CompiledModel, ModelError};
 use piecewise_runtime::pipeline::plan;
 use std::collections::BTreeSet;
@@ -182,7 +182,7 @@ fn registry_of(form: Form, reads_padding: bool) -> Arc<OpRegistry> {
 
 /// The graph with the op in one place, planned.
 pub(crate) fn user_module(place: Place) -> Module {
-    plan(graph(place), Level::Piecewise, None, Vec::new()).unwrap().0
+    plan(graph(place), CompileLevel::Piecewise, None, Vec::new()).unwrap().0
 }
 
 /// It is planned, captured and run in every mode, with the same bits and close to the evaluator's
@@ -303,7 +303,7 @@ fn an_op_that_reads_ahead_what_the_step_writes_is_refused_b0509() {
 #[test]
 fn poison_shows_an_op_that_reads_padding() {
     let (module, _) =
-        plan(graph(Place::BetweenPieces), Level::Piecewise, None, Vec::new()).unwrap();
+        plan(graph(Place::BetweenPieces), CompileLevel::Piecewise, None, Vec::new()).unwrap();
     let module = Arc::new(module);
     for reads_padding in [false, true] {
         let registry = registry_of(Form::Source, reads_padding);

@@ -9,7 +9,7 @@ use piecewise::device::DeviceSpec;
 use piecewise::models::Preset;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
-use piecewise_runtime::mode::{GraphMode, Level};
+use piecewise_runtime::mode::{CompileLevel, GraphMode};
 use std::path::PathBuf;
 
 /// Arguments of `bench`.
@@ -84,10 +84,10 @@ pub(crate) struct BenchArgs {
     /// How far the model is compiled: eager (op by op), trace, compile (fused, launched) or piecewise;
     /// below piecewise every step is launched [default: piecewise].
     #[arg(
-        long, value_parser = named::<Level>,
+        long, value_parser = named::<CompileLevel>,
         conflicts_with_all = ["graph_mode", "startup", "timeline"]
     )]
-    pub(super) level: Option<Level>,
+    pub(super) level: Option<CompileLevel>,
     /// Measure, once the graphs of a mode are captured, for which steps padding loses, and run those the
     /// other way: at their own size, or in pieces.
     #[arg(long, conflicts_with_all = ["costs", "startup", "timeline"])]

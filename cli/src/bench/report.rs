@@ -6,7 +6,7 @@ use piecewise_backend::measure::ReadBandwidth;
 use piecewise_backend::tuning::TuningReport;
 use piecewise_runtime::artifact_store::CompileCounts;
 use piecewise_runtime::measure::{CaptureReport, HeldBytes, Traffic};
-use piecewise_runtime::mode::{GraphMode, Level};
+use piecewise_runtime::mode::{CompileLevel, GraphMode};
 use piecewise_runtime::model::{BuildTimes, ChosenWays, Ledger, Model};
 use serde::Serialize;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(super) struct Report {
     pub(super) version: &'static str,
     pub(super) model: String,
     pub(super) dtype: String,
-    pub(super) level: Level,
+    pub(super) level: CompileLevel,
     pub(super) device: String,
     pub(super) read_bandwidth: ReadBandwidth,
     /// Bytes of a step that are counted.

@@ -7,7 +7,7 @@ use anyhow::bail;
 use piecewise::assembly::Assembly;
 use piecewise_backend::store::MemoryStore;
 use piecewise_runtime::config::{ConfigLayers, RuntimeConfig};
-use piecewise_runtime::mode::{GraphMode, Level};
+use piecewise_runtime::mode::{CompileLevel, GraphMode};
 use piecewise_runtime::model::CaptureWhen;
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ impl Bench {
     pub(super) fn modes(&self) -> Vec<GraphMode> {
         let looks_inside = self.timeline.is_some() || !self.without.is_empty();
         match (self.graph_mode.is_empty(), looks_inside) {
-            _ if self.config.level != Level::Piecewise => vec![GraphMode::None],
+            _ if self.config.level != CompileLevel::Piecewise => vec![GraphMode::None],
             (false, _) => self.graph_mode.clone(),
             (true, _) if self.layers.is_set("graph_mode") => vec![self.config.graph_mode],
             (true, true) => vec![GraphMode::Full],
@@ -81,7 +81,11 @@ impl Bench {
             .max_num_seqs(sequences)
             .max_seq_len(longest)
             .kv_rows(bounds.positions.iter().sum())
-            .graph_mode(if level == Level::Piecewise { bounds.mode } else { GraphMode::None })
+            .graph_mode(if level == CompileLevel::Piecewise {
+                bounds.mode
+            } else {
+                GraphMode::None
+            })
             .capture_sizes(bounds.tokens.iter().copied())
             .set("decode_batch_sizes", &bounds.batches)
             .set("capture_query_lengths", &bounds.query_lengths)

@@ -6,7 +6,7 @@ use super::report::{ModeReport, Report, StartReport};
 use super::rows::{Row, Spread};
 use comfy_table::{CellAlignment, Table, presets};
 use piecewise_backend::tuning::TuningReport;
-use piecewise_runtime::mode::Level;
+use piecewise_runtime::mode::CompileLevel;
 
 const HEADER: [&str; 16] = [
     "step",
@@ -31,7 +31,7 @@ const HEADER: [&str; 16] = [
 pub(super) fn report(report: &Report) -> String {
     let mut lines = vec![format!("{} {}, {}", report.model, report.dtype, report.device)];
     let read = &report.read_bandwidth;
-    if report.level != Level::Piecewise {
+    if report.level != CompileLevel::Piecewise {
         lines.push(format!("level            {}", report.level.name()));
     }
     lines.push(format!(

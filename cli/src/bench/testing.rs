@@ -7,7 +7,7 @@ use piecewise_backend::measure::{GraphShape, ReadBandwidth};
 use piecewise_backend::tuning::TuningReport;
 use piecewise_runtime::artifact_store::CompileCounts;
 use piecewise_runtime::measure::{CaptureReport, Traffic};
-use piecewise_runtime::mode::{GraphMode, Level};
+use piecewise_runtime::mode::{CompileLevel, GraphMode};
 use piecewise_runtime::model::{CapturedGraph, GraphKind, Ledger};
 use std::time::Duration;
 
@@ -117,7 +117,7 @@ pub(super) fn report() -> Report {
         version: "1.2.3",
         model: "qwen3-8b".to_owned(),
         dtype: "bf16".to_owned(),
-        level: Level::Piecewise,
+        level: CompileLevel::Piecewise,
         device: "A device".to_owned(),
         read_bandwidth: ReadBandwidth { best: 3.1e12, median: 3.0e12, bytes: 4 << 30, passes: 36 },
         traffic: Traffic { weights: 15_136_000_000, per_position: 147_456 },

@@ -14,7 +14,7 @@ pub use dump::DumpDir;
 pub use error::PassError;
 pub use observer::{AfterPass, Observer, PrintAfter, PrintModule, StopAfter};
 pub use pass::{Pass, PassContext, PassReport, Remark};
-pub use registry::{OptionReader, PassConstructor, Registry};
+pub use registry::{OptionReader, Registry};
 
 use crate::pipeline::{Pipeline, PipelineError};
 use piecewise_ir::diagnostic::Diagnostics;

@@ -4,36 +4,39 @@ use super::Pass;
 use crate::pipeline::{OptionValue, PassSpec, PipelineError, nearest};
 use std::collections::BTreeMap;
 
-/// Makes a pass from the options that its pipeline entry gives.
-pub type PassConstructor = fn(&mut OptionReader<'_>) -> Result<Box<dyn Pass>, PipelineError>;
+type Make = dyn Fn(&mut OptionReader<'_>) -> Result<Box<dyn Pass>, PipelineError> + Send + Sync;
 
 struct Entry {
-    options: &'static [&'static str],
-    make: PassConstructor,
+    options: Vec<String>,
+    make: Box<Make>,
 }
 
 /// The passes that a pipeline's text can name, with the options that each takes.
 #[derive(Default, derive_more::Debug)]
 #[debug("{:?}", entries.keys().collect::<Vec<_>>())]
 pub struct Registry {
-    entries: BTreeMap<&'static str, Entry>,
+    entries: BTreeMap<String, Entry>,
 }
 
 impl Registry {
-    /// Adds a pass under `name`, with the names of the options it takes. A pass of the same name
-    /// is replaced.
+    /// Adds a pass under `name`, with the names of the options it takes; what else it needs, `make`
+    /// may bring. A pass of the same name is replaced.
     pub fn add(
         &mut self,
-        name: &'static str,
-        options: &'static [&'static str],
-        make: PassConstructor,
+        name: impl Into<String>,
+        options: &[&str],
+        make: impl Fn(&mut OptionReader<'_>) -> Result<Box<dyn Pass>, PipelineError>
+        + Send
+        + Sync
+        + 'static,
     ) {
-        self.entries.insert(name, Entry { options, make });
+        let options = options.iter().map(|&option| option.to_owned()).collect();
+        self.entries.insert(name.into(), Entry { options, make: Box::new(make) });
     }
 
     /// The names of the passes, sorted.
-    pub fn names(&self) -> impl Iterator<Item = &'static str> + '_ {
-        self.entries.keys().copied()
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.keys().map(String::as_str)
     }
 
     /// Makes the pass that `spec` names.
@@ -49,12 +52,12 @@ impl Registry {
             });
         };
         for option in spec.options.keys() {
-            if !entry.options.contains(&option.as_str()) {
+            if !entry.options.contains(option) {
                 return Err(PipelineError::UnknownOption {
                     pass: spec.name.clone(),
                     option: option.clone(),
-                    suggestion: nearest(option, entry.options.iter().copied()),
-                    known: entry.options.iter().map(|&o| o.to_owned()).collect(),
+                    suggestion: nearest(option, entry.options.iter().map(String::as_str)),
+                    known: entry.options.clone(),
                 });
             }
         }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::dispatch::SizeRules;
-use crate::mode::{GraphMode, Level};
+use crate::mode::{CompileLevel, GraphMode};
 use crate::pipeline::plan;
 use crate::sizes::SizeList;
 use crate::stats::Statistics;
@@ -31,7 +31,7 @@ fn module(state_rows: u64) -> Module {
     kept.scatter(slots, h);
     let y = x + h.linear(b.weight("up", [48, 32])).silu().linear(b.weight("down", [32, 48]));
     let graph = b.finish([y.rms_norm(b.weight("norm", [32]), 1e-6)]).unwrap();
-    plan(graph, Level::Piecewise, None, Vec::new()).unwrap().0
+    plan(graph, CompileLevel::Piecewise, None, Vec::new()).unwrap().0
 }
 
 fn dispatcher() -> Dispatcher {

@@ -126,6 +126,17 @@ impl ConfigLayers {
         self.file(&name, &text)
     }
 
+    /// Puts layers beneath what the program and flags set here, and above the rest.
+    pub fn beneath_what_was_set(mut self, layers: Self) -> Self {
+        for (key, value) in flatten(layers.merged) {
+            let Some((&key, from)) = layers.sources.get_key_value(&*key) else { continue };
+            if !matches!(self.sources.get(key), Some(Source::Program | Source::Flag(_))) {
+                self.insert(key, value, from.clone());
+            }
+        }
+        self
+    }
+
     /// What a file, a flag or the program set a key to, and which of them; tables' keys have none.
     pub fn asked(&self, key: &str) -> Option<(&Value, &Source)> {
         let source = self.sources.get(key).filter(|source| !matches!(source, Source::Derived(_)));
@@ -195,9 +206,14 @@ impl ConfigLayers {
             let (key, reason) = (key.to_owned(), format!("{}{now}", error.message()));
             return Err(ConfigError::Value { from, key, value: shown, reason });
         }
-        match known.split_once('.') {
+        self.insert(known, value, from);
+        Ok(())
+    }
+
+    fn insert(&mut self, key: &'static str, value: Value, from: Source) {
+        match key.split_once('.') {
             None => {
-                self.merged.insert(known.to_owned(), value);
+                self.merged.insert(key.to_owned(), value);
             }
             Some((table, leaf)) => {
                 let table = self.merged.entry(table).or_insert_with(|| Table::new().into());
@@ -206,8 +222,7 @@ impl ConfigLayers {
                 }
             }
         }
-        self.sources.insert(known, from);
-        Ok(())
+        self.sources.insert(key, from);
     }
 }
 
@@ -250,17 +265,22 @@ fn shown(key: &str, value: &Value) -> String {
     }
 }
 
-/// Leaves by dotted key; a key that should be a table but is not stays as it is.
+/// Leaves by dotted key: keys that there are, one whose value is a table among them, and what is no
+/// table.
 fn flatten(table: Table) -> Vec<(String, Value)> {
-    let mut leaves = Vec::new();
-    for (key, value) in table {
-        match value {
-            Value::Table(inner) => {
-                leaves.extend(flatten(inner).into_iter().map(|(k, v)| (format!("{key}.{k}"), v)));
+    fn under(prefix: &str, table: Table, leaves: &mut Vec<(String, Value)>) {
+        for (name, value) in table {
+            let key = format!("{prefix}{name}");
+            match value {
+                Value::Table(inner) if !RuntimeConfig::KEYS.contains(&&*key) => {
+                    under(&format!("{key}."), inner, leaves);
+                }
+                value => leaves.push((key, value)),
             }
-            value => leaves.push((key, value)),
         }
     }
+    let mut leaves = Vec::new();
+    under("", table, &mut leaves);
     leaves
 }
 

@@ -3,9 +3,9 @@
 use super::error::{ConfigError, ConfigWarning};
 use super::values::{MOST, RuntimeConfig, Sizes};
 use crate::batch::{RoleMap, full_steps, probes};
-use crate::dispatch::{Dispatcher, SizeRules};
+use crate::dispatch::{Dispatcher, OwnSizes, SizeRules};
 use crate::engine::EngineOptions;
-use crate::mode::{GraphMode, Level, StepMode};
+use crate::mode::{CompileLevel, GraphMode, StepMode};
 use crate::model::{BuildOptions, CaptureWhen, CompiledModel};
 use crate::sizes::SizeList;
 use piecewise_backend::device::Device;
@@ -32,7 +32,7 @@ pub enum Purpose {
 impl RuntimeConfig {
     /// The graph mode in force: levels below `piecewise` capture nothing.
     fn effective_graph_mode(&self) -> GraphMode {
-        if self.level == Level::Piecewise { self.graph_mode } else { GraphMode::None }
+        if self.level == CompileLevel::Piecewise { self.graph_mode } else { GraphMode::None }
     }
 
     /// The columns of a block table.
@@ -50,14 +50,14 @@ impl RuntimeConfig {
         self.check_dtype()?;
         let tokens = size_list(
             "capture_num_tokens",
-            &self.capture_num_tokens,
+            self.capture_num_tokens.as_ref(),
             ("max_num_tokens", self.max_num_tokens),
             self.max_num_tokens,
         )?;
         let batch_bound = self.max_num_seqs().min(self.max_num_rows());
         let batches = size_list(
             "decode_batch_sizes",
-            &self.decode_batch_sizes,
+            self.decode_batch_sizes.as_ref(),
             ("max_num_seqs", self.max_num_seqs()),
             batch_bound,
         )?;
@@ -66,6 +66,10 @@ impl RuntimeConfig {
             let bound = ("max_num_tokens", self.max_num_tokens);
             SizeList::new("capture_query_lengths", lengths.clone(), bound.0, bound.1)?;
         }
+        let own = self.capture_own_rows.iter().map(|(role, sizes)| {
+            let sizes = size_list("capture_own_rows", Some(sizes), ("any step", MOST), MOST)?;
+            Ok(OwnSizes { role: role.clone(), sizes })
+        });
         Ok(Dispatcher {
             mode: self.effective_graph_mode(),
             tokens,
@@ -75,7 +79,7 @@ impl RuntimeConfig {
             max_rows: self.max_num_rows(),
             max_sequences: self.max_num_seqs(),
             padding: self.padding,
-            own: Vec::new(),
+            own: own.collect::<Result<_, ConfigError>>()?,
             rules: self.size_rules()?,
         })
     }
@@ -143,7 +147,10 @@ impl RuntimeConfig {
     pub fn warnings(&self, dispatcher: &Dispatcher) -> Vec<ConfigWarning> {
         let mut warnings = Vec::new();
         let default_mode = self.graph_mode == GraphMode::default();
-        if self.level != Level::Piecewise && !default_mode && self.graph_mode != GraphMode::None {
+        if self.level != CompileLevel::Piecewise
+            && !default_mode
+            && self.graph_mode != GraphMode::None
+        {
             warnings.push(ConfigWarning::ModeWithoutLevel {
                 mode: self.graph_mode.name(),
                 level: format!("{:?}", self.level).to_lowercase(),
@@ -272,7 +279,7 @@ impl RuntimeConfig {
 
     /// Whether what ops say of their capture is probed.
     pub fn probes(&self) -> bool {
-        self.probe_capture && self.level == Level::Piecewise
+        self.probe_capture && self.level == CompileLevel::Piecewise
     }
 
     /// How often a line about steps is logged.
@@ -298,7 +305,7 @@ impl RuntimeConfig {
 
 fn size_list(
     key: &'static str,
-    sizes: &Option<Sizes>,
+    sizes: Option<&Sizes>,
     (bound_name, bound): (&'static str, u64),
     default: u64,
 ) -> Result<SizeList, ConfigError> {

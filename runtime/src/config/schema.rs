@@ -65,6 +65,7 @@ fn alternatives(schema: &Value) -> Vec<&Value> {
 fn kind(schema: &Value) -> String {
     let named = |name: &str, schema: &Value| match name {
         "array" => format!("list of {}s", kind(&schema["items"])),
+        "object" => format!("table of {}", kind(&schema["additionalProperties"])),
         name => name.to_owned(),
     };
     let mut kinds: Vec<String> = Vec::new();

@@ -1,12 +1,13 @@
 //! The keys and their defaults.
 
-use crate::mode::{GraphMode, Level};
+use crate::mode::{CompileLevel, GraphMode};
 use crate::model::{CaptureWhen, Checks, OnCaptureFailure};
 use piecewise_backend::tuning::TuneMode;
 use piecewise_cache::without_secrets;
 use piecewise_ir::dtype::DType;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 
@@ -18,7 +19,7 @@ pub(super) const MOST: u64 = i32::MAX as u64;
 #[serde(default, deny_unknown_fields)]
 pub struct RuntimeConfig {
     /// How far a model is compiled.
-    pub level: Level,
+    pub level: CompileLevel,
     /// Which graphs are captured; `none` below the level `piecewise`.
     pub graph_mode: GraphMode,
     /// Names of the custom ops to split at; unset splits at every op whose definition says so,
@@ -35,6 +36,9 @@ pub struct RuntimeConfig {
     /// Tokens per sequence for which uniform batches have graphs of their own, ascending.
     #[schemars(inner(range(min = 1)))]
     pub capture_query_lengths: Vec<u64>,
+    /// Sizes for rows of the graph's own kinds, by their role, such as `rows.windows`; a kind that
+    /// is not named has the default pattern up to the bound of its symbol.
+    pub capture_own_rows: BTreeMap<String, Sizes>,
     /// The most tokens of a step; longer prompts are cut into chunks.
     #[schemars(range(min = 1, max = MOST))]
     pub max_num_tokens: u64,
@@ -260,12 +264,13 @@ impl TryFrom<String> for RemoteUrl {
 impl Default for RuntimeConfig {
     fn default() -> Self {
         Self {
-            level: Level::default(),
+            level: CompileLevel::default(),
             graph_mode: GraphMode::default(),
             splitting_ops: None,
             capture_num_tokens: None,
             decode_batch_sizes: None,
             capture_query_lengths: vec![1],
+            capture_own_rows: BTreeMap::new(),
             max_num_tokens: 512,
             max_num_rows: None,
             max_num_seqs: None,
@@ -319,13 +324,14 @@ impl RuntimeConfig {
     }
 
     /// Every key, those of tables with a dot, in the order in which they are shown.
-    pub const KEYS: [&'static str; 50] = [
+    pub const KEYS: [&'static str; 51] = [
         "level",
         "graph_mode",
         "splitting_ops",
         "capture_num_tokens",
         "decode_batch_sizes",
         "capture_query_lengths",
+        "capture_own_rows",
         "max_num_tokens",
         "max_num_rows",
         "max_num_seqs",

@@ -195,3 +195,49 @@ fn a_request_whose_own_rows_no_step_has_room_for_fails_alone() {
         assert_eq!(engine.ids(bad), None);
     }
 }
+
+#[test]
+fn sizes_of_own_rows_are_as_configured_and_held_to_the_graph() {
+    let assembly = || assembly(ops(windows_of), 8).set("strict", false);
+    let layers = |text: &str| ConfigLayers::new().file("a.toml", text);
+    let given = layers("capture_own_rows = { \"rows.windows\" = [2, 4] }").unwrap();
+    let configured = assembly().configure(given.clone()).settings().unwrap().configured().unwrap();
+    assert_eq!(configured.source("capture_own_rows"), Source::File("a.toml".to_owned()));
+    let printed = configured.to_string();
+    assert_eq!(layers(&printed).unwrap().finish().unwrap().config, configured.config);
+    for (sizes, assembly) in [
+        (vec![1, 2, 4, 8], assembly()),
+        (vec![2, 4], assembly().configure(given)),
+        (vec![1, 3], assembly().capture_own_rows([(WINDOWS, [1, 3])])),
+        (vec![1, 2, 3], assembly().set("capture_own_rows", BTreeMap::from([(WINDOWS, 3)]))),
+    ] {
+        let mut engine = assembly.graph_mode(GraphMode::Piecewise).engine().unwrap();
+        let own = &engine.model().dispatcher().own;
+        assert_eq!(
+            (own.len(), own[0].role.as_str(), own[0].sizes.sizes()),
+            (1, WINDOWS, &sizes[..])
+        );
+        let requests = PROMPTS.map(|length| engine.add(request(length)).unwrap());
+        let mut events = Vec::new();
+        engine.run(&mut events).unwrap();
+        for (request, length) in requests.into_iter().zip(PROMPTS) {
+            assert_eq!(answered(&events, request), answer(length), "{sizes:?}");
+        }
+    }
+    let error = |assembly: Assembly| assembly.plan().unwrap_err().to_string();
+    let there = "the graph @windowed says rows.windows up to 8";
+    for (text, part) in [
+        ("{ \"rows.window\" = [2] }", there),
+        ("{ \"rows.windows\" = [2, 16] }", there),
+        ("{ \"rows.windows\" = [4, 2] }", "capture_own_rows"),
+        ("{ \"rows.windows\" = 0 }", "capture_own_rows contains 0"),
+        ("[2]", "a.toml: capture_own_rows can't be [2]"),
+    ] {
+        let given = layers(&format!("capture_own_rows = {text}"));
+        let error = given.map(|given| error(assembly().configure(given)));
+        let error = error.unwrap_or_else(|error| error.to_string());
+        assert!(error.contains(part), "{text}: {error}");
+    }
+    let none = error(tiny().capture_own_rows([(WINDOWS, [2])]));
+    assert!(none.contains("says no rows.* of its own"), "{none}");
+}
