@@ -29,7 +29,6 @@ mod probe;
 mod programs;
 mod progress;
 mod ranges;
-mod recover;
 mod reports;
 mod spans;
 mod specialize;
@@ -38,7 +37,6 @@ mod step;
 mod step_data;
 mod step_end;
 mod step_launches;
-mod suspend;
 mod ways;
 
 pub use capture::{CapturedGraph, GraphKind};
