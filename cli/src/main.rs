@@ -192,8 +192,5 @@ fn print_report(
     report: &impl serde::Serialize,
     show: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    match json {
-        true => print_line(&serde_json::to_string_pretty(report)?),
-        false => show(),
-    }
+    if json { print_line(&serde_json::to_string_pretty(report)?) } else { show() }
 }

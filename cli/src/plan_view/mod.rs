@@ -263,10 +263,7 @@ impl Values {
 fn sources(recipe: &Recipe) -> String {
     let mut names = Vec::new();
     collect_sources(recipe, &mut names);
-    match names.is_empty() {
-        true => "computed at load".to_owned(),
-        false => names.join(" + "),
-    }
+    if names.is_empty() { "computed at load".to_owned() } else { names.join(" + ") }
 }
 
 fn collect_sources<'a>(recipe: &'a Recipe, names: &mut Vec<&'a str>) {

@@ -173,10 +173,7 @@ impl<D: Device> CompiledModel<D> {
     /// # Errors
     /// When work before failed.
     pub fn trace_steps(&mut self, traces: bool) -> Result<(), ModelError> {
-        self.tracer = match traces {
-            true => Some(Tracer::start(&mut self.device)?),
-            false => None,
-        };
+        self.tracer = if traces { Some(Tracer::start(&mut self.device)?) } else { None };
         Ok(())
     }
 

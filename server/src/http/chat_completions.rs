@@ -117,10 +117,7 @@ impl Message {
             self.content.get_or_insert_default().push_str(&content);
         }
         for ToolCallDelta { index, id, name, arguments } in tool_calls {
-            let at = match streams {
-                true => self.tool_calls.len(),
-                false => index,
-            };
+            let at = if streams { self.tool_calls.len() } else { index };
             while self.tool_calls.len() <= at {
                 self.tool_calls.push(ToolCall::default());
             }
