@@ -1,5 +1,8 @@
 //! Custom ops on the CPU: addresses wrapped so that an implementation needs no `unsafe`.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use crate::cpu::{FloatSlice, FloatSliceMut};
 use crate::step::{CaptureSupport, LaunchContext};
 use bytemuck::Pod;
