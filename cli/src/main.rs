@@ -104,7 +104,7 @@ fn main() -> ExitCode {
         .from_env_lossy();
     // Who asks for the lines about steps or requests wants to see them.
     let mut shown = vec!["piecewise::stats=info"];
-    if matches!(&arguments.command, Command::Serve(args) if args.logs_access()) {
+    if matches!(&arguments.command, Command::Serve(args) if !args.no_access_log) {
         shown.push("piecewise::access=info");
     }
     let shown = shown.iter().filter_map(|directive| directive.parse().ok());
