@@ -5,7 +5,7 @@ use crate::device::{Device, DeviceError};
 use std::time::Duration;
 
 /// What a device enqueued since it was opened. Captures and the making of weights do not count.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, derive_more::Sub, serde::Serialize)]
 pub struct LaunchCounts {
     /// Captured graphs that were launched.
     pub graph_launches: u64,
@@ -20,12 +20,7 @@ pub struct LaunchCounts {
 impl LaunchCounts {
     /// What came since `before`, an earlier count of the same device.
     pub fn since(self, before: Self) -> Self {
-        Self {
-            graph_launches: self.graph_launches - before.graph_launches,
-            plain_launches: self.plain_launches - before.plain_launches,
-            graph_nodes: self.graph_nodes - before.graph_nodes,
-            programmatic_edges: self.programmatic_edges - before.programmatic_edges,
-        }
+        self - before
     }
 }
 

@@ -120,10 +120,7 @@ impl Folder {
             Err(error) => return Err(error.into()),
         };
         let facts = FileFacts::of(&fs::fstat(&fd)?);
-        Ok(Some(match facts.is_file {
-            true => Opened::File(File::from(fd), facts),
-            false => Opened::NotAFile,
-        }))
+        Ok(Some(if facts.is_file { Opened::File(File::from(fd), facts) } else { Opened::NotAFile }))
     }
 
     /// Creates `name`, which must not be there.

@@ -41,7 +41,7 @@ impl Cache {
 
     /// Keeps an entry in the remote level too, if it is written.
     pub(crate) fn send(&self, kind: &str, key: &Key, head: &[u8], payload: &[u8]) {
-        let written = self.remote.as_ref().filter(|remote| remote.is_written());
+        let written = self.remote.as_ref().filter(|remote| remote.is_written);
         let Some(remote) = written else { return };
         let place = [&root_name(&self.checksum), kind, &KeyHex(key).to_string()];
         match remote.put(place, [head, payload].concat()) {

@@ -104,7 +104,7 @@ fn main() -> ExitCode {
         .from_env_lossy();
     // Who asks for the lines about steps or requests wants to see them.
     let mut shown = vec!["piecewise::stats=info"];
-    if matches!(&arguments.command, Command::Serve(args) if args.logs_access()) {
+    if matches!(&arguments.command, Command::Serve(args) if !args.no_access_log) {
         shown.push("piecewise::access=info");
     }
     let shown = shown.iter().filter_map(|directive| directive.parse().ok());
@@ -192,8 +192,5 @@ fn print_report(
     report: &impl serde::Serialize,
     show: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    match json {
-        true => print_line(&serde_json::to_string_pretty(report)?),
-        false => show(),
-    }
+    if json { print_line(&serde_json::to_string_pretty(report)?) } else { show() }
 }

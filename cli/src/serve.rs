@@ -92,7 +92,7 @@ pub(crate) struct ServeArgs {
     matryoshka: bool,
     /// Log no line about each request.
     #[arg(long)]
-    no_access_log: bool,
+    pub(crate) no_access_log: bool,
     /// Write a line about each step, for `piecewise plan --log`.
     #[arg(long, value_name = "FILE")]
     iteration_log: Option<PathBuf>,
@@ -109,11 +109,6 @@ pub(crate) struct ServeArgs {
 }
 
 impl ServeArgs {
-    /// Whether each request is logged.
-    pub(crate) fn logs_access(&self) -> bool {
-        !self.no_access_log
-    }
-
     /// The model, and the name that it has of itself.
     fn assembly(&self) -> anyhow::Result<(Assembly, String)> {
         let (assembly, name) = match (&self.model, self.preset) {

@@ -1,5 +1,8 @@
 //! `piecewise worker`: an engine behind vLLM's front end.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use super::dumps::DumpArgs;
 use super::keeper::keep;
 use super::kv_events::{KvEventArgs, publish};
@@ -108,7 +111,8 @@ pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
         TcpListener::bind(address).with_context(|| format!("can't listen at {address}"))
     });
     let probes = probes.transpose()?;
-    let dtype = torch_name(settings.configured()?.config.dtype.unwrap_or(DType::F32));
+    let dtype = settings.configured()?.config.dtype.unwrap_or(DType::F32);
+    let dtype = torch_name(dtype).to_owned();
     let config = assembly.decoder_config();
     let (vocab, end_ids) =
         config.map_or((0, Vec::new()), |config| (config.vocab_size, config.eos_token_ids.clone()));
@@ -157,11 +161,15 @@ pub(crate) fn stand_in(args: &StandInArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// What PyTorch calls the dtype of activations.
-fn torch_name(dtype: DType) -> String {
+fn torch_name(dtype: DType) -> &'static str {
     match dtype {
-        DType::F16 => "float16".to_owned(),
-        DType::BF16 => "bfloat16".to_owned(),
-        _ => "float32".to_owned(),
+        DType::F32 => "float32",
+        DType::F16 => "float16",
+        DType::BF16 => "bfloat16",
+        DType::I32 => "int32",
+        DType::I64 => "int64",
+        DType::U8 => "uint8",
+        DType::Bool => "bool",
     }
 }
 

@@ -5,7 +5,7 @@
 //! they are pairs (nanoseconds, padding tokens) in one integer, nanoseconds first: of lists with
 //! equal time, the one with less padding wins.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::costs::MonotoneCurve;
 use crate::request::Objective;
@@ -167,16 +167,10 @@ impl Layer {
 /// in size, some cheapest list has no other sizes: any of its sizes can shrink to the next count
 /// below it.
 fn candidates(steps: &Steps, limits: &AxisLimits<'_>) -> Vec<u32> {
-    let mut candidates: Vec<u32> = steps
-        .values()
-        .flat_map(BTreeMap::keys)
-        .map(|count| {
-            let rounded = count.div_ceil(limits.multiple_of).saturating_mul(limits.multiple_of);
-            rounded.min(limits.maximum)
-        })
-        .collect();
-    candidates.push(limits.maximum);
-    candidates.sort_unstable();
-    candidates.dedup();
-    candidates
+    let rounded = |count: &u32| {
+        let rounded = count.div_ceil(limits.multiple_of).saturating_mul(limits.multiple_of);
+        rounded.min(limits.maximum)
+    };
+    let counts = steps.values().flat_map(BTreeMap::keys).map(rounded);
+    Vec::from_iter(BTreeSet::from_iter(counts.chain([limits.maximum])))
 }

@@ -81,7 +81,7 @@ impl GraphMode {
     }
 
     /// The most that is replayed of any step.
-    pub fn highest(self) -> StepMode {
+    fn highest(self) -> StepMode {
         self.decode().max(self.mixed())
     }
 

@@ -16,6 +16,7 @@ use crate::sizes::SizeList;
 use crate::symbols::{MAX_OWN, SymbolClass, SymbolTable};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_kernels::step::CaptureSupport;
+use std::collections::BTreeSet;
 
 /// The least that the ops of a model support, or that a mode needs of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -280,10 +281,7 @@ impl Dispatcher {
     /// The sizes for tokens of the list and those that are specialized, ascending.
     fn listed_tokens(&self) -> Vec<u64> {
         let specialized = self.rules.specialized.iter().filter(|&&size| size <= self.max_tokens);
-        let mut sizes: Vec<u64> = self.tokens.sizes().iter().chain(specialized).copied().collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        sizes
+        Vec::from_iter(BTreeSet::from_iter(self.tokens.sizes().iter().chain(specialized).copied()))
     }
 
     /// The size for so many rows: a decode batch, or the rows of a uniform batch of several tokens.

@@ -10,6 +10,7 @@ use crate::session::{OutputsView, Session, SessionError, Step, SubmittedStep};
 use half::{bf16, f16};
 use piecewise_ir::dtype::DType;
 use rayon::prelude::*;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -84,9 +85,7 @@ impl Path {
     ) -> Vec<Result<ItemOutputs, ItemError>> {
         let prunes = model.prunes_videos(at);
         let misses = Vec::from_iter(items.iter().map(|(_, size)| self.miss(prunes, *size)));
-        let mut reasons = Vec::from_iter(misses.iter().copied());
-        reasons.sort_unstable();
-        reasons.dedup();
+        let reasons = BTreeSet::from_iter(misses.iter().copied());
         let mut results = Vec::from_iter(items.iter().map(|_| None));
         for reason in reasons {
             let members = Vec::from_iter((0..items.len()).filter(|&i| misses[i] == reason));

@@ -167,7 +167,7 @@ impl Session {
             for (symbol, counted) in self.symbols.iter().zip(&mut counted) {
                 let Some(count) = symbol.count(name, ty, values.elements)? else { continue };
                 if let Some((other, by)) = counted.filter(|(other, _)| *other != count) {
-                    let symbol = symbol.name();
+                    let symbol = &symbol.name;
                     return Err(SessionError::InputLength {
                         input: name.to_owned(),
                         elements: values.elements,

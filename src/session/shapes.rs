@@ -10,7 +10,7 @@ use piecewise_runtime::symbols::{Over, SymbolClass, SymbolTable};
 #[derive(Debug)]
 pub(crate) struct StepSymbol {
     symbol: Symbol,
-    name: String,
+    pub(super) name: String,
     min: u64,
     max: u64,
 }
@@ -72,11 +72,6 @@ impl StepSymbol {
     /// Puts its value among the counts by symbol index.
     pub(super) fn set(&self, counts: &mut [u64], value: u64) {
         counts[self.symbol.index()] = value;
-    }
-
-    /// Its name in the graph.
-    pub(super) fn name(&self) -> &str {
-        &self.name
     }
 }
 

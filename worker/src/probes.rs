@@ -36,10 +36,7 @@ pub(crate) fn serve(listener: TcpListener, probed: Probed) -> std::io::Result<So
                     tracing::debug!("a probe has no answer: {error}");
                 }
             };
-            match admin {
-                true => drop(std::thread::spawn(answers)),
-                false => answers(),
-            }
+            if admin { drop(std::thread::spawn(answers)) } else { answers() }
         }
     })?;
     Ok(address)

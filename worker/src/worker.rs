@@ -246,7 +246,7 @@ impl Worker {
     fn serve(&self, front_end: FrontEnd, unsent: &mut Unsent) -> Result<(), ZmtpError> {
         let FrontEnd { mut input, output, outputs, again } = front_end;
         let Service { rank, outbox, engine, .. } = &*self.service;
-        let started = |stand_in| Watch::start(stand_in, *rank, &outputs, input.stream());
+        let started = |stand_in| Watch::start(stand_in, *rank, &outputs, &input.stream);
         let watch = self.stand_in.as_ref().map(started).transpose();
         let watch = watch.unwrap_or_else(|error| {
             tracing::warn!("nobody answers for this worker should it end: {error}");
@@ -255,7 +255,7 @@ impl Worker {
         let log = watch.as_ref().map(Watch::log).unwrap_or_default();
         log.seen(input.unread());
         let session = Session { requests: Arc::default(), log };
-        let reader = input.stream().try_clone()?;
+        let reader = input.stream.try_clone()?;
         let writer = outbox.attach(*rank, output, session.log.clone(), reader)?;
         let Unsent { requests, answers } = std::mem::take(unsent);
         if again {

@@ -219,7 +219,7 @@ impl Compiler for AbsorbingCompiler {
         let positions = Positions::new(piece);
         let operands = piece.operands();
         let groups = Groups::of(graph);
-        let mut assembly = Assembly::new();
+        let mut assembly = Assembly::default();
         for (i, &node) in groups.order.iter().enumerate() {
             if groups.is_after[i] {
                 continue;

@@ -182,6 +182,7 @@ pub(super) fn matmul_scratch(matmul: &MatMul, limits: &[u64], threads: usize) ->
 }
 
 /// Collects launches and images into an artifact.
+#[derive(Default)]
 pub(super) struct Assembly {
     launches: Vec<Launch>,
     scratch: u64,
@@ -189,10 +190,6 @@ pub(super) struct Assembly {
 }
 
 impl Assembly {
-    pub(super) fn new() -> Self {
-        Self { launches: Vec::new(), scratch: 0, images: Vec::new() }
-    }
-
     pub(super) fn push(
         &mut self,
         nodes: Vec<u32>,
@@ -274,7 +271,7 @@ impl Compiler for CpuCompiler {
     ) -> Result<Artifact, CompileError> {
         let (PieceAt { piece, size, .. }, limits) = (at, at.limits());
         let positions = Positions::new(piece);
-        let mut assembly = Assembly::new();
+        let mut assembly = Assembly::default();
         for (i, node) in piece.graph.nodes().enumerate() {
             let launch = self.node(piece, &positions, i, node, &limits)?;
             assembly.push(vec![i as u32], launch, &self.target())?;

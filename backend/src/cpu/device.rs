@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct CpuDevice {
     registry: Arc<OpRegistry>,
-    pool: Arc<rayon::ThreadPool>,
+    pub(super) pool: Arc<rayon::ThreadPool>,
     team: Team,
     memory: Memory,
     host: Vec<Box<[u8]>>,
@@ -116,10 +116,6 @@ impl CpuDevice {
     /// allocates or waits is an error.
     pub fn capture_scope(&mut self) -> CaptureScope<'_> {
         CaptureScope::begin(self)
-    }
-
-    pub(super) fn pool(&self) -> &rayon::ThreadPool {
-        &self.pool
     }
 
     fn outside_capture(&self, what: &str, rule: CaptureRule) -> Result<(), DeviceError> {

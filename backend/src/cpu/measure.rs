@@ -85,7 +85,7 @@ impl MeasuredDevice for CpuDevice {
         let mut buffer: Vec<u64> = Vec::new();
         buffer.try_reserve_exact((bytes / 8) as usize).map_err(|e| short(e.to_string()))?;
         buffer.resize((bytes / 8) as usize, 0);
-        let pool = self.pool();
+        let pool = &self.pool;
         pool.install(|| {
             let blocks = buffer.par_chunks_mut(WORDS);
             blocks.for_each(|block| {

@@ -13,7 +13,7 @@ use client::Client;
 #[derive(Debug)]
 pub(crate) struct Remote {
     client: Client,
-    is_written: bool,
+    pub(crate) is_written: bool,
     is_off: AtomicBool,
 }
 
@@ -25,10 +25,6 @@ impl Remote {
         }
         let client = Client::open(options)?;
         Ok(Self { client, is_written: options.is_written, is_off: AtomicBool::new(false) })
-    }
-
-    pub(crate) fn is_written(&self) -> bool {
-        self.is_written
     }
 
     /// How messages name a place in the store, without what authorizes.

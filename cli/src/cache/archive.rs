@@ -50,8 +50,5 @@ pub(super) fn import(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     for refused in &report.refused {
         warn(&format!("entry {} is refused: {}", refused.index, refused.reason));
     }
-    match report.refused.is_empty() {
-        true => Ok(ExitCode::SUCCESS),
-        false => Ok(ExitCode::FAILURE),
-    }
+    if report.refused.is_empty() { Ok(ExitCode::SUCCESS) } else { Ok(ExitCode::FAILURE) }
 }

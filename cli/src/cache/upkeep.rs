@@ -31,10 +31,7 @@ pub(super) struct GcArgs {
 }
 
 pub(super) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
-    let cache = match args.repair {
-        true => args.location.open_to_change()?,
-        false => args.location.open()?,
-    };
+    let cache = if args.repair { args.location.open_to_change()? } else { args.location.open()? };
     let report = cache.verify(args.repair);
     let bad: Vec<_> =
         report.bad.iter().map(|bad| format!("{}/{}: {}", bad.kind, bad.name, bad.reason)).collect();

@@ -82,10 +82,7 @@ fn plan_without_traffic(args: &PlanArgs) -> Result<String> {
         );
     }
     let lists = bounded_lists(graphs, max_num_tokens, args.max_num_seqs)?;
-    Ok(match args.json {
-        true => json::bounded(&lists)?,
-        false => report::bounded(&lists),
-    })
+    Ok(if args.json { json::bounded(&lists)? } else { report::bounded(&lists) })
 }
 
 fn print(text: &str) -> Result<()> {

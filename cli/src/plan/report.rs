@@ -13,29 +13,27 @@ pub(super) fn plan(input: &Input, plan: &Plan, comparisons: &[Comparison]) -> St
     let mut text = header(input);
     let outcome = &plan.outcome;
     for warning in &plan.warnings {
-        line(&mut text, &format!("warning: {}", describe_warning(warning)));
+        let _ = writeln!(text, "warning: {}", describe_warning(warning));
     }
-    line(&mut text, "");
+    text.push('\n');
     text.push_str(&plan.sizes.to_toml());
-    line(&mut text, "");
-    line(
-        &mut text,
-        &format!(
-            "{} graphs{}: {}",
-            outcome.graphs,
-            if outcome.graphs == plan.knee_graphs { " (the knee of the curve)" } else { "" },
-            describe_outcome(outcome)
-        ),
+    text.push('\n');
+    let _ = writeln!(
+        text,
+        "{} graphs{}: {}",
+        outcome.graphs,
+        if outcome.graphs == plan.knee_graphs { " (the knee of the curve)" } else { "" },
+        describe_outcome(outcome)
     );
     text.push_str(&coverage(outcome));
     if !plan.curve.is_empty() {
-        line(&mut text, "\nWhat more graphs buy (each row the best plan of at most so many):\n");
+        let _ =
+            writeln!(text, "\nWhat more graphs buy (each row the best plan of at most so many):\n");
         text.push_str(&curve(input.request.objective, plan));
     }
     if !comparisons.is_empty() {
-        line(
-            &mut text,
-            "\nDefault lists by their published rules, up to the same maxima, the plan of equal count, and how many graphs it needs to be as good:\n",
+        text.push_str(
+            "\nDefault lists by their published rules, up to the same maxima, the plan of equal count, and how many graphs it needs to be as good:\n\n",
         );
         text.push_str(&comparison(comparisons));
     }
@@ -44,15 +42,15 @@ pub(super) fn plan(input: &Input, plan: &Plan, comparisons: &[Comparison]) -> St
 
 pub(super) fn check(input: &Input, checked: &CheckReport) -> String {
     let mut text = header(input);
-    line(&mut text, "");
+    text.push('\n');
     if checked.findings.is_empty() {
-        line(&mut text, "nothing to report: every size is used, every count is covered");
+        let _ = writeln!(text, "nothing to report: every size is used, every count is covered");
     }
     for finding in &checked.findings {
-        line(&mut text, &describe_finding(finding));
+        let _ = writeln!(text, "{}", describe_finding(finding));
     }
     let (now, better) = (&checked.outcome, &checked.better);
-    line(&mut text, &format!("\nnow, {} graphs: {}", now.graphs, describe_outcome(now)));
+    let _ = writeln!(text, "\nnow, {} graphs: {}", now.graphs, describe_outcome(now));
     text.push_str(&coverage(now));
     let gains = match input.request.objective {
         Objective::Time => better.expected_ns < now.expected_ns || now.expected_ns.is_none(),
@@ -60,55 +58,48 @@ pub(super) fn check(input: &Input, checked: &CheckReport) -> String {
     };
     let covers_more = better.coverage.all().replayed_steps > now.coverage.all().replayed_steps;
     if gains || covers_more {
-        line(
-            &mut text,
-            &format!("\nwith {} graphs: {}\n", better.graphs, describe_outcome(better)),
-        );
+        let _ = writeln!(text, "\nwith {} graphs: {}\n", better.graphs, describe_outcome(better));
         text.push_str(&checked.better_sizes.to_toml());
     } else {
-        line(&mut text, "\nno lists of as many graphs are better on this log");
+        let _ = writeln!(text, "\nno lists of as many graphs are better on this log");
     }
     text
 }
 
 pub(super) fn bounded(lists: &BoundedLists) -> String {
     let mut text = lists.sizes.to_toml();
-    line(
-        &mut text,
-        &format!(
-            "\n{} graphs; no step is more than {} padding ({} of {} rows), and no lists of as many \
+    let _ = writeln!(
+        text,
+        "\n{} graphs; no step is more than {} padding ({} of {} rows), and no lists of as many \
              graphs have a smaller worst case",
-            lists.sizes.graphs(1),
-            percent(lists.worst_share()),
-            lists.worst.0,
-            lists.worst.1
-        ),
+        lists.sizes.graphs(1),
+        percent(lists.worst_share()),
+        lists.worst.0,
+        lists.worst.1
     );
     text
 }
 
 fn header(input: &Input) -> String {
     let mut text = String::new();
-    line(&mut text, &format!("traffic: {}, {} steps", input.source, input.traffic.steps()));
+    let _ = writeln!(text, "traffic: {}, {} steps", input.source, input.traffic.steps());
     if let Some(log) = &input.log {
         if log.malformed > 0 {
-            line(&mut text, &format!("malformed: {} of {} lines", log.malformed, log.lines));
+            let _ = writeln!(text, "malformed: {} of {} lines", log.malformed, log.lines);
             for malformed in &log.first_malformed {
-                line(&mut text, &format!("  {malformed}"));
+                let _ = writeln!(text, "  {malformed}");
             }
         }
         let observed = input.traffic.observed;
         if observed.known_steps > 0 {
-            line(
-                &mut text,
-                &format!(
-                    "in the log itself {} of {} steps replayed",
-                    observed.replayed_steps, observed.known_steps
-                ),
+            let _ = writeln!(
+                text,
+                "in the log itself {} of {} steps replayed",
+                observed.replayed_steps, observed.known_steps
             );
         }
     }
-    line(&mut text, &format!("costs: {}", input.costs.origin));
+    let _ = writeln!(text, "costs: {}", input.costs.origin);
     text
 }
 
@@ -138,7 +129,7 @@ fn coverage(outcome: &Outcome) -> String {
         ("decode", outcome.coverage.decode),
     ] {
         if share.steps > 0 {
-            line(&mut text, &format!("  {}", describe_share(name, &share)));
+            let _ = writeln!(text, "  {}", describe_share(name, &share));
         }
     }
     text
@@ -304,9 +295,4 @@ fn join(sizes: &[u32]) -> String {
 
 fn percent(share: f64) -> String {
     format!("{:.2} %", 100.0 * share)
-}
-
-fn line(text: &mut String, line: &str) {
-    text.push_str(line);
-    text.push('\n');
 }

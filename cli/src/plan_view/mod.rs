@@ -262,25 +262,8 @@ impl Values {
 /// The checkpoint tensors of a recipe, or that it is computed.
 fn sources(recipe: &Recipe) -> String {
     let mut names = Vec::new();
-    collect_sources(recipe, &mut names);
-    match names.is_empty() {
-        true => "computed at load".to_owned(),
-        false => names.join(" + "),
-    }
-}
-
-fn collect_sources<'a>(recipe: &'a Recipe, names: &mut Vec<&'a str>) {
-    match recipe {
-        Recipe::Checkpoint { name, .. } => names.push(name),
-        Recipe::Concat { parts, .. } => {
-            parts.iter().for_each(|part| collect_sources(part, names));
-        }
-        Recipe::Transpose { of, .. }
-        | Recipe::Slice { of, .. }
-        | Recipe::Cast { of, .. }
-        | Recipe::Reshape { of, .. } => collect_sources(of, names),
-        Recipe::Graph(_) => {}
-    }
+    recipe.visit_sources(&mut |name, _| names.push(name));
+    if names.is_empty() { "computed at load".to_owned() } else { names.join(" + ") }
 }
 
 fn step_rows(graph: &Graph, stitch: &Stitch, values: &Values) -> (Vec<StepRow>, usize) {

@@ -158,10 +158,7 @@ impl<'b> Tensor<'b> {
         let Some(value) = self.value() else { return self };
         let padding = Scalar::new(self.dtype(), padding.into());
         let taken = self.builder.state.borrow_mut().graph.set_padding(value, padding);
-        match taken {
-            true => self,
-            false => self.builder.fail("padding for what is no input".to_owned()),
-        }
+        if taken { self } else { self.builder.fail("padding for what is no input".to_owned()) }
     }
 
     unary_methods! {

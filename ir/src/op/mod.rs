@@ -5,7 +5,7 @@ mod infer;
 #[cfg(test)]
 mod row_tests;
 mod rows;
-mod table;
+pub(crate) mod table;
 
 pub use class::OpClass;
 pub use infer::{TypeError, check_types, infer_type};
@@ -93,32 +93,6 @@ pub enum Op {
 }
 
 impl Op {
-    /// Its row of the op table.
-    pub fn format(&self) -> Format {
-        match self {
-            Self::Unary(op) => Format::Unary(*op),
-            Self::Binary(op) => Format::Binary(*op),
-            Self::Compare(op) => Format::Compare(*op),
-            Self::Select => Format::Select,
-            Self::Cast => Format::Cast,
-            Self::Reduce { op, .. } => Format::Reduce(*op),
-            Self::ArgMax { .. } => Format::ArgMax,
-            Self::TopK { .. } => Format::TopK,
-            Self::Broadcast => Format::Broadcast,
-            Self::Reshape => Format::Reshape,
-            Self::Permute { .. } => Format::Permute,
-            Self::Slice { .. } => Format::Slice,
-            Self::Concat { .. } => Format::Concat,
-            Self::Gather => Format::Gather,
-            Self::Scatter => Format::Scatter,
-            Self::MatMul { .. } => Format::MatMul,
-            Self::Iota { .. } => Format::Iota,
-            Self::Literal(_) => Format::Literal,
-            Self::Region(_) => Format::Region,
-            Self::Custom(_) => Format::Custom,
-        }
-    }
-
     /// Its name in text; a custom op's is `custom`.
     pub fn mnemonic(&self) -> &'static str {
         let format = self.format();

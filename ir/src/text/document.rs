@@ -1,7 +1,7 @@
 //! The op table as a table of `docs/ir.md`, generated so that the document can't go out of date.
 
-use super::syntax::{KeyKind, keys};
-use crate::op::{Format, OpInfo, op_table};
+use crate::op::table::KeyKind;
+use crate::op::{OpInfo, op_table};
 use std::fmt::Write;
 
 /// Every op with how it is written and what it computes, as a Markdown table in table order.
@@ -16,27 +16,8 @@ pub fn op_table_markdown() -> String {
 }
 
 fn written(info: OpInfo) -> String {
-    let operands = match info.format {
-        Format::Unary(_)
-        | Format::Cast
-        | Format::Reduce(_)
-        | Format::ArgMax
-        | Format::TopK
-        | Format::Broadcast
-        | Format::Reshape
-        | Format::Permute
-        | Format::Slice => " a",
-        Format::Binary(_) | Format::Compare(_) | Format::MatMul => " a, b",
-        Format::Select => " c, a, b",
-        Format::Concat => " a, b, ..",
-        Format::Gather => " table, indices",
-        Format::Scatter => " mut state, slots, rows",
-        Format::Iota => "",
-        Format::Literal => " [1.0, 2.0]",
-        Format::Region => " over T (%a: row v0, %w: w0, %s: mut s0) { .. }",
-        Format::Custom => " \"ns.name\" a, mut s0 {key=1} rows mixed split",
-    };
-    let attributes: Vec<_> = keys(info.format)
+    let attributes: Vec<_> = info
+        .keys
         .iter()
         .map(|key| match key.kind {
             KeyKind::Number => format!("{}=1", key.name),
@@ -48,5 +29,5 @@ fn written(info: OpInfo) -> String {
         [] => String::new(),
         some => format!(" {{{}}}", some.join(", ")),
     };
-    format!("{}{operands}{attributes}", info.mnemonic)
+    format!("{}{}{attributes}", info.mnemonic, info.operands)
 }

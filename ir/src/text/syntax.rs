@@ -1,27 +1,8 @@
 //! How the attributes of each op format are written: the printer, the parser and the document's
 //! op table are driven by this.
 
+use crate::op::table::{AXES, AXIS, Key, PERM, START, TRANSPOSE_LHS, TRANSPOSE_RHS};
 use crate::op::{Format, Op};
-
-/// What an attribute holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum KeyKind {
-    /// `axis=1`; must be given.
-    Number,
-    /// `axes=[0, 1]`; must be given.
-    Axes,
-    /// `transpose_rhs`; given or not.
-    Flag,
-}
-
-/// An attribute of a format.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Key {
-    /// Its name in text.
-    pub(super) name: &'static str,
-    /// What its value has to be.
-    pub(super) kind: KeyKind,
-}
 
 /// The value of an attribute.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,36 +10,6 @@ pub(super) enum AttrValue {
     Number(u64),
     Axes(Vec<usize>),
     Flag,
-}
-
-const AXIS: Key = Key { name: "axis", kind: KeyKind::Number };
-const AXES: Key = Key { name: "axes", kind: KeyKind::Axes };
-const PERM: Key = Key { name: "perm", kind: KeyKind::Axes };
-const START: Key = Key { name: "start", kind: KeyKind::Number };
-const TRANSPOSE_LHS: Key = Key { name: "transpose_lhs", kind: KeyKind::Flag };
-const TRANSPOSE_RHS: Key = Key { name: "transpose_rhs", kind: KeyKind::Flag };
-
-/// The attributes of `format`, in the order in which they print.
-pub(super) fn keys(format: Format) -> &'static [Key] {
-    match format {
-        Format::Reduce(_) => &[AXES],
-        Format::ArgMax | Format::TopK | Format::Concat | Format::Iota => &[AXIS],
-        Format::Permute => &[PERM],
-        Format::Slice => &[AXIS, START],
-        Format::MatMul => &[TRANSPOSE_LHS, TRANSPOSE_RHS],
-        Format::Unary(_)
-        | Format::Binary(_)
-        | Format::Compare(_)
-        | Format::Select
-        | Format::Cast
-        | Format::Broadcast
-        | Format::Reshape
-        | Format::Gather
-        | Format::Scatter
-        | Format::Literal
-        | Format::Region
-        | Format::Custom => &[],
-    }
 }
 
 /// The attributes of `op` in the order of its format's keys; flags that are not set are left out.
@@ -138,11 +89,13 @@ pub(super) fn build(format: Format, given: &[(Key, AttrValue)]) -> Option<Op> {
 mod tests {
     use super::*;
     use crate::op::op_table;
+    use crate::op::table::KeyKind;
 
     #[test]
     fn attributes_build_the_op_they_came_from() {
         for info in op_table() {
-            let given: Vec<_> = keys(info.format)
+            let given: Vec<_> = info
+                .keys
                 .iter()
                 .map(|&key| {
                     let value = match key.kind {

@@ -5,7 +5,7 @@ mod cuda;
 mod inputs;
 pub(crate) mod packed;
 mod pages;
-mod reference;
+pub(crate) mod reference;
 
 pub use cpu::CpuPagedAttention;
 pub use cuda::CudaPagedAttention;

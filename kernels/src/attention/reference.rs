@@ -32,28 +32,37 @@ pub(super) fn paged_attention(operands: &[Array], attrs: &Attrs) -> Result<Vec<A
         for row in 0..rows {
             let seen = if *causal { length - rows + row + 1 } else { length };
             for head in 0..heads {
-                let query = &q.data[((start + row) * heads + head) * dim..][..dim];
-                let kv_head = head / group;
-                let scores: Vec<f64> = (0..seen)
-                    .map(|p| {
-                        let key = &k.data[(slot_of(p) * kv_heads + kv_head) * dim..][..dim];
-                        scale * query.iter().zip(key).map(|(a, b)| a * b).sum::<f64>()
-                    })
-                    .collect();
-                let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let total: f64 = scores.iter().map(|s| (s - top).exp()).sum();
-                let target =
-                    &mut out.data[((start + row) * heads + head) * value_dim..][..value_dim];
-                for (p, score) in scores.iter().enumerate() {
-                    let share = (score - top).exp() / total;
-                    let value =
-                        &v.data[(slot_of(p) * kv_heads + kv_head) * value_dim..][..value_dim];
-                    for (sum, x) in target.iter_mut().zip(value) {
-                        *sum += share * x;
-                    }
-                }
+                let at = (start + row) * heads + head;
+                let slots = (0..seen).map(|p| slot_of(p) * kv_heads + head / group);
+                let out = &mut out.data[at * value_dim..][..value_dim];
+                attend(&q.data[at * dim..][..dim], [&k.data, &v.data], *scale, slots, out);
             }
         }
     }
     Ok(vec![out])
+}
+
+/// A row of a head: the values at `rows`, each by its share of the softmax of the products of
+/// `query` with the keys there, are added to `out`.
+pub(crate) fn attend(
+    query: &[f64],
+    [keys, values]: [&[f64]; 2],
+    scale: f64,
+    rows: impl Iterator<Item = usize> + Clone,
+    out: &mut [f64],
+) {
+    let score = |row: usize| {
+        let key = &keys[row * query.len()..][..query.len()];
+        scale * query.iter().zip(key).map(|(a, b)| a * b).sum::<f64>()
+    };
+    let scores: Vec<f64> = rows.clone().map(score).collect();
+    let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let total: f64 = scores.iter().map(|s| (s - top).exp()).sum();
+    for (row, score) in rows.zip(scores) {
+        let share = (score - top).exp() / total;
+        let value = &values[row * out.len()..][..out.len()];
+        for (sum, x) in out.iter_mut().zip(value) {
+            *sum += share * x;
+        }
+    }
 }

@@ -19,7 +19,7 @@
 //! rayon pool take blocks one by one, and no sum is ever split between two blocks.
 
 mod dot;
-mod element;
+pub(crate) mod element;
 mod error;
 pub(crate) mod parallel;
 mod scratch;

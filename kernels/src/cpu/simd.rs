@@ -16,6 +16,34 @@ macro_rules! set {
     }};
 }
 
+/// A token that a machine has an instruction set: where it is detected, kernels run with it enabled.
+#[cfg(target_arch = "x86_64")]
+macro_rules! instruction_set {
+    ($(#[$doc:meta])* $set:ident: $enabled:literal, $($feature:tt),+) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(super) struct $set(());
+
+        impl $set {
+            pub(super) fn detect() -> Option<Self> {
+                let found = $(is_x86_feature_detected!($feature))&&+;
+                found.then_some(Self(()))
+            }
+
+            /// Runs a kernel where the set is enabled.
+            #[inline(always)]
+            pub(super) fn enabled<K: Kernel>(self, kernel: K) -> K::Output {
+                #[target_feature(enable = $enabled)]
+                fn enabled<K: Kernel>(set: $set, kernel: K) -> K::Output {
+                    kernel.run(set)
+                }
+                // SAFETY: the token proves that detection found these features.
+                unsafe { enabled(self, kernel) }
+            }
+        }
+    };
+}
+
 /// Operations of [`Simd`] that one intrinsic is.
 #[cfg(target_arch = "x86_64")]
 macro_rules! lane_ops {

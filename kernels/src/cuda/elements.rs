@@ -10,7 +10,7 @@
 use super::recipe::{LaunchRecipe, OpKernels, Param, TensorBoxes, options};
 use super::region::{AbsorbedAfter, AbsorbedElement, OperandRole, Tile};
 use super::text::{lane, storage};
-use crate::lower::LowerError;
+use crate::lower::{LowerError, fail};
 use piecewise_ir::region::Region;
 use piecewise_ir::types::TensorType;
 use std::fmt::Write;
@@ -81,10 +81,10 @@ impl OpKernels {
                 launch.params.contains(&Param::Elements(region.position as u32))
             };
             if !self.launches.iter().any(is_element) {
-                return Err(LowerError(format!(
+                return fail(format!(
                     "argument {} is none that a launch has element by element",
                     region.position
-                )));
+                ));
             }
         }
         let replaced = |launch: &LaunchRecipe| replaced(launch, &places, &elements);
@@ -104,14 +104,12 @@ fn replaced(
 ) -> Result<LaunchRecipe, LowerError> {
     let place = |arg: u32| match places.get(arg as usize) {
         Some(Some(place)) => Ok(*place),
-        Some(None) => Err(LowerError(format!(
+        Some(None) => fail(format!(
             "`{}` takes argument {arg} whole, or before the launches ahead are done; a region can't \
              take its place",
             launch.entry
-        ))),
-        None => {
-            Err(LowerError(format!("`{}` takes argument {arg} of {}", launch.entry, places.len())))
-        }
+        )),
+        None => fail(format!("`{}` takes argument {arg} of {}", launch.entry, places.len())),
     };
     let (mut text, mut params) = (String::new(), Vec::with_capacity(launch.params.len()));
     for param in &launch.params {
@@ -142,11 +140,11 @@ fn replaced(
     if !text.is_empty() {
         let other = |option: &&String| OTHER_ROUNDING.iter().any(|part| option.contains(part));
         if let Some(option) = launch.options.iter().find(other) {
-            return Err(LowerError(format!(
+            return fail(format!(
                 "`{}` has an argument element by element and is compiled with `{option}`, by which a \
                  region in it would round otherwise than alone; leave the option out",
                 launch.entry
-            )));
+            ));
         }
         own_options.extend(options().into_iter().filter(|o| !launch.options.contains(o)));
     }
@@ -160,11 +158,11 @@ fn check_names(launch: &LaunchRecipe, arg: u32) -> Result<(), LowerError> {
     for name in [format!("PW_PARAMS_{arg}"), format!("PW_ELEMENTS_{arg}")] {
         let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if !launch.source.split(|c| !is_word(c)).any(|word| word == name) {
-            return Err(LowerError(format!(
+            return fail(format!(
                 "`{}` is said to have argument {arg} element by element, but its source does not \
                  name `{name}`; load or store it through that, or say `Param::Arg({arg})`",
                 launch.entry
-            )));
+            ));
         }
     }
     Ok(())

@@ -75,9 +75,8 @@ impl<'a> BatchView<'a> {
 
     /// In the order of their rows.
     pub fn sequences(&self) -> impl ExactSizeIterator<Item = SequenceView<'a>> + use<'a> {
-        let Self { ids, pages, values, numbers, .. } = *self;
-        let sequences = self.sequences.iter();
-        sequences.map(move |part| SequenceView { part, ids, pages, values, numbers })
+        let batch = *self;
+        self.sequences.iter().map(move |part| SequenceView { part, batch })
     }
 
     /// The ids of all tokens; 0 where an id is fed back.
@@ -90,10 +89,7 @@ impl<'a> BatchView<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct SequenceView<'a> {
     part: &'a SequenceInStep,
-    ids: &'a [i32],
-    pages: &'a [u32],
-    values: &'a [ValuesInStep],
-    numbers: &'a [i32],
+    batch: BatchView<'a>,
 }
 
 impl<'a> SequenceView<'a> {
@@ -135,7 +131,7 @@ impl<'a> SequenceView<'a> {
 
     /// The ids of its tokens; 0 where the id is fed back.
     pub fn ids(&self) -> &'a [i32] {
-        &self.ids[self.part.first_token as usize..][..self.part.tokens as usize]
+        &self.batch.ids[self.part.first_token as usize..][..self.part.tokens as usize]
     }
 
     /// The entry of the state of sampled ids that holds its only token, where the host does not
@@ -156,7 +152,7 @@ impl<'a> SequenceView<'a> {
 
     /// The numbers of its pages in order.
     pub fn pages(&self) -> &'a [u32] {
-        &self.pages[self.part.first_page..][..self.part.pages]
+        &self.batch.pages[self.part.first_page..][..self.part.pages]
     }
 
     /// The row of the paged states that holds a position, if a page holds it.
@@ -167,10 +163,10 @@ impl<'a> SequenceView<'a> {
 
     /// The numbers that its request brings under a name, if it does.
     pub fn values(&self, name: &str) -> Option<ValuesView<'a>> {
-        let own = &self.values[self.part.first_values..][..self.part.values];
+        let own = &self.batch.values[self.part.first_values..][..self.part.values];
         let ValuesInStep { width, first, count, rest, .. } =
             *own.iter().find(|values| *values.name == *name)?;
-        Some(ValuesView { width, values: &self.numbers[first..first + count], rest })
+        Some(ValuesView { width, values: &self.batch.numbers[first..first + count], rest })
     }
 
     /// How its next token is chosen.

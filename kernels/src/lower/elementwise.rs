@@ -225,12 +225,11 @@ unsafe fn same_dtype<T: Arithmetic>(
 }
 
 /// What a lane's element becomes in each lane.
-struct Conversions<F, I, L, B, Q> {
+struct Conversions<F, I, L, B> {
     float: F,
     int: I,
     long: L,
     byte: B,
-    flag: Q,
 }
 
 /// Computes one line of a cast from a lane.
@@ -242,13 +241,7 @@ unsafe fn cast_line<T: Lane>(
     (from, to, n): (Cursor, Cursor, usize),
     buffer: &mut [T; LINE],
     results: &mut Results,
-    convert: Conversions<
-        impl Fn(T) -> f32,
-        impl Fn(T) -> i32,
-        impl Fn(T) -> i64,
-        impl Fn(T) -> u8,
-        impl Fn(T) -> bool,
-    >,
+    convert: Conversions<impl Fn(T) -> f32, impl Fn(T) -> i32, impl Fn(T) -> i64, impl Fn(T) -> u8>,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -261,7 +254,7 @@ unsafe fn cast_line<T: Lane>(
             DType::I64 => i64::store(to, n, &mut results.longs, |out| map1(a, out, convert.long)),
             DType::U8 => u8::store(to, n, &mut results.bytes, |out| map1(a, out, convert.byte)),
             DType::Bool => u8::store(to, n, &mut results.bytes, |out| {
-                map1(a, out, |a| u8::from((convert.flag)(a)));
+                map1(a, out, |a| u8::from(a != T::default()));
             }),
         }
     }
@@ -291,7 +284,6 @@ unsafe fn cast(from: Cursor, to: Cursor, n: usize, lines: &mut AllLines) {
                     int: |a: f32| a as i32,
                     long: |a: f32| a as i64,
                     byte: |a: f32| a as u8,
-                    flag: |a: f32| a != 0.0,
                 };
                 cast_line::<f32>((from, to, n), &mut floats.operands[0], results, convert);
             }
@@ -301,7 +293,6 @@ unsafe fn cast(from: Cursor, to: Cursor, n: usize, lines: &mut AllLines) {
                     int: |a: i32| a,
                     long: |a: i32| i64::from(a),
                     byte: |a: i32| a.clamp(0, 255) as u8,
-                    flag: |a: i32| a != 0,
                 };
                 cast_line::<i32>((from, to, n), &mut ints.operands[0], results, convert);
             }
@@ -311,7 +302,6 @@ unsafe fn cast(from: Cursor, to: Cursor, n: usize, lines: &mut AllLines) {
                     int: |a: i64| a.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32,
                     long: |a: i64| a,
                     byte: |a: i64| a.clamp(0, 255) as u8,
-                    flag: |a: i64| a != 0,
                 };
                 cast_line::<i64>((from, to, n), &mut longs.operands[0], results, convert);
             }
@@ -321,7 +311,6 @@ unsafe fn cast(from: Cursor, to: Cursor, n: usize, lines: &mut AllLines) {
                     int: |a: u8| i32::from(a),
                     long: |a: u8| i64::from(a),
                     byte: |a: u8| a,
-                    flag: |a: u8| a != 0,
                 };
                 cast_line::<u8>((from, to, n), &mut bytes.operands[0], results, convert);
             }

@@ -5,6 +5,6 @@
 #[error("{0}")]
 pub struct LowerError(pub String);
 
-pub(super) fn fail<T>(message: impl Into<String>) -> Result<T, LowerError> {
+pub(crate) fn fail<T>(message: impl Into<String>) -> Result<T, LowerError> {
     Err(LowerError(message.into()))
 }

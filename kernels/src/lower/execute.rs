@@ -294,15 +294,10 @@ impl Tile<'_> {
             let Some(dtype) = operand else {
                 let number = (self.first + row as u64) as i64;
                 chunks(extent, |start, n| {
-                    let (first, step) = match op {
-                        MapOp::RowNumber => (number, 0),
-                        // What counts along the line; all others have operands.
-                        MapOp::Index
-                        | MapOp::Unary(_)
-                        | MapOp::Binary(_)
-                        | MapOp::Compare(_)
-                        | MapOp::Select
-                        | MapOp::Cast => (start as i64, 1),
+                    // What counts along the line; all others have operands.
+                    let (first, step) = match op == MapOp::RowNumber {
+                        true => (number, 0),
+                        false => (start as i64, 1),
                     };
                     // SAFETY: the caller's promise; checked accesses stay inside their place.
                     unsafe { count(self.isa, to.advanced(start), n, first, step, lines) };

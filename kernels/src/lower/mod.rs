@@ -23,6 +23,7 @@ mod view;
 pub(crate) use body::RowBody;
 pub use build::{lower_node, lower_region};
 pub use error::LowerError;
+pub(crate) use error::fail;
 pub use execute::{RowArg, RowCall, run_rows};
 pub use row_program::{
     Access, ArgDecl, ArgKind, MapOp, Nest, Place, PlaceKind, RowProgram, RowStep, Work,

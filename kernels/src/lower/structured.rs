@@ -112,10 +112,7 @@ impl Builder {
         let row: u64 = table.dims[1..].iter().map(|d| d.extent).product();
         let dense_rows = View { dims: table.dims[1..].to_vec(), ..*table }.is_contiguous()
             && (table.dims[0].stride == row || table.dims[0].extent == 1);
-        let table = match symbolic || dense_rows {
-            true => table.clone(),
-            false => self.contiguous(table),
-        };
+        let table = if symbolic || dense_rows { table.clone() } else { self.contiguous(table) };
         let out = self.temp(ty.dtype, &shape);
         let (nest, mut accesses, _) = nest_of(&self.places, &[indices], indices.dims.len(), false);
         let indices = accesses.remove(0);

@@ -1,5 +1,8 @@
 //! Custom ops on the CPU: addresses wrapped so that an implementation needs no `unsafe`.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use crate::cpu::{FloatSlice, FloatSliceMut};
 use crate::step::{CaptureSupport, LaunchContext};
 use bytemuck::Pod;
@@ -72,14 +75,7 @@ pub trait CpuOp: Send + Sync + std::fmt::Debug {
 /// Operand positions come first, then results: position `operands.len() + i` is result `i`.
 #[derive(Debug)]
 pub struct CpuOpArgs<'a> {
-    name: &'a str,
-    attrs: &'a Attrs,
-    types: &'a [TensorType],
-    writable: u64,
-    addresses: &'a [usize],
-    counts: &'a [u64],
-    context: LaunchContext<'a>,
-    scratch: (usize, usize),
+    binding: CpuOpBinding<'a>,
     scratch_taken: Cell<bool>,
     taken: Cell<u64>,
     memory: PhantomData<&'a mut [u8]>,
@@ -115,56 +111,42 @@ impl<'a> CpuOpArgs<'a> {
     /// anyone else where writable; the same holds for the scratch. No two positions may share
     /// bytes where one is writable.
     pub unsafe fn new(binding: CpuOpBinding<'a>) -> Self {
-        let CpuOpBinding { name, attrs, types, writable, addresses, counts, context, scratch } =
-            binding;
-        Self {
-            name,
-            attrs,
-            types,
-            writable,
-            addresses,
-            counts,
-            context,
-            scratch,
-            scratch_taken: Cell::new(false),
-            taken: Cell::new(0),
-            memory: PhantomData,
-        }
+        Self { binding, scratch_taken: Cell::new(false), taken: Cell::new(0), memory: PhantomData }
     }
 
     /// For what an implementation finds wrong; the message of the step names the call.
     pub fn error(&self, message: impl Into<String>) -> OpError {
-        OpError { op: self.name.to_owned(), message: message.into() }
+        OpError { op: self.binding.name.to_owned(), message: message.into() }
     }
 
     /// What the op was called with besides its operands.
     pub fn attrs(&self) -> &'a Attrs {
-        self.attrs
+        self.binding.attrs
     }
 
     /// How the launch happens: host values are there only in a step.
     pub fn context(&self) -> LaunchContext<'a> {
-        self.context
+        self.binding.context
     }
 
     /// The element type of a position.
     pub fn dtype(&self, position: usize) -> DType {
-        self.types[position].dtype
+        self.binding.types[position].dtype
     }
 
     /// The number of dimensions of a position.
     pub fn rank(&self, position: usize) -> usize {
-        self.types[position].rank()
+        self.binding.types[position].rank()
     }
 
     /// The padded extent of an axis: what the memory of the position holds.
     pub fn dim(&self, position: usize, axis: usize) -> usize {
-        self.types[position].shape[axis].eval(self.context.sizes()) as usize
+        self.binding.types[position].shape[axis].eval(self.binding.context.sizes()) as usize
     }
 
     /// The true extent of an axis: what is real.
     pub fn true_dim(&self, position: usize, axis: usize) -> usize {
-        self.types[position].shape[axis].eval(self.counts) as usize
+        self.binding.types[position].shape[axis].eval(self.binding.counts) as usize
     }
 
     /// The elements of an operand that the op does not mutate.
@@ -180,7 +162,7 @@ impl<'a> CpuOpArgs<'a> {
         let len = self.elements::<T>(position)?;
         // SAFETY: the caller of `new` vouches for address, alignment, bytes and initialization,
         // and that nobody writes this position while `'a` lasts.
-        Ok(unsafe { std::slice::from_raw_parts(self.addresses[position] as *const T, len) })
+        Ok(unsafe { std::slice::from_raw_parts(self.binding.addresses[position] as *const T, len) })
     }
 
     /// The elements of a result or of a mutated operand; each position can be taken once.
@@ -201,7 +183,9 @@ impl<'a> CpuOpArgs<'a> {
         self.taken.set(self.taken.get() | bit);
         // SAFETY: the caller of `new` vouches for address, alignment, bytes and initialization,
         // and that nobody else uses this position while `'a` lasts; `taken` gives it out once.
-        Ok(unsafe { std::slice::from_raw_parts_mut(self.addresses[position] as *mut T, len) })
+        Ok(unsafe {
+            std::slice::from_raw_parts_mut(self.binding.addresses[position] as *mut T, len)
+        })
     }
 
     /// [`Self::read`] of a float operand.
@@ -209,7 +193,7 @@ impl<'a> CpuOpArgs<'a> {
     /// # Errors
     /// When the position is writable or does not hold floats.
     pub fn read_floats(&self, position: usize) -> Result<FloatSlice<'a>, OpError> {
-        match self.types.get(position).map(|ty| ty.dtype) {
+        match self.binding.types.get(position).map(|ty| ty.dtype) {
             Some(DType::F32) => Ok(FloatSlice::F32(self.read(position)?)),
             Some(DType::F16) => Ok(FloatSlice::F16(self.read(position)?)),
             Some(DType::BF16) => Ok(FloatSlice::Bf16(self.read(position)?)),
@@ -224,7 +208,7 @@ impl<'a> CpuOpArgs<'a> {
     /// # Errors
     /// When the position is not writable, was taken before, or does not hold floats.
     pub fn write_floats(&self, position: usize) -> Result<FloatSliceMut<'a>, OpError> {
-        match self.types.get(position).map(|ty| ty.dtype) {
+        match self.binding.types.get(position).map(|ty| ty.dtype) {
             Some(DType::F32) => Ok(FloatSliceMut::F32(self.write(position)?)),
             Some(DType::F16) => Ok(FloatSliceMut::F16(self.write(position)?)),
             Some(DType::BF16) => Ok(FloatSliceMut::Bf16(self.write(position)?)),
@@ -243,7 +227,7 @@ impl<'a> CpuOpArgs<'a> {
         if self.scratch_taken.replace(true) {
             return Err(self.error("the scratch was taken before"));
         }
-        let (address, len) = self.scratch;
+        let (address, len) = self.binding.scratch;
         if len == 0 {
             return Ok(&mut []);
         }
@@ -253,14 +237,14 @@ impl<'a> CpuOpArgs<'a> {
     }
 
     fn is_writable(&self, position: usize) -> Result<bool, OpError> {
-        if position >= self.types.len() {
+        if position >= self.binding.types.len() {
             return Err(self.error(format!("there is no position {position}")));
         }
-        Ok(self.writable & (1 << position) != 0)
+        Ok(self.binding.writable & (1 << position) != 0)
     }
 
     fn elements<T: Pod>(&self, position: usize) -> Result<usize, OpError> {
-        let ty = &self.types[position];
+        let ty = &self.binding.types[position];
         if size_of::<T>() != ty.dtype.size() || align_of::<T>() > ty.dtype.size() {
             return Err(self.error(format!(
                 "position {position} holds {}, whose elements have {} bytes, not {}",
@@ -269,6 +253,6 @@ impl<'a> CpuOpArgs<'a> {
                 size_of::<T>()
             )));
         }
-        Ok(ty.bytes(self.context.sizes()) as usize / ty.dtype.size())
+        Ok(ty.bytes(self.binding.context.sizes()) as usize / ty.dtype.size())
     }
 }

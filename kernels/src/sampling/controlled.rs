@@ -1,5 +1,8 @@
 //! The definition of sampling with all that a request may ask of it.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use super::controls::{CONTROL_WORDS, DETAIL_WORDS, mask_words, token_words};
 use super::{inputs, parameter_types};
 use crate::inputs::StepInput;

@@ -4,9 +4,9 @@ use super::attention::SegmentSpec;
 use super::{SegmentAttention, SegmentMean};
 use crate::attention::packed::{self, Packed};
 use crate::cpu::attention;
+use crate::cpu::element::{Element, with_elements};
 use crate::cpu::{FloatSlice, FloatSliceMut, Isa};
 use crate::op::{CpuOp, CpuOpArgs, CpuOpCall, OpError};
-use half::{bf16, f16};
 
 /// [`SegmentAttention`] on the CPU; can be captured in every batch.
 #[derive(Clone, Copy, Debug, Default)]
@@ -89,26 +89,14 @@ impl CpuOp for CpuSegmentMean {
 
 fn add_row(x: &FloatSlice<'_>, at: usize, sums: &mut [f32]) {
     let n = sums.len();
-    match x {
-        FloatSlice::F32(x) => sums.iter_mut().zip(&x[at..at + n]).for_each(|(s, x)| *s += x),
-        FloatSlice::F16(x) => {
-            sums.iter_mut().zip(&x[at..at + n]).for_each(|(s, x)| *s += x.to_f32());
-        }
-        FloatSlice::Bf16(x) => {
-            sums.iter_mut().zip(&x[at..at + n]).for_each(|(s, x)| *s += x.to_f32());
-        }
-    }
+    with_elements!(FloatSlice, x, x => {
+        sums.iter_mut().zip(&x[at..at + n]).for_each(|(s, x)| *s += x.to_f32());
+    });
 }
 
 fn write_row(out: &mut FloatSliceMut<'_>, at: usize, row: &[f32]) {
     let n = row.len();
-    match out {
-        FloatSliceMut::F32(out) => out[at..at + n].copy_from_slice(row),
-        FloatSliceMut::F16(out) => {
-            out[at..at + n].iter_mut().zip(row).for_each(|(to, x)| *to = f16::from_f32(*x));
-        }
-        FloatSliceMut::Bf16(out) => {
-            out[at..at + n].iter_mut().zip(row).for_each(|(to, x)| *to = bf16::from_f32(*x));
-        }
-    }
+    with_elements!(FloatSliceMut, out, out => {
+        out[at..at + n].iter_mut().zip(row).for_each(|(to, x)| *to = Element::from_f32(*x));
+    });
 }

@@ -1,6 +1,7 @@
 //! Attention and means within segments in f64.
 
 use super::attention::SegmentSpec;
+use crate::attention::reference::attend;
 use piecewise_ir::eval::Array;
 
 /// The rows of segment `s`, held against the rows that there are.
@@ -31,25 +32,10 @@ pub(super) fn attention(operands: &[Array], spec: SegmentSpec) -> Result<Vec<Arr
         for row in 0..queries {
             let seen = spec.seen(row, queries, keys);
             for head in 0..heads {
-                let query = &q.data[((first_row + row) * heads + head) * dim..][..dim];
-                let at = |p: usize| (first_key + p) * kv_heads + head / group;
-                let scores: Vec<f64> = seen
-                    .clone()
-                    .map(|p| {
-                        let key = &k.data[at(p) * dim..][..dim];
-                        spec.scale * query.iter().zip(key).map(|(a, b)| a * b).sum::<f64>()
-                    })
-                    .collect();
-                let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let total: f64 = scores.iter().map(|s| (s - top).exp()).sum();
-                let to = ((first_row + row) * heads + head) * value_dim;
-                for (p, score) in seen.clone().zip(&scores) {
-                    let share = (score - top).exp() / total;
-                    let value = &v.data[at(p) * value_dim..][..value_dim];
-                    for (sum, x) in out.data[to..][..value_dim].iter_mut().zip(value) {
-                        *sum += share * x;
-                    }
-                }
+                let at = (first_row + row) * heads + head;
+                let rows = seen.clone().map(|p| (first_key + p) * kv_heads + head / group);
+                let out = &mut out.data[at * value_dim..][..value_dim];
+                attend(&q.data[at * dim..][..dim], [&k.data, &v.data], spec.scale, rows, out);
             }
         }
     }

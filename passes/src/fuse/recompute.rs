@@ -9,7 +9,10 @@
 //!   one of them would have to be the writer. Rows as large as what is computed from them (an
 //!   embedding) are kept.
 
-use super::rows::{operand_mode, row_elements, row_symbol};
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
+use super::rows::{made_rows, operand_mode, row_elements, row_symbol};
 use crate::analysis::Users;
 use piecewise_ir::entity::{Entity, Node, Symbol, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
@@ -87,11 +90,8 @@ impl Recompute {
         let repeats = matches!(graph.node(node).op, Op::Broadcast);
         let small = users.nodes(value).iter().any(|&(user, _)| {
             let data = graph.node(user);
-            let widest = match &data.op {
-                Op::Scatter => &data.operands[1..],
-                _ => data.results.as_slice(),
-            };
-            let computed = widest.iter().map(|&v| row_elements(graph.ty(v))).max().unwrap_or(0);
+            let computed =
+                made_rows(data).iter().map(|&v| row_elements(graph.ty(v))).max().unwrap_or(0);
             let recomputed = data.results.iter().any(|&v| self.form(v).is_some());
             recomputed || computed > elements || (repeats && computed == elements)
         });
@@ -173,10 +173,12 @@ fn cones(graph: &Graph, symbols: &[Option<Symbol>], statics: &[Option<u32>]) -> 
         let result = data.results[0];
         let own = row_elements(graph.ty(result));
         let elements = parts.iter().filter_map(|p| p.elements).max();
-        let elements = elements.map(|largest| match data.op {
-            Op::Broadcast => largest,
-            Op::Gather => own,
-            _ => largest.max(own),
+        let elements = elements.map(|largest| match (&data.op, data.op.class()) {
+            (Op::Broadcast, _) => largest,
+            (_, OpClass::Gather) => own,
+            (_, OpClass::Elementwise | OpClass::Remap | OpClass::Reduction | OpClass::Search)
+            | (_, OpClass::Scatter | OpClass::Product { .. } | OpClass::Constant)
+            | (_, OpClass::Region(_) | OpClass::Custom(_)) => largest.max(own),
         });
         if nodes <= MAX_CONE {
             cones[result.index()] = Some(Cone { nodes, elements });

@@ -1,8 +1,11 @@
 //! The row form: what a node looks like to one row of a symbol.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use piecewise_ir::entity::{Node, Symbol, Value};
-use piecewise_ir::graph::Graph;
-use piecewise_ir::op::Op;
+use piecewise_ir::graph::{Graph, NodeData};
+use piecewise_ir::op::{Op, OpClass};
 use piecewise_ir::region::ParamMode;
 use piecewise_ir::types::TensorType;
 
@@ -17,19 +20,22 @@ pub(super) fn row_elements(ty: &TensorType) -> u64 {
     extents.fold(1, u64::saturating_mul)
 }
 
+/// What a node makes rows of: its results, or what it scatters and where.
+pub(super) fn made_rows(data: &NodeData) -> &[Value] {
+    if data.op == Op::Scatter { &data.operands[1..] } else { &data.results }
+}
+
 /// The symbol over whose rows `node` is a row program, or why it is none.
 pub(super) fn row_symbol(graph: &Graph, node: Node) -> Result<Symbol, &'static str> {
     let data = graph.node(node);
-    match &data.op {
-        Op::MatMul { .. } => return Err("a matmul is a kernel of its own"),
-        Op::Custom(_) => return Err("a custom op is a kernel of its own"),
-        Op::Region(_) => return Err("it is a region already"),
-        _ => {}
+    match data.op.class() {
+        OpClass::Product { .. } => return Err("a matmul is a kernel of its own"),
+        OpClass::Custom(_) => return Err("a custom op is a kernel of its own"),
+        OpClass::Region(_) => return Err("it is a region already"),
+        OpClass::Elementwise | OpClass::Remap | OpClass::Reduction | OpClass::Search => {}
+        OpClass::Gather | OpClass::Scatter | OpClass::Constant => {}
     }
-    let rows = match &data.op {
-        Op::Scatter => &data.operands[1..],
-        _ => data.results.as_slice(),
-    };
+    let rows = made_rows(data);
     let over = rows.first().and_then(|&v| graph.ty(v).outer_symbol());
     let over = over.ok_or("it has no symbol outermost")?;
     if !rows.iter().all(|&v| is_rows(graph.ty(v), over)) {
@@ -72,22 +78,20 @@ pub(super) fn push_row_form(
 ) -> Vec<Value> {
     let data = graph.node(node);
     let loc = data.loc.clone();
-    let op = match &data.op {
-        Op::Broadcast => {
-            let (from, to) = (graph.ty(data.operands[0]), graph.ty(data.results[0]));
-            let mut value = operands[0];
-            // Without its outer extent of 1, an operand of full rank lines up with the row.
-            let inner = if from.rank() == to.rank() { from.row() } else { from.clone() };
-            if *body.ty(value) != inner {
-                value = body.push(Op::Reshape, vec![value], inner, loc.clone());
-            }
-            if *body.ty(value) != to.row() {
-                value = body.push(Op::Broadcast, vec![value], to.row(), loc);
-            }
-            return vec![value];
+    if data.op == Op::Broadcast {
+        let (from, to) = (graph.ty(data.operands[0]), graph.ty(data.results[0]));
+        let mut value = operands[0];
+        // Without its outer extent of 1, an operand of full rank lines up with the row.
+        let inner = if from.rank() == to.rank() { from.row() } else { from.clone() };
+        if *body.ty(value) != inner {
+            value = body.push(Op::Reshape, vec![value], inner, loc.clone());
         }
-        op => op.on_row().unwrap_or_else(|| op.clone()),
-    };
+        if *body.ty(value) != to.row() {
+            value = body.push(Op::Broadcast, vec![value], to.row(), loc);
+        }
+        return vec![value];
+    }
+    let op = data.op.on_row().unwrap_or_else(|| data.op.clone());
     let results = data.results.iter().map(|&v| graph.ty(v).row()).collect();
     let node = body.push_node(op, operands, results, loc);
     body.node(node).results.clone()

@@ -42,7 +42,7 @@ pub(super) fn fold(items: &[Item]) -> Option<Folded> {
         (0..period)
             .filter_map(|shift| repetition.within(repetition.begin + shift, period))
             .filter_map(|rotated| rotated.cut(items, &starting))
-            .min_by_key(|folded| folded.conflicts.twofold().len())
+            .min_by_key(|folded| folded.conflicts.twofold.len())
     })
 }
 

@@ -48,7 +48,7 @@ pub fn largest_live_sum(items: &[Item]) -> u64 {
 #[derive(Debug)]
 pub(super) struct Conflicts {
     of: Vec<Vec<usize>>,
-    twofold: Vec<usize>,
+    pub(super) twofold: Vec<usize>,
 }
 
 impl Conflicts {
@@ -72,11 +72,6 @@ impl Conflicts {
 
     pub(super) fn of(&self, item: usize) -> &[usize] {
         &self.of[item]
-    }
-
-    /// The items that stand for two, in use at two times.
-    pub(super) fn twofold(&self) -> &[usize] {
-        &self.twofold
     }
 
     /// The second of each pair made one with the first: the items left, what they are in use

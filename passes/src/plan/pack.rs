@@ -35,7 +35,7 @@ fn pack_below(items: &[Item], conflicts: &Conflicts, bound: u64) -> Packing {
     if best.height <= bound {
         return best;
     }
-    if items.len() <= exact::MOST_ITEMS && conflicts.twofold().is_empty() {
+    if items.len() <= exact::MOST_ITEMS && conflicts.twofold.is_empty() {
         return exact::lowest(items, conflicts, bound, best);
     }
     let improved =

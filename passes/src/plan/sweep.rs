@@ -58,7 +58,7 @@ pub(super) fn within(
     loop {
         let depth = choices.len();
         if let Some(&item) = order.get(depth) {
-            let live = conflicts.of(item).iter().chain(conflicts.twofold());
+            let live = conflicts.of(item).iter().chain(&conflicts.twofold);
             let live: Vec<u64> = live.filter_map(|&i| placement.offset(i)).collect();
             let fresh = tried[depth].len() < configurations && tried[depth].insert(live);
             let mut offsets = match fresh {

@@ -1,6 +1,9 @@
 //! What each node is to the splitter: a prologue op, a split op or part of a piece; and which
 //! symbol's rows it iterates over.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use super::dependence::Dependence;
 use piecewise_ir::entity::{Entity, Node, Symbol, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
@@ -36,21 +39,21 @@ pub(super) fn roles(
     let mut roles = Vec::with_capacity(dependence.len());
     for at in 0..dependence.len() {
         let data = graph.node(dependence.node(at));
-        let role = match &data.op {
-            Op::Custom(call) => {
-                let inputs_alone = call.mutates.is_empty()
-                    && !data.operands.is_empty()
-                    && data.operands.iter().all(|v| from_inputs[v.index()]);
-                let splits = split_ops.map_or(call.splits, |names| names.contains(&call.name));
-                match (inputs_alone, splits) {
-                    (true, _) => NodeRole::Prologue,
-                    (false, true) => NodeRole::Split,
-                    (false, false) if data.op.has_effect() => NodeRole::Effect,
-                    (false, false) => NodeRole::Pure,
-                }
+        let role = if let Op::Custom(call) = &data.op {
+            let inputs_alone = call.mutates.is_empty()
+                && !data.operands.is_empty()
+                && data.operands.iter().all(|v| from_inputs[v.index()]);
+            let splits = split_ops.map_or(call.splits, |names| names.contains(&call.name));
+            match (inputs_alone, splits) {
+                (true, _) => NodeRole::Prologue,
+                (false, true) => NodeRole::Split,
+                (false, false) if data.op.has_effect() => NodeRole::Effect,
+                (false, false) => NodeRole::Pure,
             }
-            op if op.has_effect() => NodeRole::Effect,
-            _ => NodeRole::Pure,
+        } else if data.op.has_effect() {
+            NodeRole::Effect
+        } else {
+            NodeRole::Pure
         };
         if role == NodeRole::Prologue {
             data.results.iter().for_each(|v| from_inputs[v.index()] = true);

@@ -212,11 +212,8 @@ impl Network {
             }
         }
         let side = self.flow.node_indices().filter(|v| reached[v.index()]);
-        side.filter_map(|v| match self.flow[v] {
-            Vertex::Node(at) => Some(at),
-            _ => None,
-        })
-        .collect()
+        let node = |v| if let Vertex::Node(at) = self.flow[v] { Some(at) } else { None };
+        side.filter_map(node).collect()
     }
 }
 

@@ -1,5 +1,8 @@
 //! Why the step is cut where it is.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use super::SplitOptions;
 use crate::analysis::Names;
 use crate::manager::PassReport;
@@ -17,10 +20,8 @@ pub(crate) fn explain_steps(
     report: &mut PassReport,
 ) {
     let (graph, Some(stitch)) = (module.graph(), module.stitch()) else { return };
-    let call = |node: Node| match &graph.node(node).op {
-        Op::Custom(call) => Some(call),
-        _ => None,
-    };
+    let call =
+        |node: Node| if let Op::Custom(call) = &graph.node(node).op { Some(call) } else { None };
     let mut before: Option<PieceId> = None;
     for &step in &stitch.steps {
         let nodes = &stitch.uses[step.id()].nodes;

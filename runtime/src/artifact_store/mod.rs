@@ -31,6 +31,7 @@ use piecewise_ir::entity::{Entity, UniquePieceId};
 use piecewise_ir::module::{Module, Stitch, UniquePiece};
 use rayon::prelude::*;
 use session::{Images, Session, Start};
+use std::collections::BTreeSet;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -106,10 +107,8 @@ pub fn compile_jobs<'a>(
     compiler: &dyn Compiler,
 ) -> Vec<CompileJob<'a>> {
     let sizes = |unique| lowering_sizes(stitch, unique, symbols, dispatcher);
-    let mut all: Vec<_> = stitch.unique.keys().flat_map(sizes).map(|at| at.size).collect();
-    all.sort_unstable();
-    all.dedup();
-    let layouts = compiler.weight_layouts(stitch, &all);
+    let all = BTreeSet::from_iter(stitch.unique.keys().flat_map(sizes).map(|at| at.size));
+    let layouts = compiler.weight_layouts(stitch, &Vec::from_iter(all));
     let jobs = stitch.unique.iter().flat_map(|(unique, piece)| {
         let layouts = &layouts[unique.index()];
         sizes(unique).into_iter().map(move |at| {

@@ -4,6 +4,7 @@ use super::{Dispatcher, StepSizes};
 use crate::mode::StepMode;
 use crate::symbols::{Over, SymbolClass, SymbolTable};
 use piecewise_backend::artifact::PieceSize;
+use std::collections::BTreeSet;
 
 impl Dispatcher {
     /// The most of each symbol, by symbol index, in a step in which what iterates over rows of
@@ -54,29 +55,20 @@ impl Dispatcher {
     /// The sizes at which pieces that iterate over tokens have programs of their own, ascending.
     pub fn token_sizes(&self) -> Vec<u64> {
         let decode = self.decode_batches().map(|(b, q)| b * q);
-        let mut sizes: Vec<_> = self.listed_tokens().into_iter().chain(decode).collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        sizes
+        Vec::from_iter(BTreeSet::from_iter(self.listed_tokens().into_iter().chain(decode)))
     }
 
     /// The sizes at which pieces that iterate over rows have programs of their own, ascending.
     pub fn row_sizes(&self) -> Vec<u64> {
         let full = self.listed_tokens().into_iter().map(|t| t.min(self.max_rows));
         let full = full.filter(|_| self.mode.mixed() == StepMode::Full);
-        let mut sizes: Vec<_> = self.replayed_rows().into_iter().chain(full).collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        sizes
+        Vec::from_iter(BTreeSet::from_iter(self.replayed_rows().into_iter().chain(full)))
     }
 
     /// The sizes of rows that a step is padded to where its pieces are replayed, ascending.
     pub(super) fn replayed_rows(&self) -> Vec<u64> {
         let batches = self.batches.sizes().iter().copied().filter(|&b| b <= self.max_rows);
-        let mut sizes: Vec<_> = batches.chain(self.uniform_rows()).collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        sizes
+        Vec::from_iter(BTreeSet::from_iter(batches.chain(self.uniform_rows())))
     }
 
     /// The sizes, in rows of `over`, at which each piece that iterates over them is captured on its

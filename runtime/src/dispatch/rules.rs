@@ -126,10 +126,7 @@ impl MeasuredWays {
         let (mut won, mut lost) = (0, padded.len());
         while lost - won > 1 {
             let middle = won + (lost - won) / 2;
-            match better_at(padded[middle])? == Some(way) {
-                true => won = middle,
-                false => lost = middle,
-            }
+            if better_at(padded[middle])? == Some(way) { won = middle } else { lost = middle }
         }
         Ok(Some((padded[won], way)))
     }

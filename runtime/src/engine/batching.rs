@@ -151,7 +151,16 @@ impl<D: Device> Engine for BatchingEngine<D> {
     }
 
     fn load(&self) -> EngineLoad {
-        self.load_now()
+        EngineLoad {
+            running: self.running.len() as u64,
+            waiting: self.waiting.len() as u64,
+            kept: self.kept.len() as u64,
+            kv_pages: self.pool.pages() as u64,
+            free_kv_pages: self.pool.free_pages() as u64,
+            cached_kv_pages: self.pool.cached_pages() as u64,
+            preemptions: self.preemptions,
+            prefix: self.prefix_counts,
+        }
     }
 
     fn options(&self) -> &EngineOptions {
@@ -171,7 +180,10 @@ impl<D: Device> Engine for BatchingEngine<D> {
     }
 
     fn metrics(&mut self) -> Metrics {
-        self.metrics_now()
+        self.model.time_steps(true);
+        let metrics = self.watchers.metrics.get_or_insert_default().clone();
+        metrics.publish(self.snapshot());
+        metrics
     }
 
     fn observe_traces(&mut self, observer: Option<TraceObserver>) -> Result<(), EngineError> {
@@ -181,7 +193,12 @@ impl<D: Device> Engine for BatchingEngine<D> {
     }
 
     fn snapshot(&self) -> Snapshot {
-        self.snapshot_now()
+        Snapshot {
+            statistics: self.model.statistics().clone(),
+            memory: self.model.memory().ledger,
+            graphs: self.model.captured_graphs() as u64,
+            load: self.load(),
+        }
     }
 
     fn set_graph_mode(&mut self, mode: GraphMode) -> Result<(), EngineError> {

@@ -126,7 +126,7 @@ impl<D: Device> BatchingEngine<D> {
                 continue;
             }
             let generated = sequence.generated;
-            if let Err(message) = sequence.controls.ask(generated, states.vocabulary()) {
+            if let Err(message) = sequence.controls.ask(generated, states.vocabulary) {
                 failed.push((planned.request, message));
             }
         }

@@ -29,10 +29,7 @@ impl<D: Device> BatchingEngine<D> {
         let (usage, keep) = (sequence.usage(), sequence.keep);
         events.push(RequestEvent::Finished { request, reason, message, usage });
         self.leave_queues(request);
-        match keep {
-            true => self.kept.push(request),
-            false => self.forget(request),
-        }
+        if keep { self.kept.push(request) } else { self.forget(request) }
     }
 
     /// Takes a request from those that run or wait, and what goes with that.

@@ -32,7 +32,7 @@ impl<D: Device> BatchingEngine<D> {
         let values = self.values_of(request)?;
         let mut table = PageTable::default();
         if self.roles.table_pages.is_some() {
-            while table.missing(ids.len() as u64) > self.pool.free_pages() && self.reclaim_any() {}
+            while table.missing(ids.len() as u64) > self.pool.free_pages() && self.reclaim(None) {}
             table.grow(&mut self.pool, ids.len() as u64)?;
         }
         let slot = self.slot_for_anyone();
@@ -50,7 +50,7 @@ impl<D: Device> BatchingEngine<D> {
         if !self.slots.is_needed() {
             return Ok(None);
         }
-        while self.slots.free_slots() == 0 && self.reclaim_any() {}
+        while self.slots.free_slots() == 0 && self.reclaim(None) {}
         let slot = self.slots.take(self.model.device_mut())?;
         slot.ok_or(EngineError::NoSlot { slots: self.slots.slots() }).map(Some)
     }

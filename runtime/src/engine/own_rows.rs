@@ -13,10 +13,7 @@ pub(super) fn largest(most: u64, mut fits: impl FnMut(u64) -> bool) -> u64 {
     let (mut fitting, mut above) = (0, most + 1);
     while above - fitting > 1 {
         let middle = fitting + (above - fitting) / 2;
-        match fits(middle) {
-            true => fitting = middle,
-            false => above = middle,
-        }
+        if fits(middle) { fitting = middle } else { above = middle }
     }
     fitting
 }

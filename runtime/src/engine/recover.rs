@@ -33,10 +33,7 @@ impl<D: Device> BatchingEngine<D> {
             tracing::warn!("{error}; the step is tried again");
             self.retried_steps += 1;
         }
-        match self.failures >= PATIENCE {
-            true => Err(error),
-            false => Ok(self.has_work()),
-        }
+        if self.failures >= PATIENCE { Err(error) } else { Ok(self.has_work()) }
     }
 
     /// Opens the device anew, and lets every request be computed again from the ids that are known:

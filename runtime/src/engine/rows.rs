@@ -11,7 +11,7 @@ use std::any::Any;
 
 impl<D: Device> BatchingEngine<D> {
     pub(super) fn take_rows(&mut self, source: RowSource<'_>) -> Result<RowsId, EngineError> {
-        let (width, bytes) = (self.embeddings.width(), 4 * self.embeddings.width());
+        let (width, bytes) = (self.embeddings.width, 4 * self.embeddings.width);
         match source {
             RowSource::Values(values) => {
                 let count = values.len().checked_div(width as usize).unwrap_or(0);

@@ -83,7 +83,7 @@ impl<D: Device> BatchingEngine<D> {
                 }
                 Err(Unplanned::Device(error)) => return Err(error.into()),
                 Err(Unplanned::NoPages(request, full)) => {
-                    if self.reclaim_idle(request) {
+                    if self.reclaim(Some(request)) {
                         continue;
                     }
                     if !self.in_flight.is_empty() {
@@ -199,7 +199,7 @@ impl<D: Device> BatchingEngine<D> {
         if !self.slots.is_needed() || self.sequences.get(&id).is_some_and(has) {
             return Ok(true);
         }
-        while self.slots.free_slots() == 0 && self.reclaim_idle(id) {}
+        while self.slots.free_slots() == 0 && self.reclaim(Some(id)) {}
         let slot = self.slots.take(self.model.device_mut())?;
         let Some(sequence) = self.sequences.get_mut(&id) else { return Ok(false) };
         sequence.slot = slot;
@@ -223,7 +223,7 @@ impl<D: Device> BatchingEngine<D> {
                 }
                 return sequence.table.grow(&mut self.pool, rows).is_ok();
             }
-            if !self.reclaim_idle(id) {
+            if !self.reclaim(Some(id)) {
                 return false;
             }
         }
@@ -254,7 +254,7 @@ impl<D: Device> BatchingEngine<D> {
             self.read_oldest(events)?;
         }
         while self.send_last_back().is_some() {}
-        while self.reclaim_any() {}
+        while self.reclaim(None) {}
         self.pool.forget_all();
         Ok(())
     }

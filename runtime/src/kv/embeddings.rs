@@ -59,7 +59,7 @@ struct Held {
 #[derive(Debug)]
 pub(crate) struct EmbeddingPool {
     state: Option<Address>,
-    width: u64,
+    pub(crate) width: u64,
     rows: u64,
     free: BTreeSet<u32>,
     held: BTreeMap<RowsId, Held>,
@@ -92,11 +92,6 @@ impl EmbeddingPool {
     /// Nothing is held any more: what was, went with the device.
     pub(crate) fn lose(&mut self, graph: &Graph, memory: &Memory) {
         *self = Self { next_id: self.next_id, ..Self::new(graph, memory) };
-    }
-
-    /// Numbers of a row; 0 where the graph has no such state.
-    pub(crate) fn width(&self) -> u64 {
-        self.width
     }
 
     /// Rows for `count` tokens, and where the state begins. They are nobody's until

@@ -17,7 +17,7 @@ const TOKEN_BLOCKS: u64 = 4;
 
 /// The states of roles `sample.masks` and `sample.tokens`.
 pub(crate) struct SampleStates<D: Device> {
-    vocabulary: u64,
+    pub(crate) vocabulary: u64,
     masks: Ring<D>,
     tokens: Ring<D>,
     /// A row of tokens that is being filled.
@@ -68,11 +68,6 @@ impl<D: Device> SampleStates<D> {
             tokens: Ring::new(device, tokens, TOKEN_BLOCKS, token_bytes)?,
             row: vec![0; words as usize],
         }))
-    }
-
-    /// Ids that the masks have bits for.
-    pub(crate) fn vocabulary(&self) -> u64 {
-        self.vocabulary
     }
 
     /// Enqueues writing the masks of the next step into the first rows.

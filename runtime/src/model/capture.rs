@@ -1,7 +1,7 @@
 //! Capturing: largest first, from the programs that launches use.
 
 use super::error::ModelError;
-use super::graphs::{GraphKey, GraphSet, GraphSlot, GraphState, OnCaptureFailure};
+use super::graphs::{GraphKey, GraphSet, GraphState, OnCaptureFailure};
 use super::options::CaptureWhen;
 use super::programs::Member;
 use super::progress::Progress;
@@ -140,29 +140,6 @@ impl<D: Device> CompiledModel<D> {
         self.capture_listed(on_failure, progress, None)
     }
 
-    /// See [`Model`](super::Model).
-    pub(super) fn set_graph_mode(
-        &mut self,
-        mode: GraphMode,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Vec<CapturedGraph>, ModelError> {
-        if let (_, Some(reason)) = self.supported_mode(mode) {
-            return Err(ModelError::Mode { mode: mode.name(), reason });
-        }
-        let ledger = self.ledger_within(mode)?;
-        self.wait_idle()?;
-        self.dispatcher.mode = mode;
-        self.reduced = None;
-        self.set_ledger(ledger);
-        self.list_graphs();
-        let mut captured = Vec::new();
-        if self.capture_when == CaptureWhen::Startup {
-            self.capture_listed(self.on_capture_failure, progress, Some(&mut captured))?;
-        }
-        self.measure_padding()?;
-        Ok(captured)
-    }
-
     /// Drops every graph and captures those of a mode. From then on nothing is captured lazily.
     ///
     /// # Errors
@@ -189,7 +166,7 @@ impl<D: Device> CompiledModel<D> {
         Ok(self.device.wait(&end)?)
     }
 
-    fn capture_listed(
+    pub(super) fn capture_listed(
         &mut self,
         on_failure: OnCaptureFailure,
         progress: &mut dyn FnMut(Progress),
@@ -275,23 +252,6 @@ impl<D: Device> CompiledModel<D> {
             }
             _ => Ok(()),
         }
-    }
-
-    /// Drops every captured graph, for whoever changed what they hold; one that runs runs to its end. The
-    /// next step that wants one captures it again, or it is captured between steps.
-    pub fn invalidate_graphs(&mut self) {
-        self.graphs.slots_mut().for_each(GraphSlot::invalidate);
-        self.background.wake();
-    }
-
-    /// See [`Model`](super::Model).
-    pub(super) fn enable_graphs(&mut self) -> Result<usize, ModelError> {
-        self.graphs.slots_mut().for_each(GraphSlot::enable);
-        self.background.wake();
-        if self.capture_when == CaptureWhen::Startup {
-            self.capture_all(self.on_capture_failure, &mut |_| {})?;
-        }
-        Ok(self.captured_graphs())
     }
 
     /// Captures a graph, if it is listed and neither ready nor disabled.

@@ -1,8 +1,13 @@
-//! What a compiled model does whatever its device is.
+//! What a compiled model does whatever its device is: what takes no more than the parts of a model
+//! that others make, such as its end and its rebirth when a device is lost or its memory lent.
 
+use super::clock::StepClock;
+use super::graphs::OnCaptureFailure;
+use super::origin::load_weights;
 use super::{
-    BuildTimes, CapturedGraph, ChosenWays, CompiledModel, GraphReport, Ledger, ModelError, Outputs,
-    Progress, StepData, StepReport, StepTimes, SuspendedWeights, Ticket,
+    BuildTimes, CaptureWhen, CapturedGraph, ChosenWays, CompiledModel, GraphReport, GraphSlot,
+    Ledger, ModelError, Outputs, Progress, StepData, StepReport, StepTimes, SuspendedWeights,
+    Ticket,
 };
 use crate::dispatch::Dispatcher;
 use crate::mode::GraphMode;
@@ -131,7 +136,6 @@ pub trait Model: Any + std::fmt::Debug + Send {
     fn read(&mut self, ticket: &Ticket) -> Result<Outputs<'_>, ModelError>;
 }
 
-// What takes more than a line is found beside what it works on.
 impl<D: Device> Model for CompiledModel<D> {
     fn module(&self) -> &Module {
         &self.module
@@ -194,7 +198,21 @@ impl<D: Device> Model for CompiledModel<D> {
         mode: GraphMode,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Vec<CapturedGraph>, ModelError> {
-        self.set_graph_mode(mode, progress)
+        if let (_, Some(reason)) = self.supported_mode(mode) {
+            return Err(ModelError::Mode { mode: mode.name(), reason });
+        }
+        let ledger = self.ledger_within(mode)?;
+        self.wait_idle()?;
+        self.dispatcher.mode = mode;
+        self.reduced = None;
+        self.set_ledger(ledger);
+        self.list_graphs();
+        let mut captured = Vec::new();
+        if self.capture_when == CaptureWhen::Startup {
+            self.capture_listed(self.on_capture_failure, progress, Some(&mut captured))?;
+        }
+        self.measure_padding()?;
+        Ok(captured)
     }
 
     fn set_launches_only(&mut self, launches_only: bool) {
@@ -206,23 +224,75 @@ impl<D: Device> Model for CompiledModel<D> {
     }
 
     fn enable_graphs(&mut self) -> Result<usize, ModelError> {
-        self.enable_graphs()
+        self.graphs.slots_mut().for_each(GraphSlot::enable);
+        self.background.wake();
+        if self.capture_when == CaptureWhen::Startup {
+            self.capture_all(self.on_capture_failure, &mut |_| {})?;
+        }
+        Ok(self.captured_graphs())
     }
 
     fn invalidate_graphs(&mut self) {
-        self.invalidate_graphs();
+        self.graphs.slots_mut().for_each(GraphSlot::invalidate);
+        self.background.wake();
     }
 
     fn recover(&mut self) -> Result<(), ModelError> {
-        self.recover()
+        self.is_lost = true;
+        self.first_step = self.next_step;
+        self.suspended = None;
+        let marks_steps = self.clock.marks_steps;
+        self.clock = StepClock::new();
+        self.clock.marks_steps = marks_steps;
+        // A trace ends with the device that it is of.
+        if self.tracer.take().is_some() {
+            tracing::warn!("the device was lost: the trace ends here; steps after it are in none");
+        }
+        self.graphs.slots_mut().for_each(GraphSlot::invalidate);
+        self.device.reopen()?;
+        let memory = self.origin.load(&mut self.device, &self.module, &mut |_| {})?;
+        self.staging = self.origin.stage(&mut self.device, &self.module, &memory)?;
+        self.memory = memory;
+        self.bind_again()?;
+        let states = self.memory.states;
+        if self.origin.backed_early {
+            self.device.back(states)?;
+        }
+        self.warm_up()?;
+        if self.capture_when == CaptureWhen::Startup {
+            self.capture_all(OnCaptureFailure::Launch, &mut |_| {})?;
+        }
+        if self.origin.backed_early {
+            self.device.drop_backing(states)?;
+        }
+        self.device.back(states)?;
+        self.stats.recoveries += 1;
+        self.is_lost = false;
+        Ok(())
     }
 
     fn suspend(&mut self, weights: SuspendedWeights) -> Result<(), ModelError> {
-        self.suspend(weights)
+        self.wait_idle()?;
+        let weights = self.suspended.map_or(weights, |before| before.max(weights));
+        // From here on no step may run, whatever fails.
+        self.suspended = Some(weights);
+        self.device.drop_backing(self.memory.states)?;
+        self.device.drop_backing(self.memory.arena)?;
+        if weights == SuspendedWeights::Drop {
+            self.device.drop_backing(self.memory.weights)?;
+        }
+        Ok(())
     }
 
     fn resume(&mut self, weights: Option<&dyn WeightSource>) -> Result<(), ModelError> {
-        self.resume(weights)
+        let Some(suspended) = self.suspended else { return Ok(()) };
+        let resumed = self.take_back(suspended, weights);
+        if let Err(error) = resumed {
+            let kept = self.suspend(suspended);
+            return Err(kept.err().unwrap_or(error));
+        }
+        self.suspended = None;
+        Ok(())
     }
 
     fn submit(&mut self, step: &StepData<'_>) -> Result<Ticket, ModelError> {
@@ -231,5 +301,33 @@ impl<D: Device> Model for CompiledModel<D> {
 
     fn read(&mut self, ticket: &Ticket) -> Result<Outputs<'_>, ModelError> {
         self.read(ticket)
+    }
+}
+
+impl<D: Device> CompiledModel<D> {
+    /// Whether the device was lost and is not opened anew yet: every step is refused.
+    pub fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
+    fn take_back(
+        &mut self,
+        suspended: SuspendedWeights,
+        weights: Option<&dyn WeightSource>,
+    ) -> Result<(), ModelError> {
+        let Self { device, memory, module, origin, .. } = self;
+        if suspended == SuspendedWeights::Drop {
+            let source = weights.unwrap_or_else(|| origin.weights());
+            device.back(memory.weights)?;
+            load_weights(device, module, memory, &origin.compiled.layouts, source, &mut |_| {})?;
+        }
+        device.back(memory.arena)?;
+        device.back(memory.states)?;
+        self.wait_idle()
+    }
+
+    /// That the model has its memory.
+    pub(super) fn check_awake(&self) -> Result<(), ModelError> {
+        self.suspended.map_or(Ok(()), |_| Err(ModelError::Suspended))
     }
 }

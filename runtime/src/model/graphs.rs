@@ -36,7 +36,7 @@ pub enum GraphState {
 }
 
 /// What became of a graph so far.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, derive_more::Add, Serialize)]
 pub struct GraphCounts {
     /// Replays that were submitted.
     pub launches: u64,
@@ -203,11 +203,7 @@ impl GraphTotals {
                 GraphState::Stale => all.stale += 1,
                 GraphState::Disabled => all.disabled += 1,
             }
-            all.counts.launches += counts.launches;
-            all.counts.captures += counts.captures;
-            all.counts.recaptures += counts.recaptures;
-            all.counts.failures += counts.failures;
-            all.counts.misses += counts.misses;
+            all.counts = all.counts + *counts;
         }
         all
     }

@@ -29,7 +29,6 @@ mod probe;
 mod programs;
 mod progress;
 mod ranges;
-mod recover;
 mod reports;
 mod spans;
 mod specialize;
@@ -38,7 +37,6 @@ mod step;
 mod step_data;
 mod step_end;
 mod step_launches;
-mod suspend;
 mod ways;
 
 pub use capture::{CapturedGraph, GraphKind};
@@ -175,10 +173,7 @@ impl<D: Device> CompiledModel<D> {
     /// # Errors
     /// When work before failed.
     pub fn trace_steps(&mut self, traces: bool) -> Result<(), ModelError> {
-        self.tracer = match traces {
-            true => Some(Tracer::start(&mut self.device)?),
-            false => None,
-        };
+        self.tracer = if traces { Some(Tracer::start(&mut self.device)?) } else { None };
         Ok(())
     }
 

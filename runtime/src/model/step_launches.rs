@@ -1,7 +1,7 @@
 //! The launches of a step by name, and steps without some of them: for seeing where time goes.
 
 use super::programs::Member;
-use super::{CompiledModel, StepReport};
+use super::{CompiledModel, Model, StepReport};
 use crate::dispatch::StepSizes;
 use crate::mode::StepMode;
 use piecewise_backend::device::DeviceError;

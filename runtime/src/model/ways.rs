@@ -18,10 +18,7 @@ impl<D: Device> CompiledModel<D> {
     /// where ops keep states of their own, which a made-up step must not touch.
     pub(super) fn measure_padding(&mut self) -> Result<(), ModelError> {
         let is_possible = !self.origin.backed_early && self.suspended.is_none();
-        match self.measures_padding && is_possible {
-            true => self.measure_ways(),
-            false => Ok(()),
-        }
+        if self.measures_padding && is_possible { self.measure_ways() } else { Ok(()) }
     }
 
     /// Times steps that bring nothing but their numbers of tokens, sequences and rows, where their graphs

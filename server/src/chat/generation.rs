@@ -110,21 +110,13 @@ impl Reader<'_> {
         GenerationDefaultsError::Field { file: self.file.to_owned(), field, value, expected }
     }
 
-    fn read<T: serde::de::DeserializeOwned>(
-        &self,
-        field: &'static str,
-        expected: &'static str,
-    ) -> Result<T, GenerationDefaultsError> {
-        let value = self.fields.get(field).cloned().unwrap_or_default();
-        serde_json::from_value(value).map_err(|_| self.wrong(field, expected))
-    }
-
     fn optional<T: serde::de::DeserializeOwned>(
         &self,
         field: &'static str,
         expected: &'static str,
     ) -> Result<Option<T>, GenerationDefaultsError> {
-        self.read(field, expected)
+        let value = self.fields.get(field).cloned().unwrap_or_default();
+        serde_json::from_value(value).map_err(|_| self.wrong(field, expected))
     }
 
     fn number(

@@ -83,7 +83,7 @@ impl ReplyFormat {
             format: self.clone(),
             tags: Tags::default(),
             reasoning: self.reasoner(prompt),
-            one_call_at_most: tools.one_at_most(),
+            one_call_at_most: tools.one_at_most,
             called: false,
         })
     }

@@ -23,7 +23,7 @@ pub enum ToolChoice {
 pub struct Tools {
     list: Vec<Value>,
     choice: ToolChoice,
-    one_at_most: bool,
+    pub(super) one_at_most: bool,
 }
 
 impl Tools {
@@ -59,11 +59,6 @@ impl Tools {
     /// Which of them may be called.
     pub fn choice(&self) -> &ToolChoice {
         &self.choice
-    }
-
-    /// Whether a reply has one call at most.
-    pub(super) fn one_at_most(&self) -> bool {
-        self.one_at_most
     }
 
     /// What a reply keeps to that must call a tool: the arguments of the named one, or a list of

@@ -94,10 +94,7 @@ impl<C: Choices> Answers<C> {
 
     /// The response.
     pub(crate) async fn respond(self, streams: bool) -> Result<Response, ApiError> {
-        match streams {
-            true => Ok(sse::response(self)),
-            false => self.whole().await,
-        }
+        if streams { Ok(sse::response(self)) } else { self.whole().await }
     }
 
     async fn whole(mut self) -> Result<Response, ApiError> {

@@ -3,7 +3,7 @@
 use super::answer::{Answers, Choices, Rest};
 use super::aside::aside;
 use super::error::ApiError;
-use super::fields::{Field, Fields, MODEL, field};
+use super::fields::{Field, Fields, MODEL, field, schema};
 use super::generation::{Delta, End, Generation, Part};
 use super::logprobs::{ChatLogprobs, PromptLogprobs};
 use super::params::{Params, top_logprobs};
@@ -20,43 +20,39 @@ use std::sync::Arc;
 /// The fields besides those of [`Params`].
 pub(crate) const FIELDS: &[Field] = &[
     MODEL,
-    field("messages", r#"{"type":"array","items":{"type":"object"}}"#, "The conversation."),
+    field("messages", schema::OBJECTS, "The conversation."),
     field(
         "max_completion_tokens",
-        r#"{"type":"integer","minimum":1}"#,
+        schema::COUNT,
         "The most tokens to generate; all that the context has room for where it is left out.",
     ),
-    field("logprobs", r#"{"type":"boolean"}"#, "Whether tokens come with their log-probabilities."),
+    field("logprobs", schema::FLAG, "Whether tokens come with their log-probabilities."),
     field(
         "top_logprobs",
-        r#"{"type":"integer","minimum":0,"maximum":20}"#,
+        schema::LIKELIEST,
         "How many of the likeliest ids come with theirs beside each token.",
     ),
     field(
         "add_generation_prompt",
-        r#"{"type":"boolean","default":true}"#,
+        schema::FLAG_THAT_IS_SET,
         "Whether the prompt ends with the beginning of a reply.",
     ),
     field(
         "continue_final_message",
-        r#"{"type":"boolean"}"#,
+        schema::FLAG,
         "Whether the reply goes on from the last message.",
     ),
-    field(
-        "tools",
-        r#"{"type":"array","items":{"type":"object"}}"#,
-        "Functions that the reply may call.",
-    ),
+    field("tools", schema::OBJECTS, "Functions that the reply may call."),
     field(
         "tool_choice",
         r#"{"anyOf":[{"type":"string"},{"type":"object"}]}"#,
         "`none`, `auto`, `required`, or the one to call.",
     ),
-    field("parallel_tool_calls", r#"{"type":"boolean"}"#, "Whether there may be several calls."),
-    field("documents", r#"{"type":"array","items":{"type":"object"}}"#, "Texts for the template."),
+    field("parallel_tool_calls", schema::FLAG, "Whether there may be several calls."),
+    field("documents", schema::OBJECTS, "Texts for the template."),
     field(
         "chat_template_kwargs",
-        r#"{"type":"object"}"#,
+        schema::OBJECT,
         "Variables of the template, such as `enable_thinking`.",
     ),
 ];
@@ -121,10 +117,7 @@ impl Message {
             self.content.get_or_insert_default().push_str(&content);
         }
         for ToolCallDelta { index, id, name, arguments } in tool_calls {
-            let at = match streams {
-                true => self.tool_calls.len(),
-                false => index,
-            };
+            let at = if streams { self.tool_calls.len() } else { index };
             while self.tool_calls.len() <= at {
                 self.tool_calls.push(ToolCall::default());
             }

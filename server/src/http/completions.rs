@@ -3,7 +3,7 @@
 use super::answer::{Answers, Choices, Rest};
 use super::aside::aside;
 use super::error::ApiError;
-use super::fields::{Field, Fields, MODEL, field, ids};
+use super::fields::{Field, Fields, MODEL, field, ids, schema};
 use super::generation::{Delta, End, Generation, Part, TokenEntry};
 use super::logprobs::{CompletionLogprobs, PromptLogprobs, spell};
 use super::params::{Params, top_logprobs};
@@ -23,15 +23,11 @@ const MAX_TOKENS: u64 = 16;
 /// The fields besides those of [`Params`].
 pub(crate) const FIELDS: &[Field] = &[
     MODEL,
-    field(
-        "prompt",
-        r#"{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}},{"type":"array","items":{"type":"integer"}},{"type":"array","items":{"type":"array","items":{"type":"integer"}}}]}"#,
-        "A text, texts, token ids, or lists of token ids.",
-    ),
-    field("echo", r#"{"type":"boolean"}"#, "Whether the answer begins with the prompt."),
+    field("prompt", schema::TEXTS_OR_IDS, "A text, texts, token ids, or lists of token ids."),
+    field("echo", schema::FLAG, "Whether the answer begins with the prompt."),
     field(
         "logprobs",
-        r#"{"type":"integer","minimum":0,"maximum":20}"#,
+        schema::LIKELIEST,
         "Log-probabilities of the tokens, and of so many of the likeliest ids beside each.",
     ),
 ];

@@ -25,8 +25,26 @@ pub(crate) const fn field(name: &'static str, schema: &'static str, help: &'stat
 }
 
 /// The field that every request has.
-pub(crate) const MODEL: Field =
-    field("model", r#"{"type":"string"}"#, "A name of the served model.");
+pub(crate) const MODEL: Field = field("model", schema::TEXT, "A name of the served model.");
+
+/// Schemas that several fields have.
+pub(crate) mod schema {
+    pub(crate) const TEXT: &str = r#"{"type":"string"}"#;
+    pub(crate) const FLAG: &str = r#"{"type":"boolean"}"#;
+    pub(crate) const FLAG_THAT_IS_SET: &str = r#"{"type":"boolean","default":true}"#;
+    pub(crate) const TEXT_OR_TEXTS: &str =
+        r#"{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]}"#;
+    pub(crate) const OBJECT: &str = r#"{"type":"object"}"#;
+    pub(crate) const OBJECTS: &str = r#"{"type":"array","items":{"type":"object"}}"#;
+    pub(crate) const COUNT: &str = r#"{"type":"integer","minimum":1}"#;
+    pub(crate) const LIKELIEST: &str = r#"{"type":"integer","minimum":0,"maximum":20}"#;
+    pub(crate) const IDS: &str = r#"{"type":"array","items":{"type":"integer"}}"#;
+    pub(crate) const WHOLE: &str = r#"{"type":"integer"}"#;
+    pub(crate) const TEXTS_OR_IDS: &str = r#"{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}},{"type":"array","items":{"type":"integer"}},{"type":"array","items":{"type":"array","items":{"type":"integer"}}}]}"#;
+    pub(crate) const COUNT_OR_NONE: &str = r#"{"type":"integer","minimum":0}"#;
+    pub(crate) const TEXTS: &str = r#"{"type":"array","items":{"type":"string"}}"#;
+    pub(crate) const PENALTY: &str = r#"{"type":"number","minimum":-2,"maximum":2}"#;
+}
 
 /// Fields that nobody has taken yet.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use super::aside::aside;
 use super::error::ApiError;
-use super::fields::{Field, Fields, MODEL, field, ids};
+use super::fields::{Field, Fields, MODEL, field, ids, schema};
 use super::state::State;
 use axum::Json;
 use axum::extract::{self, Path, Request};
@@ -12,17 +12,16 @@ use std::sync::Arc;
 /// The fields of `/tokenize`.
 pub(crate) const TOKENIZE_FIELDS: &[Field] = &[
     MODEL,
-    field("prompt", r#"{"type":"string"}"#, "The text."),
+    field("prompt", schema::TEXT, "The text."),
     field(
         "add_special_tokens",
-        r#"{"type":"boolean","default":true}"#,
+        schema::FLAG_THAT_IS_SET,
         "Whether the tokenizer's own special tokens are added, as they are to prompts.",
     ),
 ];
 
 /// The fields of `/detokenize`.
-pub(crate) const DETOKENIZE_FIELDS: &[Field] =
-    &[MODEL, field("tokens", r#"{"type":"array","items":{"type":"integer"}}"#, "The ids.")];
+pub(crate) const DETOKENIZE_FIELDS: &[Field] = &[MODEL, field("tokens", schema::IDS, "The ids.")];
 
 fn model(state: &State, name: &str) -> Value {
     let length = state.longest();

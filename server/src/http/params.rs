@@ -2,7 +2,7 @@
 
 use super::aside::aside;
 use super::error::ApiError;
-use super::fields::{Field, Fields, field, ids, whole};
+use super::fields::{Field, Fields, field, ids, schema, whole};
 use super::generation::Part;
 use super::state::{Limits, Served, State};
 use crate::chat::GenerationDefaults;
@@ -56,49 +56,33 @@ const STRUCTURE_FIELDS: [&str; 7] = [
 
 /// The fields that [`Params::take`] takes.
 pub(crate) const FIELDS: &[Field] = &[
-    field("max_tokens", r#"{"type":"integer","minimum":1}"#, "The most tokens to generate."),
+    field("max_tokens", schema::COUNT, "The most tokens to generate."),
     field(
         "n",
         r#"{"type":"integer","minimum":1,"maximum":128}"#,
         "How many answers to each prompt.",
     ),
-    field("stream", r#"{"type":"boolean"}"#, "Answer piece by piece, as server-sent events."),
+    field("stream", schema::FLAG, "Answer piece by piece, as server-sent events."),
     field(
         "stream_options",
         r#"{"type":"object","properties":{"include_usage":{"type":"boolean"}}}"#,
         "Whether the last event of a stream says what it took.",
     ),
-    field(
-        "stop",
-        r#"{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]}"#,
-        "Texts that end the answer; they are not part of it.",
-    ),
-    field(
-        "stop_token_ids",
-        r#"{"type":"array","items":{"type":"integer"}}"#,
-        "Ids that end the answer.",
-    ),
+    field("stop", schema::TEXT_OR_TEXTS, "Texts that end the answer; they are not part of it."),
+    field("stop_token_ids", schema::IDS, "Ids that end the answer."),
     field(
         "include_stop_str_in_output",
-        r#"{"type":"boolean"}"#,
+        schema::FLAG,
         "Whether a stop text is part of the answer after all.",
     ),
     field(
         "min_tokens",
-        r#"{"type":"integer","minimum":0}"#,
+        schema::COUNT_OR_NONE,
         "How many tokens there are at least before an id that ends the answer; a structure that is complete ends it all the same.",
     ),
-    field(
-        "allowed_token_ids",
-        r#"{"type":"array","items":{"type":"integer"}}"#,
-        "The only ids that answers may have.",
-    ),
-    field(
-        "bad_words",
-        r#"{"type":"array","items":{"type":"string"}}"#,
-        "Texts whose tokens never come one after the other.",
-    ),
-    field("ignore_eos", r#"{"type":"boolean"}"#, "Go on past the ids that end a text."),
+    field("allowed_token_ids", schema::IDS, "The only ids that answers may have."),
+    field("bad_words", schema::TEXTS, "Texts whose tokens never come one after the other."),
+    field("ignore_eos", schema::FLAG, "Go on past the ids that end a text."),
     field(
         "temperature",
         r#"{"type":"number","minimum":0,"maximum":100}"#,
@@ -119,19 +103,15 @@ pub(crate) const FIELDS: &[Field] = &[
         r#"{"type":"number","minimum":0,"maximum":1}"#,
         "Sample among tokens at least so likely, as a share of the likeliest.",
     ),
-    field(
-        "seed",
-        r#"{"type":"integer"}"#,
-        "The same seed gives the same answer, alone or in company.",
-    ),
+    field("seed", schema::WHOLE, "The same seed gives the same answer, alone or in company."),
     field(
         "presence_penalty",
-        r#"{"type":"number","minimum":-2,"maximum":2}"#,
+        schema::PENALTY,
         "Taken from the logit of every id that was generated.",
     ),
     field(
         "frequency_penalty",
-        r#"{"type":"number","minimum":-2,"maximum":2}"#,
+        schema::PENALTY,
         "Taken from the logit of an id for each time it was generated.",
     ),
     field(
@@ -144,7 +124,7 @@ pub(crate) const FIELDS: &[Field] = &[
         r#"{"type":"object","additionalProperties":{"type":"number"}}"#,
         "What is added to the logits of ids.",
     ),
-    field("priority", r#"{"type":"integer"}"#, "Who goes first: the lower."),
+    field("priority", schema::WHOLE, "Who goes first: the lower."),
     field(
         "deadline_seconds",
         r#"{"type":"number"}"#,
@@ -152,22 +132,22 @@ pub(crate) const FIELDS: &[Field] = &[
     ),
     field(
         "return_token_ids",
-        r#"{"type":"boolean"}"#,
+        schema::FLAG,
         "Whether answers bring their token ids, and the prompt's.",
     ),
     field(
         "prompt_logprobs",
-        r#"{"type":"integer","minimum":0,"maximum":20}"#,
+        schema::LIKELIEST,
         "Log-probabilities of the prompt's tokens, and of so many of the likeliest ids beside each.",
     ),
     field(
         "response_format",
-        r#"{"type":"object"}"#,
+        schema::OBJECT,
         "`json_object`, or `json_schema` with a schema: the answer keeps to it.",
     ),
     field(
         "structured_outputs",
-        r#"{"type":"object"}"#,
+        schema::OBJECT,
         "One of `json`, `regex`, `choice` and `grammar`, as in vLLM: the answer keeps to it.",
     ),
     field(
@@ -177,30 +157,18 @@ pub(crate) const FIELDS: &[Field] = &[
     ),
     field(
         "guided_json_object",
-        r#"{"type":"boolean"}"#,
+        schema::FLAG,
         "vLLM's older name of `structured_outputs.json_object`.",
     ),
-    field(
-        "guided_regex",
-        r#"{"type":"string"}"#,
-        "vLLM's older name of `structured_outputs.regex`.",
-    ),
-    field(
-        "guided_choice",
-        r#"{"type":"array","items":{"type":"string"}}"#,
-        "vLLM's older name of `structured_outputs.choice`.",
-    ),
-    field(
-        "guided_grammar",
-        r#"{"type":"string"}"#,
-        "vLLM's older name of `structured_outputs.grammar`.",
-    ),
-    field("user", r#"{"type":"string"}"#, "Taken, and not looked at."),
-    field("metadata", r#"{"type":"object"}"#, "Taken, and not looked at."),
-    field("store", r#"{"type":"boolean"}"#, "Taken, and not looked at: nothing is stored."),
-    field("safety_identifier", r#"{"type":"string"}"#, "Taken, and not looked at."),
-    field("prompt_cache_key", r#"{"type":"string"}"#, "Taken, and not looked at."),
-    field("service_tier", r#"{"type":"string"}"#, "Taken, and not looked at."),
+    field("guided_regex", schema::TEXT, "vLLM's older name of `structured_outputs.regex`."),
+    field("guided_choice", schema::TEXTS, "vLLM's older name of `structured_outputs.choice`."),
+    field("guided_grammar", schema::TEXT, "vLLM's older name of `structured_outputs.grammar`."),
+    field("user", schema::TEXT, "Taken, and not looked at."),
+    field("metadata", schema::OBJECT, "Taken, and not looked at."),
+    field("store", schema::FLAG, "Taken, and not looked at: nothing is stored."),
+    field("safety_identifier", schema::TEXT, "Taken, and not looked at."),
+    field("prompt_cache_key", schema::TEXT, "Taken, and not looked at."),
+    field("service_tier", schema::TEXT, "Taken, and not looked at."),
 ];
 
 impl Params {

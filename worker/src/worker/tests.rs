@@ -197,7 +197,7 @@ fn requests_of_a_cut_connection_are_ended_once_it_is_back() {
         names.iter().for_each(|name| pair.add(name, &golden[0]["ids"], 900));
         while pair.next().is_empty() {}
         match cut {
-            "outputs" => pair.outputs.stream().shutdown(Shutdown::Both).unwrap(),
+            "outputs" => pair.outputs.stream.shutdown(Shutdown::Both).unwrap(),
             _ => pair.requests.close(),
         }
         pair.join_again();

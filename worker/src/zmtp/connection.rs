@@ -147,7 +147,7 @@ fn closed(error: std::io::Error) -> ZmtpError {
 /// The half that takes messages.
 #[derive(Debug)]
 pub(crate) struct Receiver {
-    stream: TcpStream,
+    pub(crate) stream: TcpStream,
     decoder: Decoder,
 }
 
@@ -155,10 +155,6 @@ impl Receiver {
     /// Goes on with a connection where another left off.
     pub(crate) fn new(stream: TcpStream, decoder: Decoder) -> Self {
         Self { stream, decoder }
-    }
-
-    pub(crate) fn stream(&self) -> &TcpStream {
-        &self.stream
     }
 
     /// Bytes that have come and of which nothing has been made yet.

@@ -7,10 +7,11 @@ use crate::dtype::DType;
 use crate::entity::Value;
 use crate::graph::Loc;
 use crate::literal::Literal;
+use crate::op::table::{Key, KeyKind};
 use crate::op::{Format, Op, OpInfo, RowTreatment, op_info};
 use crate::text::error::ParseErrorKind;
 use crate::text::lexer::Token;
-use crate::text::syntax::{AttrValue, Key, KeyKind, build, keys};
+use crate::text::syntax::{AttrValue, build};
 use crate::types::TensorType;
 
 /// An op, what it reads, and its place where that stands inside it.
@@ -43,9 +44,10 @@ impl<'t> Parser<'t> {
         let mnemonic = info.mnemonic;
         let (operands, marks) = self.operands(scope)?;
         let span = self.span();
-        let given = self.table_attributes(mnemonic, keys(info.format))?;
+        let given = self.table_attributes(mnemonic, info.keys)?;
         let Some(op) = build(info.format, &given) else {
-            let missing = keys(info.format)
+            let missing = info
+                .keys
                 .iter()
                 .filter(|key| key.kind != KeyKind::Flag && !given.iter().any(|(k, _)| k == *key))
                 .map(|key| format!("`{}`", key.name))

@@ -25,7 +25,7 @@ pub(in crate::text) enum Anchors {
 pub(in crate::text) struct Scope<'g> {
     pub(super) graph: &'g Graph,
     pub(super) anchors: Anchors,
-    names: Vec<Option<String>>,
+    pub(super) names: Vec<Option<String>>,
 }
 
 impl<'g> Scope<'g> {
@@ -64,10 +64,6 @@ impl<'g> Scope<'g> {
         if let Some(slot) = self.names.get_mut(value.index()) {
             *slot = Some(name);
         }
-    }
-
-    pub(super) fn into_names(self) -> Vec<Option<String>> {
-        self.names
     }
 
     pub(super) fn name(&self, value: Value) -> String {

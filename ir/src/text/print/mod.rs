@@ -22,7 +22,7 @@ pub fn value_names(graph: &Graph) -> Vec<Option<String>> {
 
 /// The same where results have another letter: `a` in the body of a region.
 pub(super) fn names_in(graph: &Graph, results: char) -> Vec<Option<String>> {
-    Scope::new(graph, Mode::Listing, Anchors::Graph, results).into_names()
+    Scope::new(graph, Mode::Listing, Anchors::Graph, results).names
 }
 
 /// The text of a graph as a document of its own, which [`parse_graph`](super::parse_graph) reads.

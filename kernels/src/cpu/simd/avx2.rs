@@ -6,27 +6,10 @@ use half::{bf16, f16};
 
 use super::{Kernel, Simd};
 
-/// Proof that the machine has the instruction set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Avx2(());
-
-impl Avx2 {
-    pub(super) fn detect() -> Option<Avx2> {
-        let found = is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c");
-        found.then_some(Avx2(()))
-    }
-
-    #[inline(always)]
-    pub(super) fn enabled<K: Kernel>(self, kernel: K) -> K::Output {
-        #[target_feature(enable = "avx2,fma,f16c")]
-        fn enabled<K: Kernel>(set: Avx2, kernel: K) -> K::Output {
-            kernel.run(set)
-        }
-        // SAFETY: the token proves that detection found these features.
-        unsafe { enabled(self, kernel) }
-    }
+instruction_set! {
+    /// Proof that the machine has the instruction set.
+    Avx2: "avx2,fma,f16c",
+    "avx2", "fma", "f16c"
 }
 
 type V = __m256;

@@ -9,31 +9,10 @@ use half::{bf16, f16};
 
 use super::{Kernel, Simd};
 
-/// Proof that the machine has the instruction set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Avx512(());
-
-impl Avx512 {
-    pub(super) fn detect() -> Option<Avx512> {
-        let found = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c");
-        found.then_some(Avx512(()))
-    }
-
-    #[inline(always)]
-    pub(super) fn enabled<K: Kernel>(self, kernel: K) -> K::Output {
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-        fn enabled<K: Kernel>(set: Avx512, kernel: K) -> K::Output {
-            kernel.run(set)
-        }
-        // SAFETY: the token proves that detection found these features.
-        unsafe { enabled(self, kernel) }
-    }
+instruction_set! {
+    /// Proof that the machine has the instruction set.
+    Avx512: "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c",
+    "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma", "f16c"
 }
 
 type V = __m512;

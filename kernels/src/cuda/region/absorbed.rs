@@ -9,7 +9,7 @@ use super::source::Source;
 use super::{OperandRole, arguments, component_body, groups_of, literals, pointer};
 use crate::cuda::index::Variables;
 use crate::cuda::text::{lane, storage};
-use crate::lower::{ArgKind, LowerError, RowBody};
+use crate::lower::{ArgKind, LowerError, RowBody, fail};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::region::Region;
 use std::collections::BTreeSet;
@@ -103,10 +103,7 @@ impl AbsorbedBefore {
         let result = result.filter(|r| r.kind == ArgKind::Row);
         let only_reads = !roles.is_empty() && !roles.iter().any(|r| r.state);
         let Some(result) = result.filter(|_| only_reads) else {
-            return Err(LowerError(
-                "a region before a product that does not make its rows of operands alone"
-                    .to_owned(),
-            ));
+            return fail("a region before a product that does not make its rows of operands alone");
         };
         let mut variables = Variables::default();
         let frame = Frame {
@@ -174,17 +171,17 @@ impl AbsorbedElement {
         let result = source.result_argument(0);
         let decl = source.args.get(result).filter(|_| region.body.outputs().len() == 1);
         let Some(decl) = decl.filter(|d| d.kind == ArgKind::Row) else {
-            return Err(LowerError("a region that does not make the rows of one value".to_owned()));
+            return fail("a region that does not make the rows of one value");
         };
         if roles.iter().any(|role| role.state) {
-            return Err(LowerError("a region that has a state".to_owned()));
+            return fail("a region that has a state");
         }
         let held = Held::from([(result as u32, vec![(0, "made".to_owned())])]);
         let mut variables = Variables::default();
         let frame = Frame { width: 1, registers: 0, held: &held, ..Frame::KERNEL };
         let component = one_component(plan(&source, &mut variables, frame)?)?;
         if component.threads.is_some() {
-            return Err(LowerError("a region whose elements share work".to_owned()));
+            return fail("a region whose elements share work");
         }
         let body = component_body(&source, &mut variables, &component, roles, frame)?;
         let params = arguments(&source)[..result].join(", ");
@@ -241,7 +238,7 @@ impl AbsorbedAfter {
         let frame = Frame { width: tile.width, held: &held, ..Frame::KERNEL };
         let component = one_component(plan(&source, &mut variables, frame)?)?;
         if component.threads.is_some() || component.width(elements) != tile.width {
-            return Err(LowerError("a region after a product that is no map of it".to_owned()));
+            return fail("a region after a product that is no map of it");
         }
         let body = component_body(&source, &mut variables, &component, roles, frame)?;
         let of_kernel = |all: Vec<String>| -> Vec<String> {
@@ -272,7 +269,7 @@ impl AbsorbedAfter {
 /// That every result has an element for each of a part of the product, which nothing reads as a
 /// table.
 fn check_elements(source: &Source<'_>, product: usize, tile: Tile) -> Result<(), LowerError> {
-    let fails = |reason: &str| Err(LowerError(format!("a region after a product {reason}")));
+    let fails = |reason: &str| fail(format!("a region after a product {reason}"));
     let operands = source.args.len() - source.results.len();
     let is_row = |arg: usize, elements: u64| {
         let decl = source.args.get(arg);

@@ -1,6 +1,6 @@
 //! Regions cut at values that have a slot: the part that computes some of the results.
 
-use crate::lower::LowerError;
+use crate::lower::{LowerError, fail};
 use piecewise_ir::entity::{Entity, Value};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::op::Op;
@@ -32,7 +32,7 @@ impl RegionPart {
     /// When the region scatters into a state, or a position is none of a result.
     pub fn of(region: &Region, wanted: &[usize], given: &[usize]) -> Result<Self, LowerError> {
         if region.body.nodes().any(|n| matches!(region.body.node(n).op, Op::Scatter)) {
-            return Err(LowerError("a part of a region that scatters into a state".to_owned()));
+            return fail("a part of a region that scatters into a state");
         }
         let outputs = region.body.outputs();
         let at = |&position: &usize| {

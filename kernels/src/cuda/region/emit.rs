@@ -8,9 +8,9 @@ use super::component::{Component, Held, Kept};
 use super::source::{From, Id, Source};
 use super::text;
 use crate::cuda::text::lane;
-use crate::lower::LowerError;
+use crate::lower::{LowerError, fail};
 use piecewise_ir::dtype::DType;
-use piecewise_ir::op::Op;
+use piecewise_ir::op::{Op, OpClass};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -78,7 +78,7 @@ pub(super) struct Emitter<'a, 'b> {
     pub(super) names: usize,
 }
 
-fn indent(text: &str, by: usize) -> String {
+pub(super) fn indented(text: &str, by: usize) -> String {
     let mut out = String::with_capacity(text.len() * 2);
     for line in text.lines() {
         match line.is_empty() || line.starts_with('#') && by == 0 {
@@ -97,24 +97,18 @@ pub(super) fn chunk_text(scope: &Scope, width: u64, after: &str) -> String {
     if !scope.each.is_empty() {
         out.push_str("#pragma unroll\n");
         let _ = writeln!(out, "for (int v = 0; v < {width}; ++v) {{");
-        out.push_str(&indent(&scope.each, 2));
+        out.push_str(&indented(&scope.each, 2));
         out.push_str("}\n");
     }
     out.push_str(after);
     out
 }
 
-pub(super) fn indented(text: &str, by: usize) -> String {
-    indent(text, by)
-}
-
 impl Emitter<'_, '_> {
     pub(super) fn name(&mut self, prefix: char) -> Result<String, LowerError> {
         self.names += 1;
         if self.names > MOST_STATEMENTS {
-            return Err(LowerError(
-                "a region with too many statements for one kernel; cut it".to_owned(),
-            ));
+            return fail("a region with too many statements for one kernel; cut it");
         }
         Ok(format!("{prefix}{}", self.names))
     }
@@ -241,8 +235,8 @@ impl Emitter<'_, '_> {
             return self.branches(&inputs.reads, &inputs.branches, to, index);
         }
         let (mut operands, mut from) = (Vec::new(), DType::I64);
-        match statement.op {
-            Op::Gather => {
+        match (statement.op, statement.op.class()) {
+            (Op::Gather, _) => {
                 return match self.carried_at(value, index) {
                     Some(position) if self.width == 1 => {
                         Ok(Value::Same(format!("c{position}[k][0]")))
@@ -251,10 +245,10 @@ impl Emitter<'_, '_> {
                     None => self.gather(i, index, to),
                 };
             }
-            Op::Reduce { .. } | Op::ArgMax { .. } | Op::TopK { .. } => {
-                return Err(LowerError("a value that its own stage should have made".to_owned()));
+            (_, OpClass::Reduction | OpClass::Search) => {
+                return fail("a value that its own stage should have made");
             }
-            Op::Iota { .. } => {
+            (Op::Iota { .. }, _) => {
                 let line = inputs.computed.into_iter().next().unwrap_or_default();
                 let text = format!("(i64)({})", self.index_of_each(&line));
                 operands.push(match self.variables.run(&line, self.width) {
@@ -262,21 +256,9 @@ impl Emitter<'_, '_> {
                     Run::Uniform | Run::Irregular => Value::Same(text),
                 });
             }
-            Op::Unary(_)
-            | Op::Binary(_)
-            | Op::Compare(_)
-            | Op::Select
-            | Op::Cast
-            | Op::Broadcast
-            | Op::Reshape
-            | Op::Permute { .. }
-            | Op::Slice { .. }
-            | Op::Concat { .. }
-            | Op::Scatter
-            | Op::MatMul { .. }
-            | Op::Literal(_)
-            | Op::Region(_)
-            | Op::Custom(_) => {
+            (_, OpClass::Elementwise | OpClass::Remap | OpClass::Gather | OpClass::Scatter)
+            | (_, OpClass::Constant | OpClass::Product { .. })
+            | (_, OpClass::Region(_) | OpClass::Custom(_)) => {
                 for (operand, at) in inputs.reads {
                     from = self.source.value(operand).dtype;
                     operands.push(self.read(operand, &at)?);

@@ -5,7 +5,7 @@ use super::emit::{Emitter, Value};
 use super::source::{From, Id, is_uniform};
 use super::text;
 use crate::cuda::text::{lane, storage};
-use crate::lower::{ArgKind, LowerError};
+use crate::lower::{ArgKind, LowerError, fail};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Entity;
 use piecewise_ir::literal::Literal;
@@ -66,10 +66,9 @@ impl Emitter<'_, '_> {
                 registers.iter().find(|(n, _)| *index == after(elements, *n))
             });
             let Some((_, text)) = held else {
-                return Err(LowerError(
-                    "a value in registers that is read at another element than the result's"
-                        .to_owned(),
-                ));
+                return fail(
+                    "a value in registers that is read at another element than the result's",
+                );
             };
             return Ok(if self.width == 1 { Value::Same } else { Value::Each }(text.clone()));
         }

@@ -27,7 +27,7 @@ pub use cut::{PartParam, RegionPart};
 use super::index::Variables;
 use super::recipe::{Blocks, GridAxis, LaunchRecipe, Param, Scalar};
 use crate::cuda::text::{lane, storage};
-use crate::lower::{ArgDecl, ArgKind, LowerError, RowBody};
+use crate::lower::{ArgDecl, ArgKind, LowerError, RowBody, fail};
 use component::{Component, Frame, Kept};
 use emit::{Emitter, indented};
 use piecewise_ir::dim::Dim;
@@ -157,9 +157,9 @@ fn row_kernel(
         parts.push(part);
     }
     if pool_bytes > POOL_BYTES {
-        return Err(LowerError(format!(
+        return fail(format!(
             "a region that needs {pool_bytes} bytes of shared memory for one row; cut it"
-        )));
+        ));
     }
     let rows = source.over.map_or(Dim::constant(1), Dim::from);
     let mut params: Vec<Param> = (0..source.args.len()).map(|i| Param::Arg(i as u32)).collect();

@@ -13,7 +13,7 @@ use super::component::{Component, Frame, Kept, Mapping, Stage, StageKind};
 use super::roots::{Root, roots};
 use super::source::{Id, Source, Value};
 use super::widths::segment_lanes;
-use crate::lower::LowerError;
+use crate::lower::{LowerError, fail};
 use piecewise_ir::op::OpClass;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -134,7 +134,7 @@ impl Planner<'_, '_> {
             }
         };
         if elements > 1 << 31 {
-            return Err(LowerError("a loop of more than 2^31 elements; split the axis".to_owned()));
+            return fail("a loop of more than 2^31 elements; split the axis");
         }
         self.stages.push(Stage {
             kind,
@@ -207,9 +207,9 @@ impl Planner<'_, '_> {
         let is_table = self.is_table(value);
         let fits = self.shared + bytes.next_multiple_of(16) <= SHARED_BYTES;
         if is_table && !fits {
-            return Err(LowerError(
-                "a gather from a computed table that does not fit shared memory; cut the region before it".to_owned(),
-            ));
+            return fail(
+                "a gather from a computed table that does not fit shared memory; cut the region before it",
+            );
         }
         let identity = Index::element(elements);
         let same_loop = visits.iter().all(|(s, index)| {

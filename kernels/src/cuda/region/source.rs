@@ -7,7 +7,7 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 use super::super::index::{Index, Variables};
-use crate::lower::{ArgDecl, ArgKind, LowerError, RowBody};
+use crate::lower::{ArgDecl, ArgKind, LowerError, RowBody, fail};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_ir::literal::Literal;
@@ -67,10 +67,6 @@ pub(super) struct Source<'a> {
     /// For each result, the computed value that it is as it is, if no result before is it.
     pub(super) exact: Vec<Option<Id>>,
     operands: usize,
-}
-
-fn fail<T>(message: impl Into<String>) -> Result<T, LowerError> {
-    Err(LowerError(message.into()))
 }
 
 /// About what an element of an op costs, besides its operands.

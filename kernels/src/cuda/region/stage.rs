@@ -11,7 +11,7 @@ use super::source::{From, Id};
 use super::text;
 use super::widths::segment_lanes;
 use crate::cuda::text::{float, lane, storage};
-use crate::lower::{ArgKind, LowerError};
+use crate::lower::{ArgKind, LowerError, fail};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::op::{Op, ReduceOp};
 use std::collections::BTreeSet;
@@ -187,7 +187,7 @@ impl Emitter<'_, '_> {
         let scatter = self.source.scattered(statement, self.variables);
         let (state, row) = (scatter.state, scatter.row);
         let Some(arg) = self.source.operand(state) else {
-            return Err(LowerError("a scatter into something that is no state".to_owned()));
+            return fail("a scatter into something that is no state");
         };
         let extent = match self.source.args[arg as usize].kind {
             ArgKind::Table => self.extent(state),
@@ -226,7 +226,7 @@ impl Emitter<'_, '_> {
         let (Op::Reduce { op, .. }, &[to]) =
             (self.source.statements[statement].op, &self.source.statements[statement].results[..])
         else {
-            return Err(LowerError("a reduction that is none".to_owned()));
+            return fail("a reduction that is none");
         };
         let (segments, len) = self.source.segments(statement);
         let (input, index) = self.source.taken(statement, self.variables);
@@ -362,32 +362,13 @@ impl Emitter<'_, '_> {
         let operand = self.source.statements[statement].operands[0];
         let (segments, len) = self.source.segments(statement);
         // How many are found along which axis, and what they are.
-        let (k, axis, found) = match self.source.statements[statement].op {
-            Op::TopK { axis } => {
-                let k = self.source.value(results[0]).shape[*axis];
-                (k, *axis, &["best", "best_index"][..])
-            }
-            Op::ArgMax { axis } => (1, *axis, &["best_index"][..]),
-            Op::Unary(_)
-            | Op::Binary(_)
-            | Op::Compare(_)
-            | Op::Select
-            | Op::Cast
-            | Op::Reduce { .. }
-            | Op::Broadcast
-            | Op::Reshape
-            | Op::Permute { .. }
-            | Op::Slice { .. }
-            | Op::Concat { .. }
-            | Op::Gather
-            | Op::Scatter
-            | Op::MatMul { .. }
-            | Op::Iota { .. }
-            | Op::Literal(_)
-            | Op::Region(_)
-            | Op::Custom(_) => {
-                return Err(LowerError("a search that is none".to_owned()));
-            }
+        let op = self.source.statements[statement].op;
+        let (k, axis, found) = if let Op::TopK { axis } = op {
+            (self.source.value(results[0]).shape[*axis], *axis, &["best", "best_index"][..])
+        } else if let Op::ArgMax { axis } = op {
+            (1, *axis, &["best_index"][..])
+        } else {
+            return fail("a search that is none");
         };
         let (input, index) = self.source.taken(statement, self.variables);
         let (lane, threads) = (lane(self.source.value(input).dtype), self.threads());
@@ -474,7 +455,7 @@ impl Emitter<'_, '_> {
         dtype: DType,
     ) -> Result<String, LowerError> {
         let From::Statement(statement) = self.source.value(value).from else {
-            return Err(LowerError("a value loaded ahead that is not in memory".to_owned()));
+            return fail("a value loaded ahead that is not in memory");
         };
         let outer = std::mem::replace(&mut self.scopes, vec![Scope::default()]);
         let loaded = self.gather(statement, index, dtype)?;

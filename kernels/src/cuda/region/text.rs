@@ -4,7 +4,7 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 use crate::cuda::text::{float, lane};
-use crate::lower::LowerError;
+use crate::lower::{LowerError, fail};
 use half::{bf16, f16};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::op::{BinaryOp, CompareOp, Op, ReduceOp, UnaryOp};
@@ -47,7 +47,7 @@ pub(super) fn initializers(
     let mut list = Vec::with_capacity(elements);
     for i in 0..elements {
         let Some(bytes) = bytes.get(i * size..(i + 1) * size) else {
-            return Err(LowerError("a constant that is shorter than its place".to_owned()));
+            return fail("a constant that is shorter than its place");
         };
         let bits = bytes.iter().rev().fold(0u64, |bits, b| bits << 8 | u64::from(*b));
         list.push(match dtype {
@@ -73,7 +73,7 @@ pub(in crate::cuda) fn element(
 ) -> Result<String, LowerError> {
     let unfit = || {
         let (name, count) = (op.mnemonic(), operands.len());
-        Err(LowerError(format!("`{name}` of {count} operands of {from} is no element of {to}")))
+        fail(format!("`{name}` of {count} operands of {from} is no element of {to}"))
     };
     Ok(match op {
         Op::Unary(op) if op.takes(from) => {

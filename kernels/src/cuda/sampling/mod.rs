@@ -4,7 +4,7 @@
 use super::recipe::{GridAxis, LaunchRecipe, OpKernels, Param, Scalar};
 use super::text::float;
 use crate::cpu::sampling::{LN2_HIGH, LN2_LOW, LOWEST, POLYNOMIAL};
-use crate::lower::LowerError;
+use crate::lower::{LowerError, fail};
 use crate::sampling::{DETAIL_WORDS, MAX_LOGIT_BIASES};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::entity::Entity;
@@ -55,15 +55,12 @@ impl Launches {
     fn of(operands: &[TensorType], entries: &str) -> Result<Self, LowerError> {
         let shape = operands.first().map(|ty| ty.shape.as_slice()).unwrap_or_default();
         let [rows, vocabulary] = shape else {
-            return Err(LowerError("sampling takes logits [R, V]".to_owned()));
+            return fail("sampling takes logits [R, V]");
         };
         let (Some(symbol), Some(vocabulary @ 1..=MAX_VOCABULARY)) =
             (rows.as_symbol(), vocabulary.as_constant())
         else {
-            return Err(LowerError(
-                "sampling needs rows counted by one symbol and a vocabulary of 1 to 2^22"
-                    .to_owned(),
-            ));
+            return fail("sampling needs rows counted by one symbol and a vocabulary of 1 to 2^22");
         };
         let mut source = String::from("#include \"prelude.cuh\"\n\n");
         source.push_str(&format!("#define PARTS {PARTS}\n#define LOWEST ({})\n", float(LOWEST)));

@@ -5,7 +5,7 @@
 use super::attention::hopper;
 use super::recipe::{Blocks, GridAxis, LaunchRecipe, OpKernels, Param, Scalar};
 use super::text::{defines, storage};
-use crate::lower::LowerError;
+use crate::lower::{LowerError, fail};
 use crate::op::cuda::CudaOpCall;
 use crate::segments::{SegmentAttention, SegmentMean, SegmentSpec};
 use piecewise_ir::custom::{Attrs, CustomOpDef};
@@ -45,7 +45,7 @@ impl Shape {
     fn new(operands: &[TensorType], attrs: &Attrs) -> Result<Self, LowerError> {
         SegmentAttention.infer(operands, attrs).map_err(LowerError)?;
         let [q, k, v, starts, ..] = operands else {
-            return Err(LowerError("attention within segments takes seven operands".to_owned()));
+            return fail("attention within segments takes seven operands");
         };
         let fixed = |ty: &TensorType, axis: usize| ty.shape[axis].as_constant().unwrap_or(0);
         let shape = Self {
@@ -61,11 +61,11 @@ impl Shape {
             dtypes: [q.dtype, k.dtype],
         };
         if shape.dim > MAX_DIM || shape.value_dim > MAX_DIM {
-            return Err(LowerError(format!(
+            return fail(format!(
                 "attention within segments with heads of {} and {} elements; up to {MAX_DIM} have \
                  a kernel",
                 shape.dim, shape.value_dim
-            )));
+            ));
         }
         Ok(shape)
     }
@@ -214,7 +214,7 @@ pub fn segment_attention_kernels(call: &CudaOpCall<'_>) -> Result<OpKernels, Low
 pub fn segment_mean_kernels(operands: &[TensorType]) -> Result<OpKernels, LowerError> {
     SegmentMean.infer(operands, &Attrs::new()).map_err(LowerError)?;
     let [x, starts, _] = operands else {
-        return Err(LowerError("the mean over segments takes three operands".to_owned()));
+        return fail("the mean over segments takes three operands");
     };
     let width = x.shape[1].as_constant().unwrap_or(0);
     let source = format!(

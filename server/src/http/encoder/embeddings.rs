@@ -2,7 +2,7 @@
 
 use super::super::aside::aside;
 use super::super::error::ApiError;
-use super::super::fields::{Field, MODEL, field};
+use super::super::fields::{Field, MODEL, field, schema};
 use super::super::state::{State, now};
 use super::items::{encode, fields, items, place, usage};
 use super::served::{EncoderKind, Matryoshka};
@@ -20,7 +20,7 @@ pub(crate) const FIELDS: &[Field] = &[
     MODEL,
     field(
         "input",
-        r#"{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}},{"type":"array","items":{"type":"integer"}},{"type":"array","items":{"type":"array","items":{"type":"integer"}}}]}"#,
+        schema::TEXTS_OR_IDS,
         "A text, texts, token ids, or lists of token ids; at most 2048 of them.",
     ),
     field(
@@ -30,12 +30,12 @@ pub(crate) const FIELDS: &[Field] = &[
     ),
     field(
         "dimensions",
-        r#"{"type":"integer","minimum":1}"#,
+        schema::COUNT,
         "So many first elements of each vector, of a model that was trained for it.",
     ),
     field(
         "add_special_tokens",
-        r#"{"type":"boolean","default":true}"#,
+        schema::FLAG_THAT_IS_SET,
         "Whether the tokenizer's own special tokens are added to texts.",
     ),
 ];

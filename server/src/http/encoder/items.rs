@@ -2,7 +2,7 @@
 
 use super::super::aside::aside;
 use super::super::error::ApiError;
-use super::super::fields::{Field, Fields, field, ids};
+use super::super::fields::{Field, Fields, field, ids, schema};
 use super::super::state::State;
 use super::served::EncoderState;
 use axum::extract::Request;
@@ -15,9 +15,9 @@ pub(super) const MOST: usize = 2048;
 
 /// The fields that every request may have.
 pub(crate) const FIELDS: &[Field] = &[
-    field("user", r#"{"type":"string"}"#, "Taken, and not looked at."),
-    field("priority", r#"{"type":"integer"}"#, "Taken, and not looked at: all are served in turn."),
-    field("request_id", r#"{"type":"string"}"#, "Taken, and not looked at."),
+    field("user", schema::TEXT, "Taken, and not looked at."),
+    field("priority", schema::WHOLE, "Taken, and not looked at: all are served in turn."),
+    field("request_id", schema::TEXT, "Taken, and not looked at."),
 ];
 
 /// The fields of a request to the served model, but for its name.
@@ -61,10 +61,7 @@ pub(super) async fn items(
     let tokenizer = Arc::clone(encoder.tokenizer(field)?);
     aside(move || {
         let encode = |(i, text): (usize, &String)| {
-            let ids = match special {
-                true => tokenizer.encode(text),
-                false => tokenizer.encode_more(text),
-            };
+            let ids = if special { tokenizer.encode(text) } else { tokenizer.encode_more(text) };
             ids.map(item).map_err(|error| named(field, i, texts.len(), error))
         };
         texts.iter().enumerate().map(encode).collect::<Result<_, ApiError>>()

@@ -1,7 +1,7 @@
 //! `/v1/rerank`: documents by how well they answer a query, in the shape that Jina and Cohere have.
 
 use super::super::error::ApiError;
-use super::super::fields::{Field, MODEL, field};
+use super::super::fields::{Field, MODEL, field, schema};
 use super::super::state::State;
 use super::items::{fields, texts};
 use super::similarity::{Pairs, USE_ACTIVATION, scores};
@@ -13,18 +13,14 @@ use std::sync::Arc;
 /// The fields of `/v1/rerank`.
 pub(crate) const FIELDS: &[Field] = &[
     MODEL,
-    field("query", r#"{"type":"string"}"#, "What is asked."),
+    field("query", schema::TEXT, "What is asked."),
     field(
         "documents",
         r#"{"type":"array","items":{"anyOf":[{"type":"string"},{"type":"object","properties":{"text":{"type":"string"}}}]}}"#,
         "Texts, also as `{\"text\": ..}`; at most 2048.",
     ),
-    field("top_n", r#"{"type":"integer","minimum":0}"#, "So many of the best; 0 is all."),
-    field(
-        "return_documents",
-        r#"{"type":"boolean","default":true}"#,
-        "Whether results have the texts.",
-    ),
+    field("top_n", schema::COUNT_OR_NONE, "So many of the best; 0 is all."),
+    field("return_documents", schema::FLAG_THAT_IS_SET, "Whether results have the texts."),
     USE_ACTIVATION,
 ];
 

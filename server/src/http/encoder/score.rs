@@ -1,7 +1,7 @@
 //! `/v1/score`: how well texts go together, pair by pair.
 
 use super::super::error::ApiError;
-use super::super::fields::{Field, Fields, MODEL, field};
+use super::super::fields::{Field, Fields, MODEL, field, schema};
 use super::super::state::{State, now};
 use super::items::{fields, texts};
 use super::similarity::{Pairs, USE_ACTIVATION, scores};
@@ -15,24 +15,12 @@ pub(crate) const FIELDS: &[Field] = &[
     MODEL,
     field(
         "text_1",
-        r#"{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]}"#,
+        schema::TEXT_OR_TEXTS,
         "A text, which goes with every one of `text_2`, or as many as those.",
     ),
-    field(
-        "text_2",
-        r#"{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]}"#,
-        "A text or texts.",
-    ),
-    field(
-        "queries",
-        r#"{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]}"#,
-        "Another name of `text_1`.",
-    ),
-    field(
-        "documents",
-        r#"{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]}"#,
-        "Another name of `text_2`.",
-    ),
+    field("text_2", schema::TEXT_OR_TEXTS, "A text or texts."),
+    field("queries", schema::TEXT_OR_TEXTS, "Another name of `text_1`."),
+    field("documents", schema::TEXT_OR_TEXTS, "Another name of `text_2`."),
     USE_ACTIVATION,
 ];
 

@@ -2,7 +2,7 @@
 
 use super::super::aside::aside;
 use super::super::error::ApiError;
-use super::super::fields::{Field, field};
+use super::super::fields::{Field, field, schema};
 use super::super::state::State;
 use super::items::{encode, pair, place, usage};
 use super::served::{EncoderKind, EncoderState};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// A field of every endpoint that scores.
 pub(super) const USE_ACTIVATION: Field = field(
     "use_activation",
-    r#"{"type":"boolean","default":true}"#,
+    schema::FLAG_THAT_IS_SET,
     "Whether a cross-encoder's logits become scores as its folder says.",
 );
 
