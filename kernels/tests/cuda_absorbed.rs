@@ -169,34 +169,6 @@ fn many_columns() {
 }
 
 #[test]
-fn one_row_whose_work_is_shared_out_otherwise() {
-    if !available() {
-        return;
-    }
-    for (name, module, before, after, forms) in [
-        ("norm", norm_and_residual(BF16, 264, 3461), true, &[1][..], 4),
-        ("paired", paired(BF16, 1024, 2310), true, &[0], 3),
-        ("gate", gate_and_residual(F16, 3072, 33), true, &[0], 4),
-        ("short", norm_and_residual(BF16, 1024, 5000), false, &[], 4),
-        ("deep", norm_and_residual(BF16, 12288, 20), false, &[], 4),
-        ("wide", norm_and_residual(F32, 520, 70), false, &[], 4),
-    ] {
-        let graph = module.graph();
-        let after: Vec<usize> = match name {
-            "paired" => after.to_vec(),
-            _ => after.iter().map(|&i| position(graph, i)).collect(),
-        };
-        let whole = Absorbing::of(graph, product(graph), before, &after).unwrap();
-        let kernels = whole.kernels(1);
-        assert_eq!((kernels.len(), &kernels[0]), (forms, &whole.kernel(1).unwrap()), "{name}");
-        for (form, kernel) in kernels.into_iter().enumerate() {
-            check_kernel(&format!("form_{name}_{form}"), &whole, kernel, [1, 1], 7);
-        }
-        assert_eq!(whole.kernels(2), [whole.kernel(2).unwrap()]);
-    }
-}
-
-#[test]
 fn a_gate_before_and_a_residual_that_is_normed_after() {
     if !available() {
         return;

@@ -206,8 +206,7 @@ impl Group {
         if is_long || !ways.absorbs(rows) {
             return None;
         }
-        let recipes = spec.stream_kernels(rows, before, after, most).ok()?.into_iter();
-        Some(recipes.enumerate().map(|(form, recipe)| (Way::Stream(form), recipe)).collect())
+        Some(vec![(Way::Stream, spec.absorbing_kernel(rows, before, after).ok()?)])
     }
 
     fn product_and_after(&self, graph: &Graph, matmul: Node) -> Option<AfterProduct<'_>> {

@@ -22,9 +22,8 @@ pub(super) enum Way {
     Panel,
     /// Weights stream through tensor cores.
     Tensor,
-    /// Weights stream through the other ones, the work shared out in one of several forms: in that one
-    /// first which is expected to be the fastest.
-    Stream(usize),
+    /// Weights stream through the other ones.
+    Stream,
     /// A call of cuBLASLt.
     Library,
     /// In tiles of many rows, by warpgroups.
@@ -39,13 +38,6 @@ pub(super) enum Way {
     Implementation(usize),
 }
 
-impl Way {
-    /// Whether it is the same way, whatever the form.
-    pub(super) fn is_alike(self, other: Self) -> bool {
-        matches!((self, other), (Self::Stream(_), Self::Stream(_))) || self == other
-    }
-}
-
 impl std::fmt::Display for Way {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let name = match self {
@@ -53,8 +45,7 @@ impl std::fmt::Display for Way {
             Self::HalfRing => "half ring",
             Self::Panel => "panel",
             Self::Tensor => "tensor",
-            Self::Stream(0) => "stream",
-            Self::Stream(form) => return write!(f, "stream {}", form + 1),
+            Self::Stream => "stream",
             Self::Library => "library",
             Self::Tile => "tile",
             Self::General => "general",
@@ -248,9 +239,9 @@ mod tests {
 
     #[test]
     fn each_part_has_its_own_ways_and_what_is_not_measured_has_the_first_alone() {
-        let group = lowering("norm + product", &[Way::Stream(0)]);
+        let group = lowering("norm + product", &[Way::Stream]);
         let norm = lowering("norm", &[Way::General]);
-        let product = lowering("product", &[Way::Stream(0), Way::Library, Way::General]);
+        let product = lowering("product", &[Way::Stream, Way::Library, Way::General]);
         let other = lowering("other", &[Way::Library, Way::General]);
         let piece = UniquePiece { over: None, graph: Graph::new("p"), hash: [1; 32] };
         let compiled = std::cell::Cell::new(0);

@@ -249,12 +249,8 @@ impl CudaCompiler {
             choices.push(Choice::of(Way::Tensor, self.kernel(site, recipe), 0));
         }
         if !ring && ways.has_stream(&spec, rows) {
-            let recipes = spec.stream_kernels(rows, None, None, self.held().most());
-            let recipes = recipes.map_err(|e| unsupported(e.to_string()))?;
-            let ways = recipes.into_iter().enumerate();
-            let choice =
-                |(form, recipe)| Choice::of(Way::Stream(form), self.kernel(site, recipe), 0);
-            choices.extend(ways.map(choice));
+            let recipe = spec.stream_kernel(rows).map_err(|e| unsupported(e.to_string()))?;
+            choices.push(Choice::of(Way::Stream, self.kernel(site, recipe), 0));
         }
         let operands = &graph.node(site.node).operands;
         let library = Matmul {
@@ -275,7 +271,7 @@ impl CudaCompiler {
         let recipe = spec.general_kernel().map_err(|e| unsupported(e.to_string()))?;
         choices.push(Choice::of(Way::General, self.kernel(site, recipe), 0));
         let order = ways.in_order(&spec, rows);
-        choices.sort_by_key(|choice| order.iter().position(|way| way.is_alike(choice.way)));
+        choices.sort_by_key(|choice| order.iter().position(|way| *way == choice.way));
         Ok(choices)
     }
 

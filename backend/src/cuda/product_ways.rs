@@ -99,12 +99,11 @@ impl ProductWays {
     /// expected to be fastest.
     pub(super) fn in_order(self, spec: &MatMulSpec, rows: u64) -> [Way; 5] {
         use Way::{General, Library, Stream, Tensor, Tile};
-        let stream = Stream(0);
         match (rows, spec.depth() < DEEP) {
-            (..=1, _) | (2, false) => [stream, Library, Tensor, Tile, General],
-            _ if self.prefers_tiles(spec, rows) => [Tile, Library, Tensor, stream, General],
-            (_, true) => [Tensor, Library, Tile, stream, General],
-            (_, false) => [Library, Tensor, Tile, stream, General],
+            (..=1, _) | (2, false) => [Stream, Library, Tensor, Tile, General],
+            _ if self.prefers_tiles(spec, rows) => [Tile, Library, Tensor, Stream, General],
+            (_, true) => [Tensor, Library, Tile, Stream, General],
+            (_, false) => [Library, Tensor, Tile, Stream, General],
         }
     }
 }

@@ -87,13 +87,6 @@ impl<'a> Absorbing<'a> {
         self.with(|spec, before, after| spec.absorbing_kernel(rows, before, after))
     }
 
-    /// That kernel and those that share the work out otherwise.
-    pub(crate) fn kernels(&self, rows: u64) -> Vec<LaunchRecipe> {
-        let make =
-            self.with(|spec, before, after| spec.stream_kernels(rows, before, after, usize::MAX));
-        make.unwrap()
-    }
-
     pub(crate) fn ring(&self, rows: u64, form: RingForm) -> Result<LaunchRecipe, LowerError> {
         self.with(|spec, before, after| spec.ring_kernel(rows, before, after, form))
     }

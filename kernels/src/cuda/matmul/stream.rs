@@ -46,19 +46,6 @@ pub struct AfterProduct<'a> {
     pub product: usize,
 }
 
-/// How the work of one row is shared out.
-#[derive(Clone, Copy)]
-enum Form {
-    /// As it is expected to be the fastest.
-    Usual,
-    /// Among blocks in another number of waves.
-    Waves,
-    /// In units of half as many rows of w, of which all blocks get shares more alike.
-    Units,
-    /// With twice or half as many warps to a row of w.
-    Warps,
-}
-
 /// The sizes that the text of a kernel is made for.
 #[derive(Default)]
 struct Shape {
@@ -115,37 +102,6 @@ impl MatMulSpec {
         before: Option<BeforeProduct<'_>>,
         after: Option<AfterProduct<'_>>,
     ) -> Result<LaunchRecipe, LowerError> {
-        self.kernel_as(Form::Usual, rows, before, after)
-    }
-
-    /// At most so many kernels that compute what [`Self::absorbing_kernel`] does: that one, then where
-    /// there is one row those that share its work out otherwise, each once.
-    ///
-    /// # Errors
-    /// As for [`Self::absorbing_kernel`].
-    pub fn stream_kernels(
-        &self,
-        rows: u64,
-        before: Option<BeforeProduct<'_>>,
-        after: Option<AfterProduct<'_>>,
-        most: usize,
-    ) -> Result<Vec<LaunchRecipe>, LowerError> {
-        let mut made = vec![self.absorbing_kernel(rows, before, after)?];
-        let others = [Form::Waves, Form::Units, Form::Warps].into_iter().filter(|_| rows == 1);
-        for form in others.take(most.saturating_sub(1)) {
-            let other = self.kernel_as(form, rows, before, after);
-            made.extend(other.ok().filter(|other| !made.contains(other)));
-        }
-        Ok(made)
-    }
-
-    fn kernel_as(
-        &self,
-        form: Form,
-        rows: u64,
-        before: Option<BeforeProduct<'_>>,
-        after: Option<AfterProduct<'_>>,
-    ) -> Result<LaunchRecipe, LowerError> {
         if !self.streams() || !(1..=STREAM_ROWS).contains(&rows) {
             return Err(LowerError(format!(
                 "{rows} rows for the streaming matmul, which takes up to {STREAM_ROWS} and weights \
@@ -153,7 +109,7 @@ impl MatMulSpec {
             )));
         }
         let parts = after.map_or(1, |after| self.parts(after.region));
-        let shape = self.shape(form, rows, before.is_some(), parts)?;
+        let shape = self.shape(rows, before.is_some(), parts)?;
         let mut text = self.header();
         let _ = write!(
             text,
@@ -233,8 +189,8 @@ impl MatMulSpec {
     }
 
     /// The shape whose units have rows of w in each of so many ranges of them.
-    fn shape(&self, form: Form, rows: u64, before: bool, parts: u64) -> Result<Shape, LowerError> {
-        let shape = self.shape_of_rows(form, rows, before);
+    fn shape(&self, rows: u64, before: bool, parts: u64) -> Result<Shape, LowerError> {
+        let shape = self.shape_of_rows(rows, before);
         if parts <= shape.weight_rows && parts.is_power_of_two() {
             return Ok(shape);
         }
@@ -249,14 +205,14 @@ impl MatMulSpec {
         Ok(Shape { weight_rows: parts, in_row, kept, ..shape })
     }
 
-    fn shape_of_rows(&self, form: Form, rows: u64, before: bool) -> Shape {
+    fn shape_of_rows(&self, rows: u64, before: bool) -> Shape {
         let at_once = rows.next_power_of_two();
         // 16-byte pieces of a row of w for each lane of a warp.
         let per_lane = (self.depth * self.types[1].size() as u64 / 16).div_ceil(32);
         let bytes = at_once * self.depth * self.types[0].size() as u64;
         let staged = if bytes <= STAGED_BYTES { bytes } else { 0 };
         if at_once == 1 {
-            let shape = self.one_row_as(form, per_lane);
+            let shape = self.one_row(per_lane);
             return if shape.kept && !before { shape } else { Shape { staged, ..shape } };
         }
         // More than one row of w must share what is read of x.
@@ -269,44 +225,26 @@ impl MatMulSpec {
         Shape { at_once, weight_rows, in_row, staged, ..plain }
     }
 
-    fn one_row_as(&self, form: Form, per_lane: u64) -> Shape {
-        let usual = self.one_row(per_lane);
-        match form {
-            Form::Usual => usual,
-            Form::Waves => {
-                let per_multiprocessor = if usual.per_multiprocessor == 2 { 4 } else { 2 };
-                Shape { per_multiprocessor, ..usual }
-            }
-            Form::Units => Shape { weight_rows: usual.weight_rows.div_ceil(2), ..usual },
-            Form::Warps => {
-                // More than have a piece would wait for the others.
-                let more = usual.split < WARPS_OF_BLOCK && 2 * usual.split <= per_lane;
-                let split = if more { 2 * usual.split } else { usual.split.div_ceil(2) };
-                Shape {
-                    per_multiprocessor: usual.per_multiprocessor,
-                    ..self.shared_by(split, per_lane)
-                }
-            }
-        }
-    }
-
-    /// One row of x, each of w by `split` warps.
-    fn shared_by(&self, split: u64, per_lane: u64) -> Shape {
-        let in_row = per_lane.div_ceil(split).min(LOADS);
-        let weight_rows = 1 << (LOADS / in_row).min(8).ilog2();
-        let registers = in_row * 4 * self.types[0].size() as u64 / self.types[1].size() as u64;
-        let kept = in_row * split >= per_lane && registers <= KEPT_REGISTERS;
-        Shape { at_once: 1, weight_rows, in_row, split, kept, per_multiprocessor: 2, staged: 0 }
-    }
-
     /// For one row of x: warps share a row of w, so that each has few pieces of many rows on the
     /// way and keeps its pieces of x in registers. As measured in the steps of three models on an
     /// H100.
     fn one_row(&self, per_lane: u64) -> Shape {
         let split = if per_lane > 8 { WARPS_OF_BLOCK } else { per_lane.next_power_of_two().min(4) };
-        let shape = self.shared_by(split, per_lane);
-        let units = self.columns.div_ceil(shape.weight_rows);
+        let in_row = per_lane.div_ceil(split).min(LOADS);
+        let weight_rows = (LOADS / in_row).min(8);
+        let weight_rows = 1 << weight_rows.ilog2();
+        let units = self.columns.div_ceil(weight_rows);
         let at_once = MULTIPROCESSORS * (WARPS_OF_BLOCK / split);
+        let registers = in_row * 4 * self.types[0].size() as u64 / self.types[1].size() as u64;
+        let shape = Shape {
+            at_once: 1,
+            weight_rows,
+            in_row,
+            split,
+            kept: in_row * split >= per_lane && registers <= KEPT_REGISTERS,
+            per_multiprocessor: 2,
+            staged: 0,
+        };
         let weight_bytes = self.columns * self.depth * self.types[1].size() as u64;
         if units <= at_once {
             // All of w is under way at once: another kernel has the other half of a multiprocessor.
