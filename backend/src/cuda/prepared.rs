@@ -4,7 +4,7 @@
 use super::driver::{KernelLaunch, TensorMap};
 use super::lt::LtProduct;
 use super::memory::AddressRange;
-use super::program::BoundLaunch;
+use super::program::{BoundLaunch, needed_once};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
@@ -93,13 +93,7 @@ pub(super) struct Prepared {
 impl Prepared {
     /// Nothing yet, for the launches of a program.
     pub(super) fn of(launches: &[Arc<BoundLaunch>]) -> Self {
-        let mut needed: Vec<Arc<AddressRange>> = Vec::new();
-        for range in launches.iter().flat_map(|launch| launch.needed()) {
-            if !needed.iter().any(|known| Arc::ptr_eq(known, range)) {
-                needed.push(range.clone());
-            }
-        }
-        Self { kept: Vec::new(), needed }
+        Self { kept: Vec::new(), needed: needed_once(launches) }
     }
 
     /// The launches at these sizes, made by `make` when they come for the second time: a warm-up and
@@ -109,7 +103,7 @@ impl Prepared {
         &mut self,
         sizes: &[u64],
         make: impl FnOnce(&mut AtSizes) -> Result<(), String>,
-    ) -> Option<&mut AtSizes> {
+    ) -> Option<&AtSizes> {
         let found = self.kept.iter().position(|at| at.sizes.as_slice() == sizes);
         let place = match found {
             Some(place) => place,

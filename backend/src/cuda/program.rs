@@ -180,6 +180,17 @@ impl BoundLaunch {
     }
 }
 
+/// The ranges that launches need backed, each once: launches share few.
+pub(super) fn needed_once(launches: &[Arc<BoundLaunch>]) -> Vec<Arc<AddressRange>> {
+    let mut needed: Vec<Arc<AddressRange>> = Vec::new();
+    for range in launches.iter().flat_map(|launch| launch.needed()) {
+        if !needed.iter().any(|known| Arc::ptr_eq(known, range)) {
+            needed.push(range.clone());
+        }
+    }
+    needed
+}
+
 /// That ranges are backed.
 pub(super) fn check_backing<'a>(
     mut ranges: impl Iterator<Item = &'a Arc<AddressRange>>,

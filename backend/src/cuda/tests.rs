@@ -17,12 +17,12 @@ use crate::device::{Address, BoundTo, ByteRows, CaptureRule, Device, DeviceError
 use crate::measure::{LaunchCounts, MeasuredDevice, StepPart};
 use crate::store::MemoryStore;
 use crate::weights::{NormalWeights, WeightLayout};
-use fixture::{Fixture, artifact, fixture, host, kernel, two_kernels};
+use fixture::{Fixture, artifact, fixture, host, kernel, mapped, two_kernels};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::types::TensorType;
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_kernels::op::cuda::{Param, TensorBoxes};
+use piecewise_kernels::op::cuda::Param;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext, StepContext};
 use std::sync::Arc;
 
@@ -94,17 +94,7 @@ fn launches_take_addresses_counts_sizes_and_numbers() {
 /// Maps among the parameters, too.
 #[test]
 fn what_is_submitted_by_the_drivers_calls_alone_is_what_a_launch_submits() {
-    let boxes = TensorBoxes {
-        arg: 0,
-        dtype: DType::BF16,
-        rows: 4u64.into(),
-        columns: 8,
-        box_rows: 4,
-        box_slices: 1,
-    };
-    let CudaImage::Kernel(mut mapped) = kernel("mapped", false) else { unreachable!() };
-    mapped.recipe.params[0] = Param::TensorMap(boxes);
-    let images = [("first", kernel("first", true)), ("mapped", CudaImage::Kernel(mapped))];
+    let images = [("first", kernel("first", true)), ("mapped", mapped())];
     let mut f = fixture();
     let program = f.bind(&artifact(&images, PieceSize::Exact(16)), "p0").unwrap();
     f.launch(&program, 9).unwrap();

@@ -27,40 +27,40 @@ pub(super) fn submit(model: &mut Model, ids: &[u32]) -> Result<Ticket, ModelErro
     let mut table = PageTable::default();
     table.grow(&mut PagePool::new(roles.kv_rows), ids.len() as u64).unwrap();
     let mut batch = BatchBuffers::new(roles);
-    batch.push(&Chunk {
+    batch.push(&chunk(ids, &table, ChunkRows::All));
+    model.submit(&batch.view().unwrap().data())
+}
+
+/// A whole prompt.
+fn chunk<'a>(ids: &'a [u32], table: &'a PageTable, rows: ChunkRows) -> Chunk<'a> {
+    Chunk {
         tokens: ChunkTokens::Ids(ids),
         start: 0,
-        table: &table,
+        table,
         slot: None,
-        rows: ChunkRows::All,
+        rows,
         entry: None,
         values: &[],
         sampling: Sampling::default(),
         controls: SampleControls::default(),
-    });
-    model.submit(&batch.view().unwrap().data())
+    }
 }
 
-/// Submits prompts, each of which wants its last row.
-fn submit_last(model: &mut Model, prompts: &[&[u32]]) -> Result<Ticket, ModelError> {
+/// Prompts of pages of their own, each of which wants its last row.
+fn batch_of(model: &Model, prompts: &[&[u32]]) -> BatchBuffers {
     let roles = Setup::roles_of(model);
     let mut pool = PagePool::new(roles.kv_rows);
     let mut batch = BatchBuffers::new(roles);
     for ids in prompts {
         let mut table = PageTable::default();
         table.grow(&mut pool, ids.len() as u64).unwrap();
-        batch.push(&Chunk {
-            tokens: ChunkTokens::Ids(ids),
-            start: 0,
-            table: &table,
-            slot: None,
-            rows: ChunkRows::Last,
-            entry: None,
-            values: &[],
-            sampling: Sampling::default(),
-            controls: SampleControls::default(),
-        });
+        batch.push(&chunk(ids, &table, ChunkRows::Last));
     }
+    batch
+}
+
+fn submit_last(model: &mut Model, prompts: &[&[u32]]) -> Result<Ticket, ModelError> {
+    let mut batch = batch_of(model, prompts);
     model.submit(&batch.view().unwrap().data())
 }
 
@@ -119,17 +119,7 @@ fn of_a_wide_block_table_the_columns_in_use_are_copied() {
         };
         let tables: Vec<_> = prompts.iter().map(&mut table_of).collect();
         for (prompt, table) in prompts.iter().zip(&tables).take(4) {
-            batch.push(&Chunk {
-                tokens: ChunkTokens::Ids(prompt),
-                start: 0,
-                table,
-                slot: None,
-                rows: ChunkRows::Last,
-                entry: None,
-                values: &[],
-                sampling: Sampling::default(),
-                controls: SampleControls::default(),
-            });
+            batch.push(&chunk(prompt, table, ChunkRows::Last));
         }
         model.device_mut().copied_in.clear();
         let ticket = model.submit(&batch.view().unwrap().data()).unwrap();

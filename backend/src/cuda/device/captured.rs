@@ -7,7 +7,7 @@ use crate::cuda::graph::{GraphExec, GraphSummary, Inspected, KernelEdges};
 use crate::cuda::lt_handle::LtHandle;
 use crate::cuda::lt_view::LtView;
 use crate::cuda::memory::AddressRange;
-use crate::cuda::program::{BoundLaunch, CudaProgram, Work};
+use crate::cuda::program::{BoundLaunch, CudaProgram, Work, needed_once};
 use crate::cuda::stamps::Stamps;
 use crate::device::{CaptureRule, DeviceError};
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
@@ -142,12 +142,7 @@ impl CudaDevice {
             graph.write_dot(&dir.join(format!("{name}.dot"))).map_err(call)?;
         }
         self.check_edges(label, &launches, sizes, &inspected)?;
-        let mut needed: Vec<Arc<AddressRange>> = Vec::new();
-        for range in launches.iter().flat_map(|launch| launch.needed()) {
-            if !needed.iter().any(|known| Arc::ptr_eq(known, range)) {
-                needed.push(range.clone());
-            }
-        }
+        let needed = needed_once(&launches);
         let ends = programs.iter().scan(0, |end, program| {
             *end += program.launches.len();
             Some(*end)

@@ -2,7 +2,8 @@
 
 use super::CudaDevice;
 use crate::cuda::driver::KernelLaunch;
-use crate::cuda::program::{BoundKernel, BoundLaunch, Work};
+use crate::cuda::lt::LtProduct;
+use crate::cuda::program::{BoundKernel, BoundLaunch, BoundMatmul, Work};
 use piecewise_kernels::op::cuda::CudaOpArgs;
 use piecewise_kernels::step::LaunchContext;
 use smallvec::SmallVec;
@@ -50,18 +51,13 @@ impl CudaDevice {
                 let parameters: SmallVec<[u64; 32]> =
                     bound.values.iter().map(|value| value.at(sizes, stamps)).collect();
                 let kernel = KernelLaunch { parameters: &parameters, maps: &bound.maps, ..kernel };
-                self.driver().launch(&kernel).map_err(|e| {
-                    format!("kernel `{}` with grid {:?}: {e}", bound.recipe.entry, kernel.grid)
-                })
+                self.launch_kernel(launch, &kernel)
             }
             #[cfg(piecewise_testing)]
             Work::Matmul(_) if self.options.simulates_library => Ok(()),
             Work::Matmul(bound) => {
                 let problem = bound.matmul.problem(sizes)?;
-                let lt = self.lt.as_ref().ok_or("cuBLASLt is not loaded")?;
-                let call = bound.call(self.stream.handle);
-                let product = (problem, bound.workspace_bytes);
-                lt.enqueue(&product, &call).map_err(|e| e.to_string())
+                self.launch_product(bound, &(problem, bound.workspace_bytes))
             }
             Work::Host(bound) => {
                 let image = bound.image().ok_or("its image is no host function")?;
@@ -82,6 +78,25 @@ impl CudaDevice {
             self.count_launch(context);
         }
         enqueued
+    }
+
+    pub(super) fn launch_kernel(
+        &self,
+        launch: &BoundLaunch,
+        kernel: &KernelLaunch<'_>,
+    ) -> Result<(), String> {
+        let launched = self.driver().launch(kernel);
+        launched
+            .map_err(|e| format!("kernel `{}` with grid {:?}: {e}", launch.kernel(), kernel.grid))
+    }
+
+    pub(super) fn launch_product(
+        &self,
+        bound: &BoundMatmul,
+        product: &LtProduct,
+    ) -> Result<(), String> {
+        let lt = self.lt.as_ref().ok_or("cuBLASLt is not loaded")?;
+        lt.enqueue(product, &bound.call(self.stream.handle)).map_err(|e| e.to_string())
     }
 
     /// Makes the plans of a program's matmuls: the library may allocate and load code at their

@@ -17,7 +17,7 @@ impl CudaDevice {
         let sizes = context.sizes();
         // Nobody else has it while the program is launched; without it all is computed again.
         let mut prepared = program.prepared.try_borrow_mut().ok();
-        let mut at = prepared.as_mut().and_then(|prepared| {
+        let at = prepared.as_mut().and_then(|prepared| {
             prepared.at(sizes, |at| self.prepare_launches(&program.launches, sizes, at))
         });
         for (i, launch) in program.launches.iter().enumerate() {
@@ -33,7 +33,7 @@ impl CudaDevice {
             if self.driver().plans_faults() {
                 self.driver().scope(&[&launch.label, &launch.name], sizes);
             }
-            let enqueued = match &mut at {
+            let enqueued = match at {
                 Some(at) => self.enqueue_prepared(launch, (at, i), context),
                 None => self.enqueue(launch, context, 0),
             };
@@ -85,27 +85,20 @@ impl CudaDevice {
         (at, i): (&AtSizes, usize),
         context: LaunchContext<'_>,
     ) -> Result<(), String> {
-        let stream = self.stream.handle;
-        match at.launch(i) {
-            Ready::LeftOut => Ok(()),
-            Ready::Kernel { launch: kernel, parameters, maps } => {
-                let (parameters, maps) = (at.parameters(parameters), at.maps(maps));
-                let kernel = KernelLaunch { stream, parameters, maps, ..*kernel };
-                self.driver().launch(&kernel).map_err(|e| {
-                    format!("kernel `{}` with grid {:?}: {e}", launch.kernel(), kernel.grid)
-                })?;
-                self.count_launch(context);
-                Ok(())
+        match (at.launch(i), &launch.work) {
+            (Ready::LeftOut, _) => return Ok(()),
+            (Ready::Kernel { launch: kernel, parameters, maps }, _) => {
+                let (stream, parameters) = (self.stream.handle, at.parameters(parameters));
+                let kernel = KernelLaunch { stream, parameters, maps: at.maps(maps), ..*kernel };
+                self.launch_kernel(launch, &kernel)?;
             }
-            Ready::Product(product) => {
-                let Work::Matmul(bound) = &launch.work else { return Ok(()) };
-                let lt = self.lt.as_ref().ok_or("cuBLASLt is not loaded")?;
-                lt.enqueue(product, &bound.call(stream)).map_err(|e| e.to_string())?;
-                self.count_launch(context);
-                Ok(())
+            (Ready::Product(product), Work::Matmul(bound)) => {
+                self.launch_product(bound, product)?
             }
-            Ready::AsBound => self.enqueue(launch, context, 0),
+            (Ready::Product(_) | Ready::AsBound, _) => return self.enqueue(launch, context, 0),
         }
+        self.count_launch(context);
+        Ok(())
     }
 
     /// Counts a launch in the middle of a step.

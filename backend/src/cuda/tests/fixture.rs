@@ -14,6 +14,7 @@ use piecewise_ir::module::UniquePiece;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::op::cuda::{
     CudaImplementation, CudaOp, CudaOpArgs, CudaOpCall, GridAxis, LaunchRecipe, Param, Scalar,
+    TensorBoxes,
 };
 use piecewise_kernels::op::{OpError, OpRegistry};
 use piecewise_kernels::step::{CaptureSupport, LaunchContext, StepContext};
@@ -92,6 +93,21 @@ pub(super) fn kernel(name: &str, programmatic: bool) -> CudaImage {
     let cubin = format!("\x7fELF{name}").into_bytes();
     let code = Code { nvrtc: (13, 0), cubin };
     CudaImage::Kernel(KernelImage { arch: Arch { number: 90 }, code, recipe })
+}
+
+/// A kernel that takes a tensor map.
+pub(super) fn mapped() -> CudaImage {
+    let boxes = TensorBoxes {
+        arg: 0,
+        dtype: DType::BF16,
+        rows: 4u64.into(),
+        columns: 8,
+        box_rows: 4,
+        box_slices: 1,
+    };
+    let CudaImage::Kernel(mut mapped) = kernel("mapped", false) else { unreachable!() };
+    mapped.recipe.params[0] = Param::TensorMap(boxes);
+    CudaImage::Kernel(mapped)
 }
 
 fn symbol() -> Symbol {

@@ -1,6 +1,6 @@
 //! Launches that are prepared are those that are not, and errors stay what they are.
 
-use super::fixture::{Fixture, artifact, fixture, host, kernel, two_kernels};
+use super::fixture::{Fixture, artifact, fixture, host, kernel, mapped, two_kernels};
 use super::*;
 use crate::artifact::Choice;
 use crate::device::Binding;
@@ -8,21 +8,11 @@ use piecewise_kernels::op::cuda::GridAxis;
 
 /// Kernels with a map and without work among them, and a host function.
 fn mixed() -> Artifact {
-    let boxes = TensorBoxes {
-        arg: 0,
-        dtype: DType::BF16,
-        rows: 4u64.into(),
-        columns: 8,
-        box_rows: 4,
-        box_slices: 1,
-    };
-    let CudaImage::Kernel(mut mapped) = kernel("mapped", false) else { unreachable!() };
-    mapped.recipe.params[0] = Param::TensorMap(boxes);
     let CudaImage::Kernel(mut idle) = kernel("idle", false) else { unreachable!() };
     idle.recipe.grid[2] = GridAxis::of(0u64, 1);
     let images = [
         ("first", kernel("first", true)),
-        ("mapped", CudaImage::Kernel(mapped)),
+        ("mapped", mapped()),
         ("host", host()),
         ("idle", CudaImage::Kernel(idle)),
         ("last", kernel("last", true)),

@@ -89,17 +89,7 @@ fn check_addresses_names_inputs_that_disagree_about_pages() {
     let mut table = PageTable::default();
     table.grow(&mut PagePool::new(roles.kv_rows), 3).unwrap();
     let mut batch = BatchBuffers::new(roles);
-    batch.push(&Chunk {
-        tokens: ChunkTokens::Ids(&[1, 2, 3]),
-        start: 0,
-        table: &table,
-        slot: None,
-        rows: ChunkRows::Last,
-        entry: None,
-        values: &[],
-        sampling: Sampling::default(),
-        controls: SampleControls::default(),
-    });
+    batch.push(&chunk(&[1, 2, 3], &table, ChunkRows::Last));
     let view = batch.view().unwrap();
     let data = view.data();
     model.submit(&data).unwrap();

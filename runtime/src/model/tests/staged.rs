@@ -8,34 +8,12 @@ fn setup(mode: GraphMode) -> Setup {
     Setup { bounds, checks, mode, batch_sizes: vec![4, 8], ..Setup::default() }
 }
 
-/// Submits prompts of pages of their own, each of which wants its last row.
-fn submit_apart(
+fn submit_by(
     model: &mut Model,
     prompts: &[&[u32]],
     from_source: bool,
 ) -> Result<Ticket, ModelError> {
-    let roles = Setup::roles_of(model);
-    let mut pool = PagePool::new(roles.kv_rows);
-    let mut batch = BatchBuffers::new(roles);
-    let mut tables = Vec::new();
-    for ids in prompts {
-        let mut table = PageTable::default();
-        table.grow(&mut pool, ids.len() as u64).unwrap();
-        tables.push(table);
-    }
-    for (ids, table) in prompts.iter().zip(&tables) {
-        batch.push(&Chunk {
-            tokens: ChunkTokens::Ids(ids),
-            start: 0,
-            table,
-            slot: None,
-            rows: ChunkRows::Last,
-            entry: None,
-            values: &[],
-            sampling: Sampling::default(),
-            controls: SampleControls::default(),
-        });
-    }
+    let mut batch = batch_of(model, prompts);
     match from_source {
         true => model.submit(&batch.step().unwrap().data()),
         false => model.submit(&batch.view().unwrap().data()),
@@ -58,7 +36,7 @@ fn a_step_past_the_mirror_is_the_one_through_it() {
             let mut found = Vec::new();
             for prompts in prompts {
                 model.device_mut().copied_in.clear();
-                let ticket = submit_apart(&mut model, prompts, from_source).unwrap();
+                let ticket = submit_by(&mut model, prompts, from_source).unwrap();
                 let ids = sampled(&mut model, &ticket);
                 let expected = prompts.iter().map(|ids| next_id(ids, Sampling::default()));
                 assert_eq!(
@@ -90,7 +68,7 @@ fn a_graph_captured_in_a_step_that_reads_inputs_on_the_host_has_them() {
     let mut setup = Setup { capture: CaptureWhen::Lazy, ..setup(GraphMode::Full) };
     setup.planted.captured_read_inputs = true;
     let mut model = setup.build().unwrap();
-    let ticket = submit_apart(&mut model, &[&[4]], true).unwrap();
+    let ticket = submit_by(&mut model, &[&[4]], true).unwrap();
     assert_eq!(model.last_step().unwrap().mode, StepMode::Full);
     assert!(!model.staging.staged(&[]).is_empty());
     assert_eq!(sampled(&mut model, &ticket), expected(&[4]));
