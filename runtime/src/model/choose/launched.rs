@@ -62,9 +62,9 @@ impl<D: Device> CompiledModel<D> {
     }
 
     /// Times steps that fill the sizes which run in pieces that are captured, replayed and launched in
-    /// turn, as long as there is time, two seconds of `budget` at most: a size that is faster launched is
-    /// launched from now on, and one that no longer is, is replayed. What is remembered of them does not
-    /// count, and nothing is. This overwrites what the states hold.
+    /// turn, within `budget`: a size that is faster launched is launched from now on, and one that no
+    /// longer is, is replayed; one that the time does not reach stays as it is. What is remembered of them
+    /// does not count, and nothing is. This overwrites what the states hold.
     ///
     /// # Errors
     /// When the device is lost.
@@ -114,7 +114,7 @@ impl<D: Device> CompiledModel<D> {
         let mut sizes = open.to_vec();
         let again = self.sizes_in_pieces().into_iter();
         sizes.extend(again.filter(|sizes| !open.contains(sizes) && self.was_measured(*sizes)));
-        self.compare_launches(&sizes, steps, store, budget)
+        self.compare_launches(&sizes, steps, store, budget.min(MOST))
     }
 
     fn sizes_in_pieces(&self) -> Vec<StepSizes> {
@@ -137,7 +137,7 @@ impl<D: Device> CompiledModel<D> {
         store: &dyn Store,
         budget: Duration,
     ) -> Result<(), ModelError> {
-        let (started, budget) = (Instant::now(), budget.min(MOST));
+        let started = Instant::now();
         let stats = self.stats.clone();
         for &sizes in all {
             let Some(found) = steps.iter().find(|step| step.sizes == sizes) else { continue };
