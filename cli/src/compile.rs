@@ -99,13 +99,14 @@ struct PassTimes {
 
 #[derive(Serialize)]
 struct PassTime {
-    name: &'static str,
+    name: String,
     seconds: f64,
 }
 
 impl PassTimes {
     fn of(planned: &Planned) -> Self {
-        let time = |run: &PassRun| PassTime { name: run.name, seconds: run.elapsed.as_secs_f64() };
+        let time =
+            |run: &PassRun| PassTime { name: run.name.clone(), seconds: run.elapsed.as_secs_f64() };
         let passes: Vec<_> = planned.passes().passes.iter().map(time).collect();
         let passes_seconds = passes.iter().map(|pass| pass.seconds).sum();
         let layers = planned.decoder_config().map(|config| config.num_layers);

@@ -70,7 +70,7 @@ impl DumpArgs {
             observers.push(Box::new(PrintAfter {
                 pass: (pass != "all").then(|| pass.clone()),
                 print: print_module,
-                sink: |name: &'static str, text: String| say(&format!(";; after {name}\n{text}")),
+                sink: |name: &str, text: String| say(&format!(";; after {name}\n{text}")),
             }));
         }
         if let Some(pass) = &self.stop_after {

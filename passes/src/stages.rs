@@ -80,7 +80,7 @@ impl Pass for DestinationPass {
     fn run(&self, module: &mut Module, _: &mut PassContext) -> Result<PassReport, PassError> {
         let done = assign_slots(module, LifetimeRule::Moments).map_err(|_| {
             let (needs, run_first) = ("the order of the step", "split");
-            PassError::Missing { pass: self.name(), needs, run_first }
+            PassError::Missing { pass: self.name().to_owned(), needs, run_first }
         })?;
         let names = Names::of(module.graph());
         let mut report = PassReport::default();
@@ -115,7 +115,7 @@ impl Pass for PlanPass {
     fn run(&self, module: &mut Module, _: &mut PassContext) -> Result<PassReport, PassError> {
         if module.slots().is_none() {
             let (needs, run_first) = ("slots", "destination");
-            return Err(PassError::Missing { pass: self.name(), needs, run_first });
+            return Err(PassError::Missing { pass: self.name().to_owned(), needs, run_first });
         }
         let done =
             plan_arena(module, &self.options).map_err(|e| PassError::failed(self.name(), e))?;

@@ -28,7 +28,7 @@ pub enum PlanError {
     )]
     Unsound {
         /// The pass that ran last.
-        after: &'static str,
+        after: String,
         /// What [`check_plan`] found.
         diagnostics: Diagnostics,
     },
@@ -101,8 +101,11 @@ impl Planner<'_> {
         let report = manager.run(&mut module, &mut cx)?;
         // The text need not name `check`, and what runs after it or in its place may be anybody's.
         if module.layout().is_some() {
-            let after = report.passes.last().map_or("the input", |run| run.name);
-            check_plan(&module).map_err(|diagnostics| PlanError::Unsound { after, diagnostics })?;
+            let last = report.passes.last().map_or("the input", |run| &run.name);
+            check_plan(&module).map_err(|diagnostics| PlanError::Unsound {
+                after: last.to_owned(),
+                diagnostics,
+            })?;
         }
         Ok((module, report))
     }

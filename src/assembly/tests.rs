@@ -371,13 +371,14 @@ fn settings_know_where_they_came_from() {
 /// Counts the nodes that it sees, and with the option `breaks` leaves the graph wrong.
 #[derive(Debug)]
 struct Own {
+    name: String,
     seen: Arc<AtomicUsize>,
     breaks: bool,
 }
 
 impl Pass for Own {
-    fn name(&self) -> &'static str {
-        "own.count"
+    fn name(&self) -> &str {
+        &self.name
     }
 
     fn run(&self, module: &mut Module, _: &mut PassContext) -> Result<PassReport, PassError> {
@@ -394,8 +395,10 @@ impl Pass for Own {
 /// Passes of one's own share what they were made with, and neither names nor options need be literals.
 fn with_seen(text: &str, seen: &Arc<AtomicUsize>) -> Assembly {
     let (seen, option) = (Arc::clone(seen), String::from("breaks"));
-    let assembly = graph().pass(String::from("own.count"), &[&option], move |options| {
-        Ok(Box::new(Own { seen: Arc::clone(&seen), breaks: options.flag("breaks")? }))
+    let name = format!("own.{}", "count");
+    let assembly = graph().pass(name.clone(), &[&option], move |options| {
+        let (name, seen) = (name.clone(), Arc::clone(&seen));
+        Ok(Box::new(Own { name, seen, breaks: options.flag("breaks")? }))
     });
     assembly.pipeline(text)
 }

@@ -100,7 +100,7 @@ impl<W: FnMut(String)> Observer for BisectLog<W> {
         self.changes.start(module);
     }
 
-    fn skipped(&mut self, index: usize, name: &'static str) {
+    fn skipped(&mut self, index: usize, name: &str) {
         (self.sink)(format!("bisect: not running pass ({}) {name}", index + 1));
     }
 

@@ -15,19 +15,19 @@ pub enum PassError {
     /// The module lacks what the pass works on.
     #[error("pass `{pass}` needs {needs}, which the module does not have; run `{run_first}` first")]
     Missing {
-        pass: &'static str,
+        pass: String,
         needs: &'static str,
         /// The pass that makes it.
         run_first: &'static str,
     },
     /// It found something that it can't handle; the source says what.
     #[error("pass `{pass}` failed: {source}")]
-    Failed { pass: &'static str, source: Box<dyn std::error::Error + Send + Sync> },
+    Failed { pass: String, source: Box<dyn std::error::Error + Send + Sync> },
     /// The module does not verify.
     #[error("the module is not valid after {after}; dump it to see where:\n{diagnostics}")]
     Invalid {
         /// The pass that ran last, or `the input`.
-        after: &'static str,
+        after: String,
         diagnostics: Diagnostics,
     },
     /// A dump can't be written.
@@ -38,9 +38,9 @@ pub enum PassError {
 impl PassError {
     /// The failure of `pass` with its own error.
     pub fn failed(
-        pass: &'static str,
+        pass: impl Into<String>,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
-        Self::Failed { pass, source: source.into() }
+        Self::Failed { pass: pass.into(), source: source.into() }
     }
 }

@@ -30,7 +30,7 @@ pub type Verifier<'a> = &'a dyn Fn(&Module) -> Result<(), Diagnostics>;
 #[derive(Clone, Debug)]
 pub struct PassRun {
     /// The pass by its name in the pipeline.
-    pub name: &'static str,
+    pub name: String,
     /// What it matched and remarked.
     pub report: PassReport,
     /// How long the pass itself took, without verification and observers.
@@ -100,17 +100,12 @@ impl<'a> PassManager<'a> {
         self
     }
 
-    fn verify(
-        &self,
-        after: &'static str,
-        module: &Module,
-        cx: &PassContext,
-    ) -> Result<(), PassError> {
+    fn verify(&self, after: &str, module: &Module, cx: &PassContext) -> Result<(), PassError> {
         let verified = match self.verifier {
             Some(verifier) => verifier(module),
             None => verify_module_with(module, &cx.defs),
         };
-        verified.map_err(|diagnostics| PassError::Invalid { after, diagnostics })
+        verified.map_err(|diagnostics| PassError::Invalid { after: after.to_owned(), diagnostics })
     }
 
     /// Runs the passes over `module`.
@@ -152,7 +147,7 @@ impl<'a> PassManager<'a> {
                 stopped |= observer.after_pass(&after)? == ControlFlow::Break(());
             }
             verified?;
-            run.passes.push(PassRun { name, report, elapsed });
+            run.passes.push(PassRun { name: name.to_owned(), report, elapsed });
             if stopped {
                 run.stopped = index + 1 < self.passes.len();
                 break;

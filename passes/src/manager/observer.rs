@@ -14,7 +14,7 @@ pub struct AfterPass<'a> {
     /// The position of the pass in the pipeline.
     pub index: usize,
     /// The pass as the pipeline calls it.
-    pub name: &'static str,
+    pub name: &'a str,
     /// The module as it left it, compacted. It may turn out invalid after observers saw it.
     pub module: &'a Module,
     /// How often it rewrote what, and its remarks.
@@ -31,7 +31,7 @@ pub trait Observer {
     }
 
     /// Is told that the pass at position `index` of the pipeline is left out by a bisection.
-    fn skipped(&mut self, index: usize, name: &'static str) {
+    fn skipped(&mut self, index: usize, name: &str) {
         let _ = (index, name);
     }
 
@@ -46,7 +46,7 @@ impl Observer for Box<dyn Observer + '_> {
     fn before_run(&mut self, module: &Module) {
         (**self).before_run(module);
     }
-    fn skipped(&mut self, index: usize, name: &'static str) {
+    fn skipped(&mut self, index: usize, name: &str) {
         (**self).skipped(index, name);
     }
     fn after_pass(&mut self, after: &AfterPass<'_>) -> Result<ControlFlow<()>, PassError> {
@@ -79,7 +79,7 @@ pub struct PrintAfter<W> {
     pub sink: W,
 }
 
-impl<W: FnMut(&'static str, String)> Observer for PrintAfter<W> {
+impl<W: FnMut(&str, String)> Observer for PrintAfter<W> {
     fn after_pass(&mut self, after: &AfterPass<'_>) -> Result<ControlFlow<()>, PassError> {
         if self.pass.as_ref().is_none_or(|pass| pass == after.name) {
             (self.sink)(after.name, (self.print)(after.module));

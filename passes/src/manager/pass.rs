@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// One rewriting of a module.
 pub trait Pass {
     /// Its name in pipelines, dumps and reports.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> &str;
 
     /// Whether later stages can't do without it, so that a bisection never skips it.
     fn is_required(&self) -> bool {
