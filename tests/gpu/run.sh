@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs what tests/gpu/pack.sh packed, on a machine with a GPU:
 #   run.sh [-p FOLDER] [-l LOGS] [correctness] [traces] [ledger] [sanitizer] [cache] [bench] [serve]
-# correctness takes under 6 minutes, traces under 1, the cache and serve under 2, bench under 7. serve wants vLLM's front
+# correctness takes under 6 minutes, traces under 1, the cache and serve under 2, bench under 9. serve wants vLLM's front
 # end (.ci/install-vllm-rs) in PIECEWISE_VLLM_RS.
 # What traces writes to LOGS is read elsewhere, by Perfetto's protos:
 #   tests/perfetto/trace.py --files LOGS/trace_MODE.pftrace LOGS/trace_MODE.jsonl
@@ -77,6 +77,8 @@ correctness() {
   done
   run serve_tokens 60 bin/program --exact serve::a_server_answers_and_ends_when_it_is_told_to
   run nvtx 60 bin/program nvtx:: --show-output
+  run timeline 60 bin/program --exact bench::a_timeline_has_every_launch_in_the_order_of_the_step
+  run without 60 bin/program --exact bench::prompts_are_measured_alone_and_steps_without_some_launches
   run model_families 180 bin/program model_families::
   run encoders 400 bin/program equals_its_reference
   run generate_images 180 bin/program generate_images::tokens_after_an_image_equal_the_reference
@@ -230,7 +232,7 @@ measured() {
 }
 
 # Seconds that the bench section may take, and what its peer may still take.
-bench_seconds=405
+bench_seconds=540
 left() { echo $((bench_seconds - (SECONDS - bench_start))); }
 
 bench() {
@@ -241,15 +243,22 @@ bench() {
       --device "$PIECEWISE_TEST_DEVICE" --batch 1,8 --context 512 --mixed 64,300,512 \
       --steps 100 --mixed-steps 15 --json
   done
-  # The rows of the file of figures, in its mode and unmeasured, then beside it.
-  local kept=()
+  # The rows of the file of figures, in its mode and unmeasured, then beside it; and by measured choice,
+  # beside those.
+  local kept=() chosen=()
   for model in qwen3-0.6b llama-3.2-1b qwen3-8b; do
-    measured "rows_$model" 60 bin/piecewise bench --preset $model \
-      --device "$PIECEWISE_TEST_DEVICE" --batch 1,8,32,128 --context 512 --graph-mode full \
-      --tune off --steps 40 --mixed-steps 30 --prefill 300,512,480+32,1300,2048,2016+32 --json
+    local steps=(--preset $model --device "$PIECEWISE_TEST_DEVICE" --batch 1,8,32,128 --context 512
+      --graph-mode full --steps 40 --mixed-steps 30 --prefill 300,512,480+32,1300,2048,2016+32 --json)
+    measured "rows_$model" 60 bin/piecewise bench "${steps[@]}" --tune off
+    measured "chosen_$model" 90 bin/piecewise bench "${steps[@]}" --tune measure --tune-seconds 20 --no-cache
     kept+=("$logs/rows_$model.json")
+    chosen+=("$logs/chosen_$model.json")
   done
   rows_of figures 20 python3 figures.py compare figures.json "${kept[@]}"
+  printf '{"device": "%s", "rows": []}' "$device" >"$logs/unmeasured.json"
+  if python3 figures.py keep "$logs/unmeasured.json" "${kept[@]}"; then
+    rows_of measured_choice 20 python3 figures.py compare --slower 0.01 "$logs/unmeasured.json" "${chosen[@]}"
+  fi
   measured start_qwen3-8b 80 bin/piecewise bench --preset qwen3-8b \
     --device "$PIECEWISE_TEST_DEVICE" --startup --json
   for model in qwen3-8b qwen3-0.6b; do

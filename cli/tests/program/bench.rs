@@ -1,5 +1,6 @@
 //! `piecewise bench`: rows of the tiny model from end to end, and the costs that it writes.
 
+use crate::skip::skipped;
 use crate::support::cli::{device_flags, error_of, stdout_of};
 use serde_json::Value;
 use std::path::Path;
@@ -240,6 +241,41 @@ fn prompts_are_measured_alone_and_steps_without_some_launches() {
     let shown = bench(&["--without", "*@mlp", "--batch", "2"]);
     assert!(shown.contains("what the steps compute is not held"), "{shown}");
     assert!(shown.contains("not held\n"), "{shown}");
+}
+
+/// Each launch writes what the next one reads, so that none can end before the one before it.
+#[test]
+fn a_timeline_has_every_launch_in_the_order_of_the_step() {
+    if !device_flags().iter().any(|flag| flag.starts_with("cuda")) {
+        return skipped("PIECEWISE_REQUIRE_GPU", "PIECEWISE_TEST_DEVICE names no CUDA device");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("step.pftrace");
+    let step = ["--batch", "2", "--graph-mode", "full", "--launches", "--json"];
+    let flags = [&step[..], &["--timeline", file.to_str().unwrap()]].concat();
+    let report: Value = serde_json::from_str(&bench(&flags)).unwrap();
+    let row = &report["modes"][0]["rows"][0];
+    assert_eq!(row["failures"], serde_json::json!([]), "{row}");
+    let timeline = &report["timeline"];
+    let launches = timeline["launches"].as_array().unwrap();
+    assert_eq!(Some(launches.len() as u64), row["nodes"].as_u64(), "every launch is listed");
+    let multiprocessors = timeline["multiprocessors"].as_u64().unwrap();
+    let mut ended = 0.0;
+    for launch in launches {
+        let times = &launch["times"];
+        let is_own = !launch["kernel"].as_str().unwrap().starts_with("cublasLt");
+        assert_eq!(times.is_object(), is_own, "{launch}");
+        if is_own {
+            let [start, released, end] =
+                ["start_us", "released_us", "end_us"].map(|time| times[time].as_f64().unwrap());
+            assert!(start <= released && released <= end && ended <= end, "{ended} {launch}");
+            let on = times["multiprocessors"].as_u64().unwrap();
+            assert!((1..=multiprocessors).contains(&on), "{launch}");
+            ended = end;
+        }
+    }
+    assert!(ended > 0.0, "{timeline}");
+    assert!(std::fs::metadata(&file).unwrap().len() > 0);
 }
 
 #[test]
