@@ -17,7 +17,7 @@ use crate::format::{
     read_header, read_payload,
 };
 use crate::key::{Key, KeyHex, is_kind};
-use crate::options::{Access, CacheOptions, Trust};
+use crate::options::{CacheAccess, CacheOptions, Trust};
 use crate::remote::Remote;
 
 /// The time of last use is good to this: most hits change nothing on the disk.
@@ -132,7 +132,7 @@ impl Cache {
         payload: &[u8],
     ) -> Result<(), CacheError> {
         let head = encode_header(kind, key, factors, payload, &self.checksum)?;
-        if self.options.access == Access::ReadOnly {
+        if self.options.access == CacheAccess::ReadOnly {
             self.recorder.count(|events| events.not_stored += 1);
             return Ok(());
         }
@@ -196,7 +196,7 @@ impl Cache {
 
     /// As [`root`](Self::root), for what changes the cache on request.
     pub(crate) fn root_to(&self, action: &'static str) -> Result<&Folder, CacheError> {
-        if self.options.access == Access::ReadOnly {
+        if self.options.access == CacheAccess::ReadOnly {
             return Err(CacheError::ReadOnly { dir: self.options.dir.clone(), action });
         }
         self.root()
@@ -267,7 +267,9 @@ impl Cache {
     pub(crate) fn set_aside(&self, folder: &Folder, kind: &str, name: &str, reason: &DecodeError) {
         let place = folder.path().display().to_string();
         self.recorder.bad_entry(&place, kind, name, reason);
-        if self.options.access == Access::ReadOnly || self.is_unwritable.load(Ordering::Relaxed) {
+        if self.options.access == CacheAccess::ReadOnly
+            || self.is_unwritable.load(Ordering::Relaxed)
+        {
             return;
         }
         if let Err(error) = folder.rename(name, &format!("{name}{SET_ASIDE}"))
@@ -286,7 +288,7 @@ impl Cache {
     fn mark_used(&self, found: &Found) {
         let age = SystemTime::now().duration_since(found.facts.modified);
         let is_recent = age.is_ok_and(|age| age < LAST_USE_IS_GOOD_TO);
-        if self.options.access == Access::ReadWrite && !is_recent {
+        if self.options.access == CacheAccess::ReadWrite && !is_recent {
             // In a shared directory others' entries may not be ours to touch: they age from their
             // making then.
             folder::touch(&found.file).ok();
@@ -410,7 +412,7 @@ pub(crate) fn root_name(checksum: &Checksum) -> String {
 }
 
 fn open_root(options: &CacheOptions, checksum: &Checksum) -> io::Result<Folder> {
-    let may_create = options.access == Access::ReadWrite;
+    let may_create = options.access == CacheAccess::ReadWrite;
     let is_own = options.trust == Trust::Own;
     let ownership =
         Ownership { is_checked: is_own && options.checksum_key.is_none(), is_private: is_own };

@@ -10,7 +10,7 @@ use std::io;
 use crate::cache::{Cache, TEMPORARY};
 use crate::folder::{self, Folder};
 use crate::key::{Key, KeyHex, is_kind};
-use crate::options::Access;
+use crate::options::CacheAccess;
 
 /// What becomes of a wish to make an entry.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Cache {
     /// Asks for the right to make the entry of `kind` and `key`, which was not there. Never waits.
     /// Where entries are not kept, or the file system has no locks, everybody has it.
     pub fn claim(&self, kind: &str, key: &Key) -> Claim {
-        if self.options.access == Access::ReadOnly || !is_kind(kind) {
+        if self.options.access == CacheAccess::ReadOnly || !is_kind(kind) {
             return Claim::Mine(ClaimGuard::default());
         }
         self.try_claim(kind, &KeyHex(key).to_string()).unwrap_or_else(|error| {

@@ -87,6 +87,6 @@ pub use format::{DecodeError, EncodeError};
 pub use key::{Key, KeyHex, is_kind, parse_key};
 pub use listing::{Entry, EntryInfo, Nearest};
 pub use options::{
-    Access, CacheOptions, DIR_VARIABLE, RemoteOptions, Trust, default_dir, without_secrets,
+    CacheAccess, CacheOptions, DIR_VARIABLE, RemoteOptions, Trust, default_dir, without_secrets,
 };
 pub use verify::VerifyReport;

@@ -11,7 +11,7 @@ pub const DIR_VARIABLE: &str = "PIECEWISE_CACHE_DIR";
 
 /// What a process may do in the cache directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Access {
+pub enum CacheAccess {
     /// Serve entries, keep new ones, and evict where room is short.
     #[default]
     ReadWrite,
@@ -79,7 +79,7 @@ pub struct CacheOptions {
     /// The bytes of payload that one entry may have, to keep and to read; 1 GiB by default.
     pub max_entry_bytes: u64,
     /// What this process may do there.
-    pub access: Access,
+    pub access: CacheAccess,
     /// Whose entries are served. With a [`checksum_key`](Self::checksum_key) any folder is as good:
     /// who does not know the key can't make an entry.
     pub trust: Trust,
@@ -100,7 +100,7 @@ impl CacheOptions {
             dir: dir.into(),
             max_bytes: None,
             max_entry_bytes: 1 << 30,
-            access: Access::ReadWrite,
+            access: CacheAccess::ReadWrite,
             trust: Trust::Own,
             checksum_key: None,
             remote: None,

@@ -7,7 +7,7 @@ use crate::format::{
     read_payload,
 };
 use crate::key::{Key, KeyHex};
-use crate::options::Access;
+use crate::options::CacheAccess;
 use crate::remote::Remote;
 
 impl Cache {
@@ -27,7 +27,7 @@ impl Cache {
         match self.decode(&bytes, kind, key) {
             Ok((header, payload)) => {
                 self.recorder.count(|events| events.remote_hits += 1);
-                if self.options.access == Access::ReadWrite {
+                if self.options.access == CacheAccess::ReadWrite {
                     self.keep_fetched(&header, &payload);
                 }
                 Some(payload)

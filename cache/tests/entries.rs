@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::support::*;
 use piecewise_cache::{
-    Access, Cache, CacheError, CacheOptions, Condition, DecodeError, FaultHook, FaultPoint, KeyHex,
-    Trust,
+    Cache, CacheAccess, CacheError, CacheOptions, Condition, DecodeError, FaultHook, FaultPoint,
+    KeyHex, Trust,
 };
 
 #[test]
@@ -299,7 +299,7 @@ fn reading_only_changes_nothing() {
     let before = (tree(dir.path()), facts(1));
 
     let mut options = CacheOptions::new(dir.path());
-    options.access = Access::ReadOnly;
+    options.access = CacheAccess::ReadOnly;
     let cache = Cache::open(options);
     assert_serves(&cache, 1);
     assert_eq!(get(&cache, 2), None);
@@ -320,7 +320,7 @@ fn reading_only_changes_nothing() {
 fn reading_only_creates_nothing() {
     let parent = tempfile::tempdir().unwrap();
     let mut options = CacheOptions::new(parent.path().join("none"));
-    options.access = Access::ReadOnly;
+    options.access = CacheAccess::ReadOnly;
     let cache = Cache::open(options);
     assert_eq!(get(&cache, 1), None);
     assert_eq!(conditions(&cache), [(Condition::Unusable, 1)]);

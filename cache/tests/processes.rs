@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::children::{assert_succeeds, child, confined};
 use crate::skip::skipped;
 use crate::support::*;
-use piecewise_cache::{Access, Cache, CacheOptions, Claim, Condition, FaultHook, FaultPoint};
+use piecewise_cache::{Cache, CacheAccess, CacheOptions, Claim, Condition, FaultHook, FaultPoint};
 
 const SHARED: u64 = 12;
 
@@ -350,7 +350,7 @@ fn a_claim_is_of_one_process_and_ends_with_it_or_with_the_entry() {
     assert!(matches!(cache.claim(KIND, &key(2)), Claim::Mine(_)), "another entry");
     // Who may not write has nothing to wait for.
     let mut options = CacheOptions::new(dir.path().join("cache"));
-    options.access = Access::ReadOnly;
+    options.access = CacheAccess::ReadOnly;
     assert!(matches!(Cache::open(options).claim(KIND, &key(1)), Claim::Mine(_)));
     other.kill().unwrap();
     other.wait().unwrap();

@@ -39,7 +39,7 @@ mod with_the_feature {
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
-    use piecewise_cache::{Access, KeyHex};
+    use piecewise_cache::{CacheAccess, KeyHex};
 
     fn file_url(folder: &Path) -> String {
         fs::create_dir_all(folder).unwrap();
@@ -96,7 +96,7 @@ mod with_the_feature {
         let url = file_url(&dir.path().join("remote"));
         put(&Cache::open(options(&dir.path().join("first"), &url)), 1);
         let mut read_only = options(&dir.path().join("none"), &url);
-        read_only.access = Access::ReadOnly;
+        read_only.access = CacheAccess::ReadOnly;
         let file = dir.path().join("file");
         fs::write(&file, b"").unwrap();
         for options in [read_only, options(&file, &url)] {

@@ -13,14 +13,14 @@ use std::time::Duration;
 /// How a step ran, and at which size.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, derive_more::Display)]
 #[display("{} {}", mode.name(), self.size_name())]
-pub struct StepKind {
+pub struct ModeAndSize {
     /// Launched, in pieces or as one graph.
     pub mode: StepMode,
     /// The size of the whole step; `None` where it ran at its own counts.
     pub size: Option<PieceSize>,
 }
 
-impl StepKind {
+impl ModeAndSize {
     fn of(mode: StepMode, sizes: &StepSizes) -> Self {
         let is_captured = |size: &PieceSize| !matches!(size, PieceSize::General(_));
         Self { mode, size: Some(sizes.whole()).filter(is_captured) }
@@ -44,7 +44,7 @@ pub struct Statistics {
     pub steps_by_mode: [u64; 3],
     /// Steps by how they ran and at which size.
     #[serde(serialize_with = "by_name")]
-    pub steps_by_kind: BTreeMap<StepKind, u64>,
+    pub steps_by_kind: BTreeMap<ModeAndSize, u64>,
     /// Steps that were launched, by reason. [`Self::LAUNCHED_BY_MODE`] are those that the graph
     /// mode launches; the others would have replayed.
     pub misses: BTreeMap<&'static str, u64>,
@@ -126,7 +126,7 @@ impl Statistics {
         let Dispatch { mode, sizes, fallback } = step;
         self.steps += 1;
         self.steps_by_mode[*mode as usize] += 1;
-        *self.steps_by_kind.entry(StepKind::of(*mode, sizes)).or_default() += 1;
+        *self.steps_by_kind.entry(ModeAndSize::of(*mode, sizes)).or_default() += 1;
         if *mode == StepMode::None {
             let reason = fallback.map_or(Self::LAUNCHED_BY_MODE, |reason| reason.name());
             *self.misses.entry(reason).or_default() += 1;
@@ -155,7 +155,7 @@ impl Statistics {
         }
         for size in step_sizes.map(Some).chain([None]) {
             for mode in [StepMode::None, StepMode::Piecewise, StepMode::Full] {
-                self.steps_by_kind.entry(StepKind { mode, size }).or_default();
+                self.steps_by_kind.entry(ModeAndSize { mode, size }).or_default();
             }
         }
     }

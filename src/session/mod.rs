@@ -20,7 +20,7 @@ use piecewise_ir::graph::Graph;
 use piecewise_passes::RunReport;
 use piecewise_runtime::metrics::Snapshot;
 use piecewise_runtime::model::{
-    Model, ModelError, Outputs as ModelOutputs, StepData, StepReport, StepTimes, Ticket,
+    Model, ModelError, StepData, StepOutputs, StepReport, StepTimes, Ticket,
 };
 use piecewise_runtime::symbols::SymbolTable;
 use shapes::StepSymbol;
@@ -132,7 +132,7 @@ impl Session {
     fn read_with<T>(
         &mut self,
         step: &SubmittedStep,
-        read: impl FnOnce(&ModelOutputs<'_>) -> Result<T, ModelError>,
+        read: impl FnOnce(&StepOutputs<'_>) -> Result<T, ModelError>,
     ) -> Result<T, SessionError> {
         let read = read(&self.model.read(&step.ticket)?)?;
         self.last_times = self.model.step_times(&step.ticket);

@@ -2,7 +2,7 @@
 
 use super::{Element, SessionError};
 use piecewise_ir::dtype::DType;
-use piecewise_runtime::model::{ModelError, Outputs as ModelOutputs};
+use piecewise_runtime::model::{ModelError, StepOutputs};
 
 /// The outputs of a step, of its real rows alone.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ struct Output {
 /// [`Outputs`] where the step left them, until the next one.
 #[derive(Clone, Copy, Debug)]
 pub struct OutputsView<'a> {
-    pub(super) outputs: &'a ModelOutputs<'a>,
+    pub(super) outputs: &'a StepOutputs<'a>,
 }
 
 impl<'a> OutputsView<'a> {
@@ -61,7 +61,7 @@ fn check_type<T: Element>(output: usize, declared: DType) -> Result<(), SessionE
 }
 
 impl Outputs {
-    pub(super) fn copied(outputs: &ModelOutputs<'_>, counts: &[u64]) -> Result<Self, ModelError> {
+    pub(super) fn copied(outputs: &StepOutputs<'_>, counts: &[u64]) -> Result<Self, ModelError> {
         let mut copied = Vec::new();
         while let Some(ty) = outputs.ty(copied.len()) {
             copied.push(Output {

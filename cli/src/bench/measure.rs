@@ -7,7 +7,7 @@ use super::subject::{Bounds, Subject};
 use super::workload::{Lengths, Sequences, Workload, check_counts, sequences};
 use super::{super::progress::watcher, costs, launches};
 use piecewise::assembly::Notice;
-use piecewise_runtime::measure::{CaptureReport, PlannedStep, StepRecord, StepTimer, Traffic};
+use piecewise_runtime::measure::{BytesToRead, CaptureReport, PlannedStep, StepRecord, StepTimer};
 use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::sizes::SizeList;
 use std::io::Write;
@@ -63,7 +63,7 @@ pub(super) fn run(args: &Bench) -> anyhow::Result<Report> {
     let yardstick = Yardstick {
         bandwidth: timer.read_bandwidth()?,
         cache_bytes: timer.cache_bytes(),
-        traffic: Traffic::of(timer.model().module().graph()),
+        traffic: BytesToRead::of(timer.model().module().graph()),
     };
     let device = timer.device_model();
     let mut report = Report {

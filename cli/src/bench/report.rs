@@ -5,7 +5,7 @@ use super::rows::Row;
 use piecewise_backend::measure::ReadBandwidth;
 use piecewise_backend::tuning::TuningReport;
 use piecewise_runtime::artifact_store::CompileCounts;
-use piecewise_runtime::measure::{CaptureReport, HeldBytes, Traffic};
+use piecewise_runtime::measure::{BytesToRead, CaptureReport, HeldBytes};
 use piecewise_runtime::mode::{CompileLevel, GraphMode};
 use piecewise_runtime::model::{BuildTimes, ChosenWays, Ledger, Model};
 use serde::Serialize;
@@ -22,7 +22,7 @@ pub(super) struct Report {
     pub(super) device: String,
     pub(super) read_bandwidth: ReadBandwidth,
     /// Bytes of a step that are counted.
-    pub(super) traffic: Traffic,
+    pub(super) traffic: BytesToRead,
     pub(super) start: Start,
     /// Launches that were left out: what the rows computed is not held then.
     #[serde(skip_serializing_if = "Vec::is_empty")]

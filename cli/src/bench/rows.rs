@@ -3,7 +3,7 @@
 use super::launches::KernelCount;
 use super::workload::{Shape, Workload};
 use piecewise_backend::measure::ReadBandwidth;
-use piecewise_runtime::measure::{StepRecord, Traffic};
+use piecewise_runtime::measure::{BytesToRead, StepRecord};
 use piecewise_runtime::mode::{GraphMode, StepMode};
 use serde::Serialize;
 use std::time::Duration;
@@ -94,7 +94,7 @@ pub(super) struct Row {
 pub(super) struct Yardstick {
     pub(super) bandwidth: ReadBandwidth,
     pub(super) cache_bytes: u64,
-    pub(super) traffic: Traffic,
+    pub(super) traffic: BytesToRead,
 }
 
 impl Row {

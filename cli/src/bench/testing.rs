@@ -6,7 +6,7 @@ use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::measure::{GraphShape, ReadBandwidth};
 use piecewise_backend::tuning::TuningReport;
 use piecewise_runtime::artifact_store::CompileCounts;
-use piecewise_runtime::measure::{CaptureReport, Traffic};
+use piecewise_runtime::measure::{BytesToRead, CaptureReport};
 use piecewise_runtime::mode::{CompileLevel, GraphMode};
 use piecewise_runtime::model::{CapturedGraph, GraphKind, Ledger};
 use std::time::Duration;
@@ -120,7 +120,7 @@ pub(super) fn report() -> Report {
         level: CompileLevel::Piecewise,
         device: "A device".to_owned(),
         read_bandwidth: ReadBandwidth { best: 3.1e12, median: 3.0e12, bytes: 4 << 30, passes: 36 },
-        traffic: Traffic { weights: 15_136_000_000, per_position: 147_456 },
+        traffic: BytesToRead { weights: 15_136_000_000, per_position: 147_456 },
         start,
         without: Vec::new(),
         timeline: None,

@@ -2,7 +2,7 @@
 
 use crate::model_args::file_layers;
 use anyhow::Context;
-use piecewise_cache::{Access, Cache};
+use piecewise_cache::{Cache, CacheAccess};
 use piecewise_runtime::artifact_store::{CacheStore, NoCache, cache_dir};
 use piecewise_runtime::config::CacheConfig;
 use std::path::PathBuf;
@@ -44,17 +44,17 @@ impl Location {
 
     /// The cache, to be looked at.
     pub(crate) fn open(&self) -> anyhow::Result<Cache> {
-        self.open_for(Access::ReadOnly)
+        self.open_for(CacheAccess::ReadOnly)
     }
 
     /// The cache, to be changed unless the configuration says that it is not to be.
     pub(crate) fn open_to_change(&self) -> anyhow::Result<Cache> {
-        self.open_for(Access::ReadWrite)
+        self.open_for(CacheAccess::ReadWrite)
     }
 
-    fn open_for(&self, access: Access) -> anyhow::Result<Cache> {
+    fn open_for(&self, access: CacheAccess) -> anyhow::Result<Cache> {
         let mut config = self.configured()?;
-        config.read_only |= access == Access::ReadOnly;
+        config.read_only |= access == CacheAccess::ReadOnly;
         Ok(CacheStore::open(&config)?.cache)
     }
 }

@@ -6,7 +6,7 @@
 
 use super::error::{LowerError, fail};
 use super::execute::MAX_LOOPS;
-use super::row_program::{Access, ArgKind, MapOp, Nest, PlaceKind, RowProgram, RowStep};
+use super::row_program::{ArgKind, MapOp, Nest, PlaceKind, RowProgram, RowStep, StridedAccess};
 use piecewise_ir::dtype::DType;
 
 impl RowProgram {
@@ -56,21 +56,21 @@ impl RowProgram {
         self.steps.iter().any(|s| s.reads().contains(&place) || s.writes().contains(&place))
     }
 
-    fn dtype(&self, access: &Access) -> Result<DType, LowerError> {
+    fn dtype(&self, access: &StridedAccess) -> Result<DType, LowerError> {
         match self.places.get(access.place as usize) {
             Some(place) => Ok(place.dtype),
             None => fail("a place that does not exist"),
         }
     }
 
-    fn expect(&self, access: &Access, dtype: DType) -> Result<(), LowerError> {
+    fn expect(&self, access: &StridedAccess, dtype: DType) -> Result<(), LowerError> {
         match self.dtype(access)? == dtype {
             true => Ok(()),
             false => fail(format!("{} where {dtype} is needed", self.dtype(access)?)),
         }
     }
 
-    fn expect_index(&self, access: &Access) -> Result<(), LowerError> {
+    fn expect_index(&self, access: &StridedAccess) -> Result<(), LowerError> {
         match self.dtype(access)?.is_index() {
             true => Ok(()),
             false => fail("an index that is neither i32 nor i64"),
@@ -96,7 +96,7 @@ impl RowProgram {
     }
 
     /// Checks that the elements of an access over `extents` lie inside its place.
-    fn inside(&self, access: &Access, extents: &[u64]) -> Result<(), LowerError> {
+    fn inside(&self, access: &StridedAccess, extents: &[u64]) -> Result<(), LowerError> {
         let Some(place) = self.places.get(access.place as usize) else {
             return fail("a place that does not exist");
         };
@@ -132,7 +132,7 @@ impl RowProgram {
         }
     }
 
-    fn check_folding(&self, nest: &Nest, accesses: &[&Access]) -> Result<(), LowerError> {
+    fn check_folding(&self, nest: &Nest, accesses: &[&StridedAccess]) -> Result<(), LowerError> {
         if !nest.fold_rows {
             return Ok(());
         }
@@ -151,7 +151,7 @@ impl RowProgram {
         match step {
             RowStep::Map { op, nest, inputs, out } => {
                 Self::check_nest(nest)?;
-                let mut all: Vec<&Access> = inputs.iter().collect();
+                let mut all: Vec<&StridedAccess> = inputs.iter().collect();
                 all.push(out);
                 for access in &all {
                     self.inside(access, &nest.extents)?;
@@ -259,7 +259,12 @@ impl RowProgram {
         if fits { Ok(()) } else { fail("a row for each index does not fit its place") }
     }
 
-    fn check_map(&self, op: MapOp, inputs: &[Access], out: &Access) -> Result<(), LowerError> {
+    fn check_map(
+        &self,
+        op: MapOp,
+        inputs: &[StridedAccess],
+        out: &StridedAccess,
+    ) -> Result<(), LowerError> {
         let needs = match op {
             MapOp::Unary(_) | MapOp::Cast => 1,
             MapOp::Binary(_) | MapOp::Compare(_) => 2,

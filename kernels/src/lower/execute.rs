@@ -3,7 +3,7 @@
 use super::elementwise::{AllLines, LINES_BYTES, count, map_line};
 use super::line::{Cursor, LINE};
 use super::reduce;
-use super::row_program::{Access, MapOp, Nest, PlaceKind, RowProgram, RowStep};
+use super::row_program::{MapOp, Nest, PlaceKind, RowProgram, RowStep, StridedAccess};
 use super::rows;
 use crate::cpu::{Isa, parallel};
 
@@ -153,7 +153,7 @@ impl Tile<'_> {
 
     /// The access at an index of the outer loops, its stride that of the line.
     #[inline(always)]
-    fn cursor(&self, access: &Access, row: usize, outer: &[u64]) -> Cursor {
+    fn cursor(&self, access: &StridedAccess, row: usize, outer: &[u64]) -> Cursor {
         let offset: u64 = outer.iter().zip(&access.strides).map(|(i, s)| i * s).sum();
         let stride = access.strides.last().map_or(0, |s| *s as usize);
         let start = self.place(access.place, row).moved((access.offset + offset) as usize);
@@ -283,8 +283,8 @@ impl Tile<'_> {
         &self,
         op: MapOp,
         nest: &Nest,
-        inputs: &[Access],
-        out: &Access,
+        inputs: &[StridedAccess],
+        out: &StridedAccess,
         lines: &mut AllLines,
     ) {
         let places = &self.call.program.places;

@@ -26,6 +26,6 @@ pub use error::LowerError;
 pub(crate) use error::fail;
 pub use execute::{RowArg, RowCall, run_rows};
 pub use row_program::{
-    Access, ArgDecl, ArgKind, MapOp, Nest, Place, PlaceKind, RowProgram, RowStep, Work,
+    ArgDecl, ArgKind, MapOp, Nest, Place, PlaceKind, RowProgram, RowStep, StridedAccess, Work,
 };
 pub(crate) use view::strides;

@@ -76,7 +76,7 @@ pub struct Nest {
 /// How a step walks over a place: strides for the loops of its nest.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Display, Serialize, Deserialize)]
 #[display("p{place}+{offset}[{}]", joined(strides))]
-pub struct Access {
+pub struct StridedAccess {
     /// The place, by its index in [`RowProgram::places`].
     pub place: u32,
     /// Elements before the first that is visited.
@@ -125,9 +125,9 @@ pub enum RowStep {
         /// The loops.
         nest: Nest,
         /// What is read.
-        inputs: Vec<Access>,
+        inputs: Vec<StridedAccess>,
         /// What is written.
-        out: Access,
+        out: StridedAccess,
     },
     /// A reduction in f32 (or in the integer type): element `i` of the reduced loops in order
     /// goes to partial `i % 32`, and the partials are added in a tree.
@@ -139,9 +139,9 @@ pub enum RowStep {
         /// How many loops stay.
         kept: u32,
         /// What is read; strides for all loops.
-        input: Access,
+        input: StridedAccess,
         /// What is written; strides for the loops that stay.
-        out: Access,
+        out: StridedAccess,
     },
     /// The largest elements along the last loop, in descending order.
     TopK {
@@ -150,15 +150,15 @@ pub enum RowStep {
         /// How many are found.
         k: u64,
         /// What is read; strides for all loops.
-        input: Access,
+        input: StridedAccess,
         /// Where values go, if anywhere: strides for the loops that stay, then along k.
-        values: Option<Access>,
+        values: Option<StridedAccess>,
         /// Where i32 indices go, if anywhere: strides for the loops that stay, then along k.
-        indices: Option<Access>,
+        indices: Option<StridedAccess>,
         /// An f32 or integer temporary of k elements for the values found so far.
-        best_values: Access,
+        best_values: StridedAccess,
         /// An i32 temporary of k elements for their indices.
-        best_indices: Access,
+        best_indices: StridedAccess,
     },
     /// Rows of a table, each of contiguous elements, at indices clamped to the table.
     Gather {
@@ -173,7 +173,7 @@ pub enum RowStep {
         /// The loops over indices.
         nest: Nest,
         /// Row numbers of the table to read, `i32` or `i64`.
-        indices: Access,
+        indices: StridedAccess,
         /// Place of the result, filled from its first element on.
         out: u32,
     },
@@ -189,7 +189,7 @@ pub enum RowStep {
         /// The loops over slots.
         nest: Nest,
         /// Row numbers of the table to write, `i32` or `i64`.
-        slots: Access,
+        slots: StridedAccess,
         /// The rows: place and first element, contiguous in the order of the slots.
         rows: (u32, u64),
     },

@@ -6,7 +6,7 @@
 use super::body::static_dims;
 use super::build::Builder;
 use super::error::LowerError;
-use super::row_program::{Access, MapOp, RowStep};
+use super::row_program::{MapOp, RowStep, StridedAccess};
 use super::view::{View, dense, nest_of};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::op::ReduceOp;
@@ -68,7 +68,7 @@ impl Builder {
             DType::I64 => DType::I64,
             DType::U8 | DType::Bool => DType::U8,
         };
-        let whole = |view: View| Access { place: view.place, offset: 0, strides: vec![1] };
+        let whole = |view: View| StridedAccess { place: view.place, offset: 0, strides: vec![1] };
         let best_values = whole(self.temp(lane, &[k]));
         let best_indices = whole(self.temp(DType::I32, &[k]));
         let indices = indices.and_then(|_| accesses.pop());

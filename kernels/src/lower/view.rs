@@ -1,6 +1,6 @@
 //! Strided views: index remaps without steps.
 
-use super::row_program::{Access, Nest, Place};
+use super::row_program::{Nest, Place, StridedAccess};
 
 /// A value inside one row: a place seen through strides.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -129,7 +129,7 @@ pub(super) fn nest_of(
     views: &[&View],
     kept: usize,
     may_fold: bool,
-) -> (Nest, Vec<Access>, usize) {
+) -> (Nest, Vec<StridedAccess>, usize) {
     let rank = views.iter().map(|v| v.dims.len()).max().unwrap_or(0);
     let full = views.iter().find(|v| v.dims.len() == rank);
     let extents: Vec<u64> =
@@ -172,7 +172,7 @@ pub(super) fn nest_of(
     let accesses = views
         .iter()
         .enumerate()
-        .map(|(i, v)| Access {
+        .map(|(i, v)| StridedAccess {
             place: v.place,
             offset: v.offset,
             strides: loops.iter().filter_map(|l| l.1[i]).collect(),

@@ -4,7 +4,9 @@ use super::checksum_key::checksum_key;
 use crate::config::CacheConfig;
 use piecewise_backend::artifact::Digest;
 use piecewise_backend::compiler::{Claim, Entry, Store, StoreError};
-use piecewise_cache::{Access, Cache, CacheError, CacheOptions, RemoteOptions, Trust, default_dir};
+use piecewise_cache::{
+    Cache, CacheAccess, CacheError, CacheOptions, RemoteOptions, Trust, default_dir,
+};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -58,7 +60,8 @@ impl CacheStore {
         let dir = cache_dir(config).ok_or(NoCache::NoFolder)?;
         let mut options = CacheOptions::new(dir);
         options.max_bytes = Some(config.max_bytes);
-        options.access = if config.read_only { Access::ReadOnly } else { Access::ReadWrite };
+        options.access =
+            if config.read_only { CacheAccess::ReadOnly } else { CacheAccess::ReadWrite };
         options.trust = if config.shared { Trust::Shared } else { Trust::Own };
         options.checksum_key = checksum_key(config)?;
         options.remote = config.remote_url.as_ref().map(|url| RemoteOptions {

@@ -4,20 +4,20 @@
 //! where the device is the slower of the two it never waits, so that the marks around a step are
 //! the step alone.
 
+mod bytes_to_read;
 mod error;
 mod interface;
 mod plan;
 mod timeline;
 mod timer;
 mod trace;
-mod traffic;
 
+pub use bytes_to_read::BytesToRead;
 pub use error::MeasureError;
 pub use interface::{CaptureReport, HeldBytes, StepRecord, StepTimer};
 pub use plan::{PlannedChunk, PlannedStep, StepTokens};
 pub use timeline::{GroupSummary, LaunchSummary, LaunchTimes, Timeline};
 pub use timer::ModelTimer;
-pub use traffic::Traffic;
 
 #[cfg(test)]
 mod tests;

@@ -154,7 +154,7 @@ fn plans_that_do_not_fit_name_step_and_sequence() {
 
 #[test]
 fn traffic_counts_what_is_attended_to_once() {
-    let traffic = Traffic { weights: 1000, per_position: 10 };
+    let traffic = BytesToRead { weights: 1000, per_position: 10 };
     let step = PlannedStep {
         chunks: vec![
             chunk(0, 7, StepTokens::Feedback),

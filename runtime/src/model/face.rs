@@ -6,7 +6,7 @@ use super::graphs::OnCaptureFailure;
 use super::origin::load_weights;
 use super::{
     BuildTimes, CaptureWhen, CapturedGraph, ChosenWays, CompiledModel, GraphReport, GraphSlot,
-    Ledger, ModelError, Outputs, Progress, StepData, StepReport, StepTimes, SuspendedWeights,
+    Ledger, ModelError, Progress, StepData, StepOutputs, StepReport, StepTimes, SuspendedWeights,
     Ticket,
 };
 use crate::dispatch::Dispatcher;
@@ -133,7 +133,7 @@ pub trait Model: Any + std::fmt::Debug + Send {
     ///
     /// # Errors
     /// When the outputs were overwritten, or work of the step failed.
-    fn read(&mut self, ticket: &Ticket) -> Result<Outputs<'_>, ModelError>;
+    fn read(&mut self, ticket: &Ticket) -> Result<StepOutputs<'_>, ModelError>;
 }
 
 impl<D: Device> Model for CompiledModel<D> {
@@ -299,7 +299,7 @@ impl<D: Device> Model for CompiledModel<D> {
         self.submit(step)
     }
 
-    fn read(&mut self, ticket: &Ticket) -> Result<Outputs<'_>, ModelError> {
+    fn read(&mut self, ticket: &Ticket) -> Result<StepOutputs<'_>, ModelError> {
         self.read(ticket)
     }
 }

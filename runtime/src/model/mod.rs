@@ -55,7 +55,7 @@ pub use progress::Progress;
 pub use reports::{BuildTimes, StepReport};
 pub use spans::{SpanKind, StepSpan, StepTrace};
 pub(crate) use staging::POISON;
-pub use step::{Outputs, Ticket};
+pub use step::{StepOutputs, Ticket};
 pub use step_data::{InputSource, StepData};
 pub use step_launches::StepLaunch;
 

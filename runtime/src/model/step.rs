@@ -31,13 +31,13 @@ pub struct Ticket {
 
 /// The outputs of a step: views of the real rows.
 #[derive(Clone, Copy, Debug)]
-pub struct Outputs<'a> {
+pub struct StepOutputs<'a> {
     block: &'a [u8],
     outputs: &'a [ReadOutput],
     counts: &'a [u64],
 }
 
-impl<'a> Outputs<'a> {
+impl<'a> StepOutputs<'a> {
     /// The bytes of output `i` at the step's true counts.
     ///
     /// # Errors
@@ -194,7 +194,7 @@ impl<D: Device> CompiledModel<D> {
     }
 
     /// Whether the steps to come bring back output `i`, where the model was built to read it; they do
-    /// unless somebody says otherwise. What [`Outputs`] has of one that was not brought back means
+    /// unless somebody says otherwise. What [`StepOutputs`] has of one that was not brought back means
     /// nothing.
     pub fn read_back(&mut self, i: usize, is_wanted: bool) {
         if let Some(output) = self.staging.outputs.get_mut(i) {
@@ -203,7 +203,7 @@ impl<D: Device> CompiledModel<D> {
     }
 
     /// See [`Model`](super::Model).
-    pub(super) fn read(&mut self, ticket: &Ticket) -> Result<Outputs<'_>, ModelError> {
+    pub(super) fn read(&mut self, ticket: &Ticket) -> Result<StepOutputs<'_>, ModelError> {
         let turn = self.turn_of(ticket).ok_or(ModelError::Expired { step: ticket.step })?;
         let waiting = self.tracer.as_ref().map(|_| Instant::now());
         self.staging.wait_out(&mut self.device, turn)?;
@@ -220,7 +220,7 @@ impl<D: Device> CompiledModel<D> {
         // The ticket's counts are copied so that the outputs borrow from the model alone.
         self.read_counts.clear();
         self.read_counts.extend_from_slice(&ticket.counts);
-        Ok(Outputs { block, outputs: &self.staging.outputs, counts: &self.read_counts })
+        Ok(StepOutputs { block, outputs: &self.staging.outputs, counts: &self.read_counts })
     }
 
     /// Marks the end of a part of the step that is being submitted, if steps are traced.

@@ -12,14 +12,14 @@ use std::collections::BTreeSet;
 /// weights of norms and everything written come on top, so that bytes per second computed from
 /// these are a lower bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
-pub struct Traffic {
+pub struct BytesToRead {
     /// Bytes of the weights that matmuls read.
     pub weights: u64,
     /// Bytes of keys and values of one position, over all layers.
     pub per_position: u64,
 }
 
-impl Traffic {
+impl BytesToRead {
     /// Of the steps of a graph, as the pipeline left it.
     pub fn of(graph: &Graph) -> Self {
         let is_weight = |value: &Value| matches!(graph.def(*value), ValueDef::Weight(_));
