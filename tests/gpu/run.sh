@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs what tests/gpu/pack.sh packed, on a machine with a GPU:
-#   run.sh [-p FOLDER] [-l LOGS] [correctness] [traces] [ledger] [sanitizer] [cache] [bench] [serve]
-# correctness takes under 6 minutes, traces under 1, the cache and serve under 2, bench under 9. serve wants vLLM's front
-# end (.ci/install-vllm-rs) in PIECEWISE_VLLM_RS.
+#   run.sh [-p FOLDER] [-l LOGS] [correctness] [traces] [ledger] [sanitizer] [cache] [bench] [account] [serve]
+# correctness takes under 6 minutes, traces under 1, the cache and serve under 2, bench and account under 9.
+# serve wants vLLM's front end (.ci/install-vllm-rs) in PIECEWISE_VLLM_RS.
 # What traces writes to LOGS is read elsewhere, by Perfetto's protos:
 #   tests/perfetto/trace.py --files LOGS/trace_MODE.pftrace LOGS/trace_MODE.jsonl
 # FOLDER is where this script lies unless named; without a section, all run. The logs go to LOGS
@@ -20,7 +20,7 @@ while getopts p:l: flag; do
 done
 shift $((OPTIND - 1))
 sections=("$@")
-[ ${#sections[@]} -gt 0 ] || sections=(correctness traces ledger sanitizer cache bench serve)
+[ ${#sections[@]} -gt 0 ] || sections=(correctness traces ledger sanitizer cache bench account serve)
 logs=${logs:-$(mktemp -d)}
 cd "$pack" || exit 2
 [ -d bin ] || tar -xJf bin.tar.xz || exit 2
@@ -199,6 +199,8 @@ rows_of() {
 # Free bytes are the whole device's here, too.
 ledger() { rows_of ledger 90 python3 ledger.py "$PIECEWISE_BIN"; }
 
+account() { rows_of account 500 python3 account.py "$PIECEWISE_BIN"; }
+
 cache() { rows_of cache 240 python3 cache.py run "$PIECEWISE_BIN" "$pack"; }
 
 serve() {
@@ -271,8 +273,8 @@ bench() {
 
 for section in "${sections[@]}"; do
   case $section in
-    correctness | traces | ledger | sanitizer | cache | bench | serve) $section ;;
-    *) echo "no section \`$section\`; there are correctness, traces, ledger, sanitizer, cache, bench and serve" >&2; exit 2 ;;
+    correctness | traces | ledger | sanitizer | cache | bench | account | serve) $section ;;
+    *) echo "no section \`$section\`; there are correctness, traces, ledger, sanitizer, cache, bench, account and serve" >&2; exit 2 ;;
   esac
 done
 printf '\n%-34s %-7s %7s  %s\n' what result seconds "device, detail"
