@@ -3,6 +3,7 @@
 use crate::text::error::{MAX_ERRORS, ParseErrorKind, Spanned};
 use crate::text::lexer::{Token, lex};
 use std::ops::Range;
+use std::str::FromStr;
 
 /// Levels of regions, recipes and graphs inside each other.
 const MAX_DEPTH: usize = 32;
@@ -97,7 +98,7 @@ impl<'t> Parser<'t> {
     }
 
     pub(super) fn expect(&mut self, c: char) -> Parsed<()> {
-        if self.eat(c) { Ok(()) } else { self.expected(format!("`{c}`")) }
+        self.expect_token(&Token::Punct(c))
     }
 
     pub(super) fn eat_word(&mut self, word: &str) -> bool {
@@ -113,7 +114,11 @@ impl<'t> Parser<'t> {
     }
 
     pub(super) fn expect_word(&mut self, word: &str) -> Parsed<()> {
-        if self.eat_word(word) { Ok(()) } else { self.expected(format!("`{word}`")) }
+        self.expect_token(&Token::Word(word))
+    }
+
+    pub(super) fn expect_token(&mut self, token: &Token<'_>) -> Parsed<()> {
+        if self.eat_token(token) { Ok(()) } else { self.expected(token.describe()) }
     }
 
     pub(super) fn word(&mut self, what: &str) -> Parsed<&'t str> {
@@ -121,6 +126,17 @@ impl<'t> Parser<'t> {
             Token::Word(word) => {
                 self.advance();
                 Ok(word)
+            }
+            _ => self.expected(what),
+        }
+    }
+
+    /// What a word names.
+    pub(super) fn named<T: FromStr>(&mut self, what: &str) -> Parsed<T> {
+        match *self.peek() {
+            Token::Word(word) if let Ok(found) = word.parse() => {
+                self.advance();
+                Ok(found)
             }
             _ => self.expected(what),
         }

@@ -177,15 +177,8 @@ impl<'t> Parser<'t> {
             })?;
         }
         self.expect_word("rows")?;
-        let treatment = match *self.peek() {
-            Token::Word(word) => RowTreatment::ALL.into_iter().find(|rows| rows.name() == word),
-            _ => None,
-        };
-        let Some(rows) = treatment else {
-            let names: Vec<_> = RowTreatment::ALL.iter().map(|rows| rows.name()).collect();
-            return self.expected(format!("a row treatment ({})", names.join(", ")));
-        };
-        self.advance();
+        let known = RowTreatment::ALL.map(RowTreatment::name).join(", ");
+        let rows: RowTreatment = self.named(&format!("a row treatment ({known})"))?;
         let splits = self.eat_word("split");
         let absorbs = if self.eat_word("absorbs") { self.indices()? } else { Vec::new() };
         let call = CustomCall { name, attrs, mutates, rows, splits, absorbs };

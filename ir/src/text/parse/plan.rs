@@ -295,14 +295,7 @@ impl<'t> Parser<'t> {
     fn slot(&mut self, scope: &Scope, slot: Slot) -> Parsed<SlotData> {
         let span = self.span();
         let ty = self.ty(scope)?;
-        let kind = match *self.peek() {
-            Token::Word("input") => SlotKind::Input,
-            Token::Word("boundary") => SlotKind::Boundary,
-            Token::Word("local") => SlotKind::Local,
-            Token::Word("output") => SlotKind::Output,
-            _ => return self.expected("`input`, `boundary`, `local` or `output`"),
-        };
-        self.advance();
+        let kind: SlotKind = self.named("`input`, `boundary`, `local` or `output`")?;
         let value = self.operand(scope)?;
         let declared = scope.graph.ty(value);
         if ty != *declared {
@@ -314,10 +307,7 @@ impl<'t> Parser<'t> {
         }
         self.expect_word("live")?;
         let start = self.index("the first position")?;
-        if *self.peek() != Token::DotDot {
-            return self.expected("`..`");
-        }
-        self.advance();
+        self.expect_token(&Token::DotDot)?;
         let end = self.index("the last position")?;
         Ok(SlotData { value, kind, live: LiveRange { start, end } })
     }

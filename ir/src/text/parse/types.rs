@@ -14,13 +14,7 @@ use std::collections::BTreeMap;
 
 impl<'t> Parser<'t> {
     pub(super) fn dtype(&mut self) -> Parsed<DType> {
-        if let Token::Word(word) = *self.peek()
-            && let Ok(dtype) = word.parse()
-        {
-            self.advance();
-            return Ok(dtype);
-        }
-        self.expected("a dtype (f32, f16, bf16, i32, i64, u8, bool)")
+        self.named("a dtype (f32, f16, bf16, i32, i64, u8, bool)")
     }
 
     /// `bf16[T,64]`
