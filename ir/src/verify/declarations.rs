@@ -1,6 +1,6 @@
 //! Declarations: symbols, names, padding, recipes, extents.
 
-use super::integrity::declared_values;
+use super::integrity::declared;
 use crate::diagnostic::{Anchor, Diagnostics};
 use crate::graph::Graph;
 use crate::types::TensorType;
@@ -124,7 +124,7 @@ pub(super) fn extents(graph: &Graph, found: &mut Diagnostics) {
             found.push("V0108", at, message);
         }
     };
-    for value in declared_values(graph) {
+    for (value, _) in declared(graph) {
         check(graph.ty(value), Anchor::Value(value));
     }
     for node in graph.nodes() {

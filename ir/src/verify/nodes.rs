@@ -12,7 +12,7 @@ use crate::text::Names;
 /// Checks V02xx to V05xx.
 pub(super) fn check(graph: &Graph, names: &Names<'_>, ops: &OpDefs, found: &mut Diagnostics) {
     let mut defined = vec![false; graph.value_count()];
-    for value in integrity::declared_values(graph) {
+    for (value, _) in integrity::declared(graph) {
         defined[value.index()] = true;
     }
     for node in graph.nodes() {

@@ -207,13 +207,7 @@ impl<'t> Parser<'t> {
                 } else {
                     text.parse().ok().map(Attr::Int)
                 };
-                match attr {
-                    Some(attr) => Ok(attr),
-                    None => {
-                        let expected = "a number of 64 bits".to_owned();
-                        self.fail_at(span, ParseErrorKind::Number { text, expected })
-                    }
-                }
+                self.number(attr, span, text, "a number of 64 bits")
             }
         }
     }

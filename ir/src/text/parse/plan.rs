@@ -50,14 +50,11 @@ impl<'t> Parser<'t> {
     }
 
     fn plan_line(&mut self, scope: &Scope, plan: &mut Plan) -> Parsed<()> {
-        let section = match *self.peek() {
-            Token::Word(word @ ("pieces" | "arena" | "slots")) => word,
+        let (section, given) = match *self.peek() {
+            Token::Word(word @ "pieces") => (word, plan.stitch.is_some()),
+            Token::Word(word @ "arena") => (word, plan.layout.is_some()),
+            Token::Word(word @ "slots") => (word, plan.slots.is_some()),
             _ => return self.expected("`pieces`, `arena` or `slots`"),
-        };
-        let given = match section {
-            "pieces" => plan.stitch.is_some(),
-            "arena" => plan.layout.is_some(),
-            _ => plan.slots.is_some(),
         };
         if given {
             let name = section.to_owned();
@@ -198,11 +195,9 @@ impl<'t> Parser<'t> {
         self.expect('=')?;
         let unique = self.known(stitch.unique.len(), "unique piece")?;
         self.expect_word("nodes")?;
-        self.expect('[')?;
-        let nodes = self.items(']', |p| p.node(scope))?;
+        let nodes = self.items(['[', ']'], |p| p.node(scope))?;
         self.expect_word("operands")?;
-        self.expect('[')?;
-        let operands = self.items(']', |p| p.operand(scope))?;
+        let operands = self.items(['[', ']'], |p| p.operand(scope))?;
         Ok(PieceUse { unique, nodes, operands })
     }
 

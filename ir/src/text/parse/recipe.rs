@@ -28,9 +28,7 @@ impl<'t> Parser<'t> {
             Token::Word("concat") => {
                 p.advance();
                 let axis = p.attributes(|p| p.keyed("axis", |p| p.index("an integer")))?;
-                p.expect('(')?;
-                let parts = p.items(')', |p| p.recipe(scope))?;
-                Ok(Recipe::Concat { axis, parts })
+                Ok(Recipe::Concat { axis, parts: p.items(['(', ')'], |p| p.recipe(scope))? })
             }
             Token::Word("slice") => {
                 p.advance();
