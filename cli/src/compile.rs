@@ -5,7 +5,6 @@ use super::kept::what_is_lacking;
 use super::load::print_settings;
 use super::model_source::SourceArgs;
 use anyhow::{Context, bail};
-use piecewise::assembly::Planned;
 use piecewise_passes::PassRun;
 use piecewise_runtime::artifact_store::{CacheStore, CompileCounts};
 use serde::Serialize;
@@ -48,6 +47,11 @@ pub(crate) fn run(args: CompileModelArgs) -> anyhow::Result<ExitCode> {
     let planned = assembly.store(store.clone()).plan()?;
     let planning_seconds = started.elapsed().as_secs_f64();
     let artifacts = planned.artifacts()?;
+    let time =
+        |run: &PassRun| PassTime { name: run.name.clone(), seconds: run.elapsed.as_secs_f64() };
+    let passes: Vec<_> = planned.passes().passes.iter().map(time).collect();
+    let passes_seconds = passes.iter().map(|pass| pass.seconds).sum();
+    let layers = planned.decoder_config().map(|config| config.num_layers);
     let report = CompileReport {
         target: planned.compiler()?.target(),
         cache: store.cache.dir(),
@@ -58,7 +62,10 @@ pub(crate) fn run(args: CompileModelArgs) -> anyhow::Result<ExitCode> {
             .filter(|artifact| artifact.has_choices())
             .count(),
         bad_entries: store.cache.events().quarantined,
-        passes: PassTimes::of(&planned),
+        passes_seconds,
+        passes_seconds_per_layer: layers.map(|layers| passes_seconds / layers as f64),
+        layers,
+        passes,
         planning_seconds,
         seconds: started.elapsed().as_secs_f64(),
     };
@@ -79,40 +86,21 @@ struct CompileReport<'a> {
     pieces_to_measure: usize,
     /// Entries that were bad; they were made again.
     bad_entries: u64,
-    #[serde(flatten)]
-    passes: PassTimes,
+    /// How long each pass took without verification, in the order in which they ran.
+    passes: Vec<PassTime>,
+    passes_seconds: f64,
+    layers: Option<usize>,
+    passes_seconds_per_layer: Option<f64>,
     /// Everything before the first piece is compiled: reading, building the graph, passes and
     /// their verification.
     planning_seconds: f64,
     seconds: f64,
 }
 
-/// How long the passes took, without verification.
-#[derive(Serialize)]
-struct PassTimes {
-    /// In the order in which they ran.
-    passes: Vec<PassTime>,
-    passes_seconds: f64,
-    layers: Option<usize>,
-    passes_seconds_per_layer: Option<f64>,
-}
-
 #[derive(Serialize)]
 struct PassTime {
     name: String,
     seconds: f64,
-}
-
-impl PassTimes {
-    fn of(planned: &Planned) -> Self {
-        let time =
-            |run: &PassRun| PassTime { name: run.name.clone(), seconds: run.elapsed.as_secs_f64() };
-        let passes: Vec<_> = planned.passes().passes.iter().map(time).collect();
-        let passes_seconds = passes.iter().map(|pass| pass.seconds).sum();
-        let layers = planned.decoder_config().map(|config| config.num_layers);
-        let per_layer = layers.map(|layers| passes_seconds / layers as f64);
-        Self { passes, passes_seconds, layers, passes_seconds_per_layer: per_layer }
-    }
 }
 
 fn show(report: &CompileReport<'_>) -> anyhow::Result<()> {
@@ -140,14 +128,13 @@ fn show(report: &CompileReport<'_>) -> anyhow::Result<()> {
     }
     super::print_line(&format!("target    {}", report.target))?;
     super::print_line(&format!("cache     {}", report.cache.display()))?;
-    let passes = &report.passes;
-    let per_layer = match (passes.layers, passes.passes_seconds_per_layer) {
+    let per_layer = match (report.layers, report.passes_seconds_per_layer) {
         (Some(layers), Some(seconds)) => {
             format!(": {:.2} ms for each of {layers} layers", seconds * 1e3)
         }
         _ => String::new(),
     };
-    super::print_line(&format!("passes    {:.1} ms{per_layer}", passes.passes_seconds * 1e3))?;
+    super::print_line(&format!("passes    {:.1} ms{per_layer}", report.passes_seconds * 1e3))?;
     let (all, planning) = (report.seconds, report.planning_seconds);
     super::print_line(&format!("seconds   {all:.2}, {planning:.2} before compiling"))
 }

@@ -4,9 +4,8 @@ use super::say;
 use piecewise::assembly::{Assembly, Planned};
 use piecewise_ir::text::print_module;
 use piecewise_passes::Observer;
-use piecewise_passes::manager::{BisectLog, PrintAfter, PrintChanged, StopAfter};
+use piecewise_passes::manager::{PrintAfter, StopAfter};
 use piecewise_runtime::config::{ConfigError, ConfigLayers, DumpConfig};
-use std::io::Write;
 use std::path::PathBuf;
 use toml::Value;
 
@@ -97,18 +96,4 @@ impl DumpArgs {
     pub(crate) fn plan(&self, assembly: Assembly) -> anyhow::Result<Planned> {
         Ok(self.observers().into_iter().fold(assembly, Assembly::observe).plan()?)
     }
-}
-
-/// Shows on standard output what each pass changes.
-pub(crate) fn print_changed() -> impl Observer {
-    PrintChanged::new(print_module, |diff: String| {
-        // A closed standard output leaves nobody to show it to.
-        let _ = write!(std::io::stdout(), "{diff}");
-    })
-}
-
-/// Says on standard error which passes a bisection runs, which it leaves out, and which change
-/// something.
-pub(crate) fn bisect_log() -> impl Observer {
-    BisectLog::new(print_module, |line: String| say(&line))
 }

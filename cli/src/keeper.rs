@@ -37,7 +37,8 @@ impl Kept {
 pub(crate) fn keep(arguments: &[std::ffi::OsString]) -> anyhow::Result<ExitCode> {
     let program = std::env::current_exe().context("where is this program?")?;
     let kept = Arc::new(Kept::default());
-    hand_on(Arc::clone(&kept))?;
+    let signalled = Arc::clone(&kept);
+    on_signals(move |signal| signalled.signal(signal))?;
     let mut pause = PAUSES[0];
     loop {
         let started = Instant::now();
@@ -91,7 +92,8 @@ fn wait_for(process: Pid) -> anyhow::Result<WaitStatus> {
     }
 }
 
-fn hand_on(kept: Arc<Kept>) -> anyhow::Result<()> {
+/// Does this on a thread of its own, whenever a signal tells this process to end.
+pub(crate) fn on_signals(mut told: impl FnMut(Signal) + Send + 'static) -> anyhow::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (mut terminate, mut interrupt) = {
@@ -100,10 +102,10 @@ fn hand_on(kept: Arc<Kept>) -> anyhow::Result<()> {
     };
     let signals = async move {
         loop {
-            tokio::select! {
-                _ = terminate.recv() => kept.signal(Signal::TERM),
-                _ = interrupt.recv() => kept.signal(Signal::INT),
-            }
+            told(tokio::select! {
+                _ = terminate.recv() => Signal::TERM,
+                _ = interrupt.recv() => Signal::INT,
+            });
         }
     };
     let listen = move || runtime.block_on(signals);

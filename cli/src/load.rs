@@ -75,10 +75,6 @@ pub(crate) fn print_settings(settings: &Settings, json: bool) -> anyhow::Result<
 
 /// Prints every setting that was configured, as [`print_settings`] does.
 pub(crate) fn print_settings_of(shown: &Configured, json: bool) -> anyhow::Result<ExitCode> {
-    if !json {
-        super::print_line(shown.to_string().trim_end())?;
-        return Ok(ExitCode::SUCCESS);
-    }
     let entry = |entry: ConfigEntry| {
         let from = match &entry.source {
             Source::Default => "default",
@@ -92,6 +88,6 @@ pub(crate) fn print_settings_of(shown: &Configured, json: bool) -> anyhow::Resul
         (entry.key.to_owned(), value)
     };
     let object: serde_json::Map<_, _> = shown.entries().into_iter().map(entry).collect();
-    super::print_line(&serde_json::to_string_pretty(&object)?)?;
+    super::print_report(json, &object, || super::print_line(shown.to_string().trim_end()))?;
     Ok(ExitCode::SUCCESS)
 }

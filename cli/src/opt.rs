@@ -1,12 +1,14 @@
 //! `piecewise opt`: passes on a textual graph.
 
-use super::dumps::{DumpArgs, bisect_log, print_changed};
+use super::dumps::DumpArgs;
 use super::model_source::read_module;
 use piecewise::assembly::dumps::{of_passes, write_module};
 use piecewise_ir::text::print_module;
 use piecewise_kernels::op::OpRegistry;
+use piecewise_passes::manager::{BisectLog, PrintChanged};
 use piecewise_passes::pipeline::DEFAULT_PIPELINE;
 use piecewise_passes::{PassContext, PassManager, Pipeline, Registry};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -50,10 +52,14 @@ pub(crate) fn run(args: OptArgs) -> anyhow::Result<ExitCode> {
         manager = manager.observe(observer);
     }
     if let Some(first) = args.bisect {
-        manager = manager.only_first(first).observe(bisect_log());
+        let log = BisectLog::new(print_module, |line: String| super::say(&line));
+        manager = manager.only_first(first).observe(log);
     }
     if args.print_changed {
-        manager = manager.observe(print_changed());
+        manager = manager.observe(PrintChanged::new(print_module, |diff: String| {
+            // A closed standard output leaves nobody to show it to.
+            let _ = write!(std::io::stdout(), "{diff}");
+        }));
     }
     let defs = OpRegistry::builtin().defs().clone();
     let report = manager.run(&mut module, &mut PassContext { defs })?;

@@ -13,18 +13,14 @@ use std::borrow::Cow;
 pub(crate) fn assembly(preset: Preset, dtype: Option<DType>) -> Assembly {
     let mut config = preset.config();
     config.dtype = dtype.or(config.dtype);
-    Assembly::decoder(config).weights(PresetWeights::default())
+    Assembly::decoder(config).weights(WEIGHTS)
 }
 
 /// Random numbers, made on the device; ones where a norm scales.
 #[derive(Clone, Copy, Debug)]
 struct PresetWeights(NormalWeights);
 
-impl Default for PresetWeights {
-    fn default() -> Self {
-        Self(NormalWeights { std: 0.02, seed: 20_260 })
-    }
-}
+const WEIGHTS: PresetWeights = PresetWeights(NormalWeights { std: 0.02, seed: 20_260 });
 
 impl WeightSource for PresetWeights {
     fn tensor(&self, spec: TensorSpec<'_>) -> Result<TensorSource<'_>, WeightError> {
@@ -43,8 +39,7 @@ mod tests {
 
     #[test]
     fn norms_are_ones_and_the_rest_is_random() {
-        let weights = PresetWeights::default();
-        let tensor = |name, shape| weights.tensor(TensorSpec { name, dtype: DType::BF16, shape });
+        let tensor = |name, shape| WEIGHTS.tensor(TensorSpec { name, dtype: DType::BF16, shape });
         let norm = tensor("model.layers.0.input_layernorm.weight", &[3]);
         let ones = [0x80, 0x3f, 0x80, 0x3f, 0x80, 0x3f];
         assert!(matches!(norm, Ok(TensorSource::Bytes(bytes)) if *bytes == ones));

@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_millis(250);
 
 /// Shows what an assembly tells: bars, and lines on standard error.
 pub(super) fn watcher() -> impl FnMut(Notice<'_>) + Send + 'static {
-    let mut bars = BuildBars::new();
+    let mut bars = BuildBars { started: Instant::now(), bar: None };
     move |notice| match notice {
         Notice::Progress(progress) => bars.show(progress),
         Notice::Warning(text) => warn(text),
@@ -28,10 +28,6 @@ struct BuildBars {
 }
 
 impl BuildBars {
-    fn new() -> Self {
-        Self { started: Instant::now(), bar: None }
-    }
-
     fn show(&mut self, progress: Progress) {
         if self.started.elapsed() < PATIENCE {
             return;

@@ -15,12 +15,13 @@ use piecewise::assembly::Assembly;
 use piecewise::models::encoder::is_encoder;
 use piecewise::models::{Preset, TextTokenizer};
 use piecewise_runtime::engine_thread::{EngineThread, ThreadOptions};
-use piecewise_server::chat::{ChatTemplate, GenerationDefaults, ReplyFormat};
+use piecewise_server::chat::{ChatTemplate, ReplyFormat};
 use piecewise_server::{ApiKeys, Limits, Outcome, ServedModel, Server, ServerOptions};
 use std::net::{IpAddr, SocketAddr};
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Arguments of `serve`.
@@ -169,11 +170,9 @@ impl ServeArgs {
     /// What the folder says of text and chat.
     fn model(&self, vocab: usize, end_ids: Vec<u32>) -> anyhow::Result<ServedModel> {
         let Some(folder) = &self.model else {
-            let (template, format) = (None, ReplyFormat::default());
-            let defaults = GenerationDefaults::default();
-            return Ok(ServedModel { tokenizer: None, end_ids, defaults, template, format });
+            return Ok(ServedModel { end_ids, ..ServedModel::default() });
         };
-        let tokenizer = Some(TextTokenizer::load(folder, vocab)?);
+        let tokenizer = Some(Arc::new(TextTokenizer::load(folder, vocab)?));
         let template = ChatTemplate::load(folder, self.chat_template.as_deref())?;
         let text = template.as_ref().map(ChatTemplate::source).unwrap_or_default();
         let (reasoning, tools) =

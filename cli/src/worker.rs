@@ -4,7 +4,7 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 use super::dumps::DumpArgs;
-use super::keeper::keep;
+use super::keeper::{keep, on_signals};
 use super::kv_events::{KvEventArgs, publish};
 use super::load::{engine, for_requests, layers_for_requests, print_settings};
 use super::model_args::BoundArgs;
@@ -16,7 +16,7 @@ use piecewise_ir::dtype::DType;
 use piecewise_runtime::engine_thread::ThreadOptions;
 use piecewise_server::chat::{ChatTemplate, ReplyFormat};
 use piecewise_server::structured::Structures;
-use piecewise_worker::{Address, Model, StandIn, Worker, WorkerHandle, WorkerOptions};
+use piecewise_worker::{Address, Model, StandIn, Worker, WorkerOptions};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -142,7 +142,12 @@ pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     if let Some(probes) = probes {
         super::say(&format!("metrics at http://{}/metrics", worker.answer_probes(probes)?));
     }
-    listen(worker.handle())?;
+    let (handle, mut is_told) = (worker.handle(), false);
+    // A first signal lets requests end, a second one ends them.
+    on_signals(move |_| match std::mem::replace(&mut is_told, true) {
+        false => handle.drain(),
+        true => handle.stop(),
+    })?;
     let drained = worker.run(&mut |line| super::say(line));
     trace.map_or(Ok(()), StepFile::finish)?;
     match drained {
@@ -179,32 +184,4 @@ fn structures(folder: &Path, vocab: usize, end_ids: &[u32]) -> anyhow::Result<Op
     Ok(made
         .inspect_err(|error| super::warn(&format!("answers can't keep to structures: {error}")))
         .ok())
-}
-
-/// A first signal lets requests end, a second one ends them.
-fn listen(worker: WorkerHandle) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let signals = async move {
-        use tokio::signal::unix::{SignalKind, signal};
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        worker.drain();
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        worker.stop();
-        Ok::<(), std::io::Error>(())
-    };
-    let listen = move || {
-        if let Err(error) = runtime.block_on(signals) {
-            super::warn(&format!("signals end this worker at once: {error}"));
-        }
-    };
-    std::thread::Builder::new().name("signals".to_owned()).spawn(listen)?;
-    Ok(())
 }

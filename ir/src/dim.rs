@@ -79,23 +79,34 @@ impl Dim {
     /// Its value under `sizes`, indexed by symbol; a negative or overflowing value is 0 or
     /// `u64::MAX`.
     pub fn eval(&self, sizes: &[u64]) -> u64 {
-        let mut sum = i128::from(self.constant);
-        for &(symbol, coefficient) in &self.terms {
-            let size = sizes.get(symbol.index()).copied().unwrap_or(0);
-            sum += i128::from(coefficient) * i128::from(size);
-        }
-        u64::try_from(sum.max(0)).unwrap_or(u64::MAX)
+        u64::try_from(self.exact(sizes).max(0)).unwrap_or(u64::MAX)
+    }
+
+    /// Its value under `sizes`, whatever its sign.
+    pub(crate) fn exact(&self, sizes: &[u64]) -> i128 {
+        self.sum(|symbol, _| sizes.get(symbol.index()).copied())
     }
 
     /// Its largest value over the declared bounds.
     pub fn max(&self, symbols: &Symbols) -> u64 {
-        let mut sum = i128::from(self.constant);
-        for &(symbol, coefficient) in &self.terms {
-            let Some(decl) = symbols.get(symbol) else { continue };
-            let at = if coefficient > 0 { decl.max } else { decl.min };
-            sum += i128::from(coefficient) * i128::from(at);
-        }
+        let at = |decl: &SymbolDecl, grows| if grows { decl.max } else { decl.min };
+        let sum = self.sum(|symbol, grows| symbols.get(symbol).map(|decl| at(decl, grows)));
         u64::try_from(sum.max(0)).unwrap_or(u64::MAX)
+    }
+
+    /// Its smallest value over the declared bounds, whatever its sign.
+    pub(crate) fn min(&self, symbols: &Symbols) -> i128 {
+        let at = |decl: &SymbolDecl, grows| if grows { decl.min } else { decl.max };
+        self.sum(|symbol, grows| symbols.get(symbol).map(|decl| at(decl, grows)))
+    }
+
+    /// Its value where each symbol is what `size` makes of it and of whether the value grows with
+    /// it; one of which nothing is known is 0.
+    fn sum(&self, size: impl Fn(Symbol, bool) -> Option<u64>) -> i128 {
+        let terms = self.terms.iter().map(|&(symbol, coefficient)| {
+            i128::from(coefficient) * i128::from(size(symbol, coefficient > 0).unwrap_or(0))
+        });
+        i128::from(self.constant) + terms.sum::<i128>()
     }
 
     /// `self + other`; numbers that would overflow stay at the end of their range.

@@ -2,16 +2,14 @@
 
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::str::FromStr;
-use strum::IntoStaticStr;
+use strum::{Display, IntoStaticStr};
 
 /// The element type of a tensor. A dtype is also a rounding: every typed value is rounded to it.
-#[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, IntoStaticStr,
-)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Display, IntoStaticStr)]
 #[strum(serialize_all = "lowercase")]
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum DType {
     /// IEEE 754 binary32.
     F32,
@@ -108,12 +106,6 @@ fn to_odd(x: f64) -> f32 {
     }
     let beyond = f64::from(near).abs() > x.abs();
     f32::from_bits((near.to_bits() - u32::from(beyond)) | 1)
-}
-
-impl fmt::Display for DType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 /// A dtype name that no dtype has.

@@ -1,23 +1,14 @@
 //! What an operator asks of a running engine: to sleep and to wake, under the names that vLLM has for it,
 //! and what became of its graphs.
 
+pub use crate::http::Field;
+use crate::http::field;
 use piecewise_runtime::engine::{Engine, EngineError};
 use piecewise_runtime::engine_thread::{EngineHandle, PauseMode, Rest, SleepError};
 use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::model::{GraphKey, GraphReport, GraphTotals, ModelError, SuspendedWeights};
 use serde_json::{Value, json};
 use std::str::FromStr;
-
-/// A parameter of a path's query.
-#[derive(Clone, Copy, Debug)]
-pub struct QueryParameter {
-    /// As it stands before the `=`.
-    pub name: &'static str,
-    /// Its type, as a JSON schema.
-    pub schema: &'static str,
-    /// What it does, in a sentence.
-    pub help: &'static str,
-}
 
 /// A path with one method.
 #[derive(Clone, Copy, Debug)]
@@ -29,69 +20,59 @@ pub struct OperatorPath {
     /// What it does, in a sentence.
     pub summary: &'static str,
     /// What its query may have; anything else is refused.
-    pub parameters: &'static [QueryParameter],
+    pub parameters: &'static [Field],
+}
+
+const fn on(
+    method: &'static str,
+    path: &'static str,
+    summary: &'static str,
+    parameters: &'static [Field],
+) -> OperatorPath {
+    OperatorPath { method, path, summary, parameters }
 }
 
 /// Every path that an operator has.
 pub const OPERATOR_PATHS: &[OperatorPath] = &[
-    OperatorPath {
-        method: "POST",
-        path: "/sleep",
-        summary: "Give the memory of the engine back until it is woken; requests get 503 meanwhile.",
-        parameters: &[
-            QueryParameter {
-                name: "level",
-                schema: r#"{"type":"integer","enum":[1,2],"default":1}"#,
-                help: "1 keeps the weights on the device, 2 drops them, too.",
-            },
-            QueryParameter {
-                name: "mode",
-                schema: r#"{"type":"string","enum":["keep","wait","abort"],"default":"keep"}"#,
-                help: "Requests that are there go on when it wakes, are waited for, or end with an error.",
-            },
+    on(
+        "POST",
+        "/sleep",
+        "Give the memory of the engine back until it is woken; requests get 503 meanwhile.",
+        &[
+            field(
+                "level",
+                r#"{"type":"integer","enum":[1,2],"default":1}"#,
+                "1 keeps the weights on the device, 2 drops them, too.",
+            ),
+            field(
+                "mode",
+                r#"{"type":"string","enum":["keep","wait","abort"],"default":"keep"}"#,
+                "Requests that are there go on when it wakes, are waited for, or end with an error.",
+            ),
         ],
-    },
-    OperatorPath {
-        method: "POST",
-        path: "/wake_up",
-        summary: "Take the memory back and go on.",
-        parameters: &[],
-    },
-    OperatorPath {
-        method: "GET",
-        path: "/is_sleeping",
-        summary: "Whether the memory of the engine is given back.",
-        parameters: &[],
-    },
-    OperatorPath {
-        method: "GET",
-        path: "/graphs",
-        summary: "The graph mode, and each graph with what became of it.",
-        parameters: &[],
-    },
-    OperatorPath {
-        method: "POST",
-        path: "/graphs",
-        summary: "Change the graph mode, let graphs be captured again that failures have disabled, or capture \
+    ),
+    on("POST", "/wake_up", "Take the memory back and go on.", &[]),
+    on("GET", "/is_sleeping", "Whether the memory of the engine is given back.", &[]),
+    on("GET", "/graphs", "The graph mode, and each graph with what became of it.", &[]),
+    on(
+        "POST",
+        "/graphs",
+        "Change the graph mode, let graphs be captured again that failures have disabled, or capture \
                   all of them again.",
-        parameters: &[
-            QueryParameter {
-                name: "mode",
-                schema: r#"{"type":"string"}"#,
-                help: "A graph mode, such as full_decode_only.",
-            },
-            QueryParameter {
-                name: "enable",
-                schema: r#"{"type":"boolean","default":false}"#,
-                help: "Whether graphs are tried again that failed too often.",
-            },
-            QueryParameter {
-                name: "recapture",
-                schema: r#"{"type":"boolean","default":false}"#,
-                help: "Whether every graph is dropped and captured again, those that failed too often among them.",
-            },
+        &[
+            field("mode", r#"{"type":"string"}"#, "A graph mode, such as full_decode_only."),
+            field(
+                "enable",
+                r#"{"type":"boolean","default":false}"#,
+                "Whether graphs are tried again that failed too often.",
+            ),
+            field(
+                "recapture",
+                r#"{"type":"boolean","default":false}"#,
+                "Whether every graph is dropped and captured again, those that failed too often among them.",
+            ),
         ],
-    },
+    ),
 ];
 
 /// Why something is not done.

@@ -2,7 +2,6 @@
 
 use piecewise_runtime::engine::Engine;
 use piecewise_runtime::engine_thread::{EngineThread, ThreadOptions};
-use piecewise_server::chat::{GenerationDefaults, ReplyFormat};
 use piecewise_server::{ApiKeys, Limits, Outcome, ServedModel, Server, ServerOptions};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -39,15 +38,10 @@ pub(crate) fn serve_to_its_end(
     let server = bind();
     let address = server.address();
     let thread = EngineThread::start(engine, ThreadOptions::default()).unwrap();
-    let model = ServedModel {
-        tokenizer: None,
-        end_ids: Vec::new(),
-        defaults: GenerationDefaults::default(),
-        template: None,
-        format: ReplyFormat::default(),
-    };
     let (ready, is_ready) = mpsc::channel();
-    let end = std::thread::spawn(move || server.serve(thread, model, || ready.send(()).unwrap()));
+    let end = std::thread::spawn(move || {
+        server.serve(thread, ServedModel::default(), || ready.send(()).unwrap())
+    });
     is_ready.recv().unwrap();
     (address, end)
 }

@@ -7,7 +7,7 @@ use crate::device::{CompilerOptions, OpenDevice, OpenError, Opened, lock};
 use crate::models::{
     Checkpoint, DecoderBounds, DecoderConfig, check_weights, decoder, unused_tensors,
 };
-use crate::session::{InMemoryWeights, Session};
+use crate::session::{InMemoryWeights, Session, StepSymbol};
 use piecewise_backend::compiler::{Compiler, NoStore, Store};
 use piecewise_backend::cpu::CpuDevice;
 use piecewise_backend::cuda::CudaDevice;
@@ -34,7 +34,7 @@ use piecewise_runtime::model::{BuildOptions, CompiledModel, Ledger, ModelError};
 use piecewise_runtime::pipeline::Planner;
 use piecewise_runtime::symbols::SymbolTable;
 use std::cell::{OnceCell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 mod lowering;
@@ -170,14 +170,11 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
                 warn(&format!("config.json: `{key}` is not known here and is ignored"));
             }
             // Tensors of another type than the configuration's make other pieces.
-            let stored: BTreeMap<String, DType> = checkpoint
-                .iter()
-                .flat_map(|c| c.names().filter_map(|n| Some((n.to_owned(), c.dtype_of(n)?))))
-                .collect();
+            let stored = checkpoint.as_ref().map(Checkpoint::dtypes);
             let rows = settings.most_kv_rows(assembly.sequences);
             let kv_rows = assembly.kv_rows.unwrap_or(rows);
             let bounds = bounds(config, kv_rows, assembly.embedding_rows);
-            let graph = decoder(&model, &bounds, move |name| stored.get(name).copied())?;
+            let graph = decoder(&model, &bounds, move |name| stored.as_ref()?(name))?;
             decoder_config = Some(model);
             graph
         }
@@ -457,7 +454,7 @@ impl Planned {
     /// # Errors
     /// When the inputs of a step would not say how large a symbol is, or as for [`Self::engine`].
     pub fn session(mut self) -> Result<Session, AssemblyError> {
-        let symbols = Session::symbols_of(self.module.graph(), &self.symbols)?;
+        let symbols = StepSymbol::all(self.module.graph(), &self.symbols)?;
         let options = self.options_there(None)?;
         let passes = self.passes.clone();
         Ok(match self.build(options)? {

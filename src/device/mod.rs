@@ -75,19 +75,15 @@ impl DeviceSpec {
     /// # Errors
     /// As there.
     pub fn open_as(self, threads: usize, options: CudaOptions) -> Result<OpenDevice, OpenError> {
-        Ok(OpenDevice(match self.resolve_as(&options).0 {
+        Ok(match self.resolve_as(&options).0 {
             Self::Cuda(ordinal) => {
                 let options = CudaOptions { ordinal, ..options };
                 let device = CudaDevice::open(options, OpRegistry::new());
-                let device = device.map_err(|source| OpenError::Cuda { ordinal, source })?;
-                Opened::Cuda(Arc::new(Mutex::new(device)))
+                device.map_err(|source| OpenError::Cuda { ordinal, source })?.into()
             }
-            Self::Arch(arch) => Opened::Arch(arch),
-            Self::Cpu | Self::Auto => {
-                let device = CpuDevice::new(Arc::new(OpRegistry::new()), threads)?;
-                Opened::Cpu(Arc::new(Mutex::new(device)))
-            }
-        }))
+            Self::Arch(arch) => OpenDevice(Opened::Arch(arch)),
+            Self::Cpu | Self::Auto => CpuDevice::new(Arc::new(OpRegistry::new()), threads)?.into(),
+        })
     }
 }
 

@@ -109,7 +109,7 @@ impl Path {
             }
             let steps = packing.steps.into_iter();
             let steps = steps.map(|step| step.into_iter().map(|place| members[place]).collect());
-            self.run_steps(Run { model, at, items, reason }, steps, &mut results);
+            self.run_steps(&Run { model, at, items, reason }, steps, &mut results);
         }
         let results = Vec::from_iter(results.into_iter().flatten());
         for error in results.iter().filter_map(|result| result.as_ref().err()) {
@@ -122,7 +122,7 @@ impl Path {
     /// are copied and the inputs of the next are made ready.
     fn run_steps<M: ItemEncoder>(
         &mut self,
-        run: Run<'_, M>,
+        run: &Run<'_, M>,
         steps: impl Iterator<Item = Vec<usize>>,
         results: &mut [Option<Result<ItemOutputs, ItemError>>],
     ) {
@@ -148,7 +148,7 @@ impl Path {
     /// that the others are served. A device that was lost is opened anew first.
     fn put<M: ItemEncoder>(
         &mut self,
-        run: Run<'_, M>,
+        run: &Run<'_, M>,
         places: Vec<usize>,
         outputs: Result<Vec<ItemOutputs>, StepError>,
         results: &mut [Option<Result<ItemOutputs, ItemError>>],
@@ -183,7 +183,7 @@ impl Path {
 
     fn submit<M: ItemEncoder>(
         &mut self,
-        run: Run<'_, M>,
+        run: &Run<'_, M>,
         places: &[usize],
     ) -> Result<SubmittedStep, StepError> {
         let members = Vec::from_iter(places.iter().map(|&place| run.items[place].0));
@@ -199,7 +199,7 @@ impl Path {
     /// Waits for a step of these places and takes each item's outputs.
     fn read<M: ItemEncoder>(
         &mut self,
-        run: Run<'_, M>,
+        run: &Run<'_, M>,
         places: &[usize],
         step: &SubmittedStep,
     ) -> Result<Vec<ItemOutputs>, StepError> {
@@ -233,14 +233,6 @@ struct Run<'a, M: ItemEncoder> {
     /// Why they are launched, where they are.
     reason: Option<&'static str>,
 }
-
-impl<M: ItemEncoder> Clone for Run<'_, M> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<M: ItemEncoder> Copy for Run<'_, M> {}
 
 /// An item's part of a step.
 struct Part {

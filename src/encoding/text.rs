@@ -176,20 +176,13 @@ impl Encoder<TextModel> {
 
     /// The embedding of each text, where the embedding is the first output.
     pub fn embed(&mut self, texts: &[impl AsRef<str>]) -> Vec<Result<Vec<f32>, ItemError>> {
-        let mut items = Vec::with_capacity(texts.len());
-        let mut failed = Vec::with_capacity(texts.len());
-        for text in texts {
-            let ids = match self.model().tokenizer() {
-                Some(tokenizer) => tokenizer.encode(text.as_ref()),
-                None => Err(TokenizerError::NoTokenizer),
-            };
-            let (item, error) = match ids {
-                Ok(ids) => (TextItem { ids, token_types: Vec::new() }, None),
-                Err(error) => (TextItem::default(), Some(error)),
-            };
-            items.push(item);
-            failed.push(error);
-        }
+        let tokenizer = self.model().tokenizer();
+        let ids = |text: &str| tokenizer.ok_or(TokenizerError::NoTokenizer)?.encode(text);
+        let encoded = texts.iter().map(|text| match ids(text.as_ref()) {
+            Ok(ids) => (TextItem { ids, token_types: Vec::new() }, None),
+            Err(error) => (TextItem::default(), Some(error)),
+        });
+        let (items, failed): (Vec<_>, Vec<_>) = encoded.unzip();
         let outputs = self.encode(&items).into_iter().zip(failed);
         outputs
             .map(|(outputs, failed)| match failed {

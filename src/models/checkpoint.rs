@@ -73,9 +73,7 @@ impl Checkpoint {
         let single = folder.join(SINGLE_FILE);
         let index = folder.join(INDEX_FILE);
         if single.exists() {
-            checkpoint
-                .add_shard(single.clone())
-                .map_err(|error| error.into_checkpoint_error(single))?;
+            checkpoint.add_shard(single, |file, source| CheckpointError::Io { file, source })?;
         } else if index.exists() {
             checkpoint.add_shards_of(&index)?;
         } else {
@@ -104,6 +102,13 @@ impl Checkpoint {
     /// The element type of the tensor of that name.
     pub fn dtype_of(&self, name: &str) -> Option<DType> {
         self.tensors.get(name).map(|placed| placed.entry.dtype)
+    }
+
+    /// What each tensor is stored as, by its name, for as long as anyone asks.
+    pub(crate) fn dtypes(&self) -> impl Fn(&str) -> Option<DType> + use<> + 'static {
+        let stored = self.names().map(|name| (name.to_owned(), self.dtype_of(name)));
+        let stored: BTreeMap<String, Option<DType>> = stored.collect();
+        move |name| stored.get(name).copied().flatten()
     }
 
     /// The file that holds the tensor of that name.
@@ -149,16 +154,13 @@ impl Checkpoint {
                 reason: format!("{bytes} bytes, but an index has at most {LARGEST_INDEX}"),
             },
         })?;
-        for (name, listed) in read_index(&text, index_file)?.shards {
+        for (name, listed) in read_index(&text, index_file)? {
             let file = self.folder.join(name);
-            self.add_shard(file.clone()).map_err(|error| match error {
-                ShardError::Open(source) => CheckpointError::MissingShard {
-                    file: file.clone(),
-                    index: index_file.to_path_buf(),
-                    tensor: listed[0].clone(),
-                    source,
-                },
-                ShardError::Contents(error) => error,
+            self.add_shard(file.clone(), |file, source| CheckpointError::MissingShard {
+                file,
+                index: index_file.to_path_buf(),
+                tensor: listed[0].clone(),
+                source,
             })?;
             let shard = self.shards.len() - 1;
             let absent = listed
@@ -175,36 +177,25 @@ impl Checkpoint {
         Ok(())
     }
 
-    fn add_shard(&mut self, file: PathBuf) -> Result<(), ShardError> {
-        let contents = MappedFile::open(&file).map_err(ShardError::Open)?;
-        let entries = read_header(&contents, &file).map_err(ShardError::Contents)?;
+    fn add_shard(
+        &mut self,
+        file: PathBuf,
+        unopened: impl FnOnce(PathBuf, std::io::Error) -> CheckpointError,
+    ) -> Result<(), CheckpointError> {
+        let contents = match MappedFile::open(&file) {
+            Ok(contents) => contents,
+            Err(source) => return Err(unopened(file, source)),
+        };
+        let entries = read_header(&contents, &file)?;
         let shard = self.shards.len();
         for (name, entry) in entries {
             if let Some(earlier) = self.tensors.get(&name) {
-                return Err(ShardError::Contents(CheckpointError::DuplicateTensor {
-                    tensor: name,
-                    first: self.shards[earlier.shard].file.clone(),
-                    second: file,
-                }));
+                let first = self.shards[earlier.shard].file.clone();
+                return Err(CheckpointError::DuplicateTensor { tensor: name, first, second: file });
             }
             self.tensors.insert(name, Placed { shard, entry });
         }
         self.shards.push(Shard { file, contents });
         Ok(())
-    }
-}
-
-/// Why a shard could not be added.
-enum ShardError {
-    Open(std::io::Error),
-    Contents(CheckpointError),
-}
-
-impl ShardError {
-    fn into_checkpoint_error(self, file: PathBuf) -> CheckpointError {
-        match self {
-            Self::Open(source) => CheckpointError::Io { file, source },
-            Self::Contents(error) => error,
-        }
     }
 }

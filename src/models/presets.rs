@@ -134,7 +134,6 @@ fn llama3(factor: f64) -> DecoderConfig {
         bos_token_id: Some(128_000),
         eos_token_ids: vec![128_001],
         rope: RopeConfig { theta: 500_000.0, scaling },
-        rope_sections: None,
         qk_norm: false,
         ..qwen3()
     }

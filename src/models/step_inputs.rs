@@ -92,8 +92,7 @@ impl<'b> StepInputs<'b> {
         let slot_rows = (bounds.state_slots > 0)
             .then(|| b.symbol_with_role("L", 1, bounds.state_slots, roles::SLOT_ROWS));
         let pages = bounds.max_length.div_ceil(PAGE_ROWS);
-        let symbols = [(roles::TOKENS, tokens), (roles::ROWS, rows), (roles::SEQUENCES, sequences)];
-        let input = |name: &str, input: &StepInput| declare(b, name, input, &symbols, pages);
+        let input = |name: &str, input: &StepInput| declare(b, name, input, pages);
         let [ids, feedback, positions, _, logit_rows, sample_slots, ..] = engine_inputs();
         let [kv_slots, block_table, kv_lengths, query_starts, query_lengths] =
             PagedAttention::inputs();
@@ -141,15 +140,13 @@ impl<'b> StepInputs<'b> {
         }
     }
 
-    /// An input that an op of one's own declares: its symbols are those of the step or, by their
-    /// roles, others declared before, and a constant that it leaves open is the number of pages that
+    /// An input that an op of one's own declares: its symbols are, by their roles, those of the step
+    /// and others declared before, and a constant that it leaves open is the number of pages that
     /// a sequence has at most. A role that no symbol has is a mistake, which shows when `b` is
     /// finished.
     #[track_caller]
     pub fn input(&self, b: &'b Builder, name: &str, input: &StepInput) -> Tensor<'b> {
-        let Self { tokens, rows, sequences, pages, .. } = *self;
-        let symbols = [(roles::TOKENS, tokens), (roles::ROWS, rows), (roles::SEQUENCES, sequences)];
-        declare(b, name, input, &symbols, pages)
+        declare(b, name, input, self.pages)
     }
 
     /// A token id for each row of `logits f32 [R, V]`: `i32 [R]`, which the next step can take.
@@ -200,20 +197,12 @@ impl<'b> StepInputs<'b> {
 }
 
 #[track_caller]
-fn declare<'b>(
-    b: &'b Builder,
-    name: &str,
-    input: &StepInput,
-    symbols: &[(&str, Symbol)],
-    pages: u64,
-) -> Tensor<'b> {
+fn declare<'b>(b: &'b Builder, name: &str, input: &StepInput, pages: u64) -> Tensor<'b> {
     let mut shape = Shape::new();
     for extent in input.shape() {
         shape.push(match extent {
             Extent::Symbolic { of, times, plus } => {
-                let of_step = symbols.iter().find(|(role, _)| role == of);
-                let found = of_step.map(|(_, symbol)| *symbol).or_else(|| b.symbol_of_role(of));
-                let Some(symbol) = found else {
+                let Some(symbol) = b.symbol_of_role(of) else {
                     return b.fail(format!(
                         "input \"{name}\" of role \"{}\" has an axis over the symbol of role \"{of}\", \
                          and there is none; declare it first, by `symbol_with_role`",

@@ -13,6 +13,7 @@ mod weights;
 pub use error::SessionError;
 pub use outputs::{Outputs, OutputsView};
 pub use piecewise_kernels::inputs::Element;
+pub(crate) use shapes::StepSymbol;
 pub use weights::InMemoryWeights;
 
 use piecewise_ir::dtype::DType;
@@ -22,8 +23,6 @@ use piecewise_runtime::metrics::Snapshot;
 use piecewise_runtime::model::{
     Model, ModelError, StepData, StepOutputs, StepReport, StepTimes, Ticket,
 };
-use piecewise_runtime::symbols::SymbolTable;
-use shapes::StepSymbol;
 use std::collections::BTreeMap;
 
 /// A graph that runs. Its states live as long as it does.
@@ -69,14 +68,6 @@ pub struct Session {
 impl Session {
     pub(crate) fn new(model: Box<dyn Model>, symbols: Vec<StepSymbol>, passes: RunReport) -> Self {
         Self { model, symbols, passes, last_times: None }
-    }
-
-    /// How the symbols of a graph follow from the inputs of a step.
-    pub(crate) fn symbols_of(
-        graph: &Graph,
-        table: &SymbolTable,
-    ) -> Result<Vec<StepSymbol>, SessionError> {
-        StepSymbol::all(graph, table)
     }
 
     /// A step, to be given its inputs and run.

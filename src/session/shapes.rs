@@ -17,7 +17,7 @@ pub(crate) struct StepSymbol {
 
 impl StepSymbol {
     /// The symbols that vary from step to step.
-    pub(super) fn all(graph: &Graph, table: &SymbolTable) -> Result<Vec<Self>, SessionError> {
+    pub(crate) fn all(graph: &Graph, table: &SymbolTable) -> Result<Vec<Self>, SessionError> {
         let mut found: Vec<(Over, Self)> = Vec::new();
         for (symbol, decl) in graph.symbols().iter() {
             let over = table.over(symbol);

@@ -1,8 +1,9 @@
 //! Finding a front end and joining it, the first time or again.
 
-use crate::wire::{Hello, Init, Ready};
+use crate::wire::{Init, hello};
 use crate::zmtp::{Address, Connection, Receiver, Role, Sender, ZmtpError};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -53,13 +54,13 @@ struct Note {
 pub(crate) struct Joiner {
     pub(crate) handshake: Address,
     pub(crate) rank: u16,
-    pub(crate) ready: Ready,
+    pub(crate) ready: Value,
     /// The file of the note.
     note: PathBuf,
 }
 
 impl Joiner {
-    pub(crate) fn new(handshake: Address, rank: u16, ready: Ready, folder: &Path) -> Self {
+    pub(crate) fn new(handshake: Address, rank: u16, ready: Value, folder: &Path) -> Self {
         let name = blake3::hash(handshake.to_string().as_bytes()).to_hex();
         let note = folder.join(format!("worker-{}-{rank}.json", &name[..16]));
         Self { handshake, rank, ready, note }
@@ -97,7 +98,7 @@ impl Joiner {
         let connection = Connection::new(stream, Role::Dealer, &self.identity()).map_err(away)?;
         let (mut answers, mut sender) = connection.split();
         let mut say = |status| {
-            let message = rmp_serde::to_vec_named(&Hello::new(status)).unwrap_or_default();
+            let message = rmp_serde::to_vec_named(&hello(status)).unwrap_or_default();
             sender.send(&[&message]).map_err(away)
         };
         say("HELLO")?;

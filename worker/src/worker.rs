@@ -8,7 +8,7 @@ use crate::probes::{self, Probed};
 use crate::requests::Asked;
 use crate::stand_in::{Log, StandIn, Watch};
 use crate::utility;
-use crate::wire::{Added, Call, OutputError, Ready, call_id, failure, request_id};
+use crate::wire::{Added, Call, OutputError, call_id, failure, ready, request_id};
 use crate::zmtp::{Address, ZmtpError};
 use piecewise_runtime::engine::{Engine, TokenConstraint};
 use piecewise_runtime::engine_thread::{
@@ -157,7 +157,7 @@ impl Worker {
     ) -> std::io::Result<Self> {
         let WorkerOptions { handshake, rank, state_dir, stand_in, admin, thread } = options;
         let Model { dtype, structures, reasoning } = model;
-        let ready = ready(&*engine, rank, dtype, admin);
+        let ready = ready(&*engine, rank, &dtype, admin);
         let outbox = Arc::new(Outbox::default());
         let gathers = Arc::clone(&outbox);
         let watcher = Box::new(move |engine: &dyn Engine| gathers.flush(engine));
@@ -453,35 +453,6 @@ impl Service {
             let retryable = !matches!(error, SubmitError::TooMany { .. });
             self.refuse(request, error.to_string(), retryable, session);
         }
-    }
-}
-
-fn ready(engine: &dyn Engine, rank: u16, dtype: String, admin: bool) -> Ready {
-    let (options, load) = (engine.options(), engine.load());
-    let block_size = piecewise_runtime::kv::PAGE_ROWS;
-    let tokens = load.kv_pages * block_size;
-    Ready {
-        max_model_len: options.max_seq_len,
-        num_gpu_blocks: load.kv_pages,
-        block_size,
-        dp_stats_address: None,
-        dtype,
-        vllm_version: crate::VLLM_VERSION,
-        world_size: 1,
-        data_parallel_size: 1,
-        tensor_parallel_size: 1,
-        pipeline_parallel_size: 1,
-        decode_context_parallel_size: 1,
-        data_parallel_rank: rank,
-        max_num_seqs: options.max_num_seqs,
-        max_num_batched_tokens: options.max_num_tokens,
-        instance_id: format!("piecewise-{}-{rank}", std::process::id()),
-        supports_lora: false,
-        max_loras: 0,
-        kv_cache_size_tokens: tokens,
-        kv_cache_max_concurrency: tokens as f64 / options.max_seq_len.max(1) as f64,
-        enable_sleep_mode: admin,
-        supports_draft_weight_updates: false,
     }
 }
 

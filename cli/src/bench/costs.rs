@@ -6,7 +6,6 @@ use piecewise_planner::{CostPath, CostPoint};
 use piecewise_runtime::measure::CaptureReport;
 use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::model::{CapturedGraph, GraphKind};
-use std::io::Write;
 use std::path::Path;
 
 /// What was measured in a mode.
@@ -82,8 +81,7 @@ pub(super) fn write(file: &Path, points: &[CostPoint]) -> anyhow::Result<()> {
         serde_json::to_writer(&mut text, point).with_context(failed)?;
         text.push(b'\n');
     }
-    let written = std::fs::File::create(file).and_then(|mut file| file.write_all(&text));
-    written.with_context(failed)
+    std::fs::write(file, text).with_context(failed)
 }
 
 #[cfg(test)]

@@ -90,17 +90,13 @@ pub(super) fn run(args: &Bench) -> anyhow::Result<Report> {
                 Ok(_) => measure(timer, args, mode, workload, &yardstick),
                 Err(error) => Err(anyhow::anyhow!("{error:#}")),
             };
-            let row = match measured {
-                Ok(measured) => {
-                    report.timeline = measured.timeline.or(report.timeline.take());
-                    let Measured { figures, failures, kernels, .. } = measured;
-                    Row { head, figures: Some(figures), failures, kernels }
-                }
-                Err(error) => {
-                    let failures = vec![format!("{error:#}")];
-                    Row { head, figures: None, failures, kernels: Vec::new() }
-                }
-            };
+            let Measured { figures, failures, kernels, timeline } =
+                measured.unwrap_or_else(|error| Measured {
+                    failures: vec![format!("{error:#}")],
+                    ..Measured::default()
+                });
+            report.timeline = timeline.or(report.timeline.take());
+            let row = Row { head, figures, failures, kernels };
             // A closed standard error leaves nobody to tell.
             let _ = writeln!(std::io::stderr(), "{}", row.summary());
             row
@@ -201,8 +197,9 @@ fn capture(timer: &mut dyn StepTimer, mode: GraphMode) -> anyhow::Result<Capture
 }
 
 /// A row as it was measured.
+#[derive(Default)]
 struct Measured {
-    figures: Figures,
+    figures: Option<Figures>,
     failures: Vec<String>,
     kernels: Vec<launches::KernelCount>,
     timeline: Option<launches::TimelineReport>,
@@ -243,5 +240,5 @@ fn measure(
         let driver = timer.bare_submit(record)?;
         figures = figures.with_driver_us(driver.map(|time| time.as_secs_f64() * 1e6));
     }
-    Ok(Measured { figures, failures, kernels, timeline })
+    Ok(Measured { figures: Some(figures), failures, kernels, timeline })
 }

@@ -15,8 +15,8 @@ mod testing;
 mod workload;
 
 use super::load::print_settings;
+use super::{print_line, print_report};
 pub(crate) use args::BenchArgs;
-use serde_json::Value;
 use settings::Bench;
 use std::process::ExitCode;
 
@@ -34,17 +34,11 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     }
     if args.startup {
         let report = startup::run(&args)?;
-        print(args.json, serde_json::to_value(&report)?, || table::startup(&report))?;
+        let show = || print_line(table::startup(&report).trim_end());
+        print_report(args.json, &report, show)?;
         return Ok(ExitCode::SUCCESS);
     }
     let report = measure::run(&args)?;
-    print(args.json, serde_json::to_value(&report)?, || table::report(&report))?;
+    print_report(args.json, &report, || print_line(table::report(&report).trim_end()))?;
     Ok(if report.has_failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-}
-
-fn print(json: bool, value: Value, text: impl FnOnce() -> String) -> anyhow::Result<()> {
-    match json {
-        true => super::print_line(&serde_json::to_string_pretty(&value)?),
-        false => super::print_line(text().trim_end()),
-    }
 }

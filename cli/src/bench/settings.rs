@@ -74,18 +74,15 @@ impl Bench {
 
     /// The settings with what the rows choose on top.
     pub(super) fn configure(&self, assembly: Assembly, bounds: &Bounds, longest: u64) -> Assembly {
-        let (level, sequences) = (self.config.level, bounds.positions.len() as u64);
+        let sequences = bounds.positions.len() as u64;
+        let is_piecewise = self.config.level == CompileLevel::Piecewise;
         let assembly = assembly
             .configure(self.layers.clone())
             .max_num_tokens(bounds.max_tokens)
             .max_num_seqs(sequences)
             .max_seq_len(longest)
             .kv_rows(bounds.positions.iter().sum())
-            .graph_mode(if level == CompileLevel::Piecewise {
-                bounds.mode
-            } else {
-                GraphMode::None
-            })
+            .graph_mode(if is_piecewise { bounds.mode } else { GraphMode::None })
             .capture_sizes(bounds.tokens.iter().copied())
             .set("decode_batch_sizes", &bounds.batches)
             .set("capture_query_lengths", &bounds.query_lengths)

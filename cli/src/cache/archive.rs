@@ -4,6 +4,7 @@ use super::list::matches;
 use super::location::Location;
 use crate::amounts::shown_bytes;
 use crate::{print_line, warn};
+use piecewise_cache::CacheAccess;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -29,12 +30,9 @@ pub(super) struct ImportArgs {
 }
 
 pub(super) fn export(args: &ExportArgs) -> anyhow::Result<ExitCode> {
-    let wanted = |text: &Option<String>, entry: &_| match text {
-        Some(text) => matches(entry, text),
-        None => true,
-    };
-    let cache = args.location.open()?;
-    let report = cache.export(&args.file, |entry| wanted(&args.filter, entry))?;
+    let wanted = |entry: &_| args.filter.as_ref().is_none_or(|text| matches(entry, text));
+    let cache = args.location.open(CacheAccess::ReadOnly)?;
+    let report = cache.export(&args.file, wanted)?;
     let (bytes, file) = (shown_bytes(report.bytes), args.file.display());
     print_line(&format!("wrote {} entries, {bytes}, to {file}", report.entries))?;
     if report.skipped > 0 {
@@ -44,7 +42,7 @@ pub(super) fn export(args: &ExportArgs) -> anyhow::Result<ExitCode> {
 }
 
 pub(super) fn import(args: &ImportArgs) -> anyhow::Result<ExitCode> {
-    let report = args.location.open_to_change()?.import(&args.file)?;
+    let report = args.location.open(CacheAccess::ReadWrite)?.import(&args.file)?;
     let (added, present) = (report.added, report.present);
     print_line(&format!("added {added} entries; {present} were there"))?;
     for refused in &report.refused {

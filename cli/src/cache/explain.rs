@@ -5,7 +5,6 @@ use crate::model_source::SourceArgs;
 use crate::{print_line, print_report};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_cache::{EntryInfo, FactorDifference, KeyHex};
-use piecewise_ir::entity::Entity;
 use piecewise_runtime::artifact_store::{CacheStore, PIECE_KIND};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -60,7 +59,7 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
         let nearest = if found { None } else { nearest(&entries, &key.factors()) };
         let (nearest, differing) = nearest.unzip();
         pieces.push(Explained {
-            unique: format!("u{}", job.unique.index()),
+            unique: job.unique.to_string(),
             size: job.at.size,
             key: digest.to_string(),
             found,

@@ -5,7 +5,7 @@ use crate::amounts::shown_bytes;
 use crate::print_line;
 use clap::ValueEnum;
 use comfy_table::{Table, presets};
-use piecewise_cache::{EntryInfo, KeyHex};
+use piecewise_cache::{CacheAccess, EntryInfo, KeyHex};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
@@ -41,7 +41,7 @@ pub(super) fn matches(entry: &EntryInfo, text: &str) -> bool {
 }
 
 pub(super) fn run(args: &ListArgs) -> anyhow::Result<ExitCode> {
-    let mut entries = args.location.open()?.entries()?;
+    let mut entries = args.location.open(CacheAccess::ReadOnly)?.entries()?;
     if let Some(text) = &args.filter {
         entries.retain(|entry| matches(entry, text));
     }

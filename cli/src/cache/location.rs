@@ -42,17 +42,8 @@ impl Location {
         cache_dir(&self.configured()?).context(NoCache::NoFolder)
     }
 
-    /// The cache, to be looked at.
-    pub(crate) fn open(&self) -> anyhow::Result<Cache> {
-        self.open_for(CacheAccess::ReadOnly)
-    }
-
-    /// The cache, to be changed unless the configuration says that it is not to be.
-    pub(crate) fn open_to_change(&self) -> anyhow::Result<Cache> {
-        self.open_for(CacheAccess::ReadWrite)
-    }
-
-    fn open_for(&self, access: CacheAccess) -> anyhow::Result<Cache> {
+    /// The cache, which the configuration may let nobody change.
+    pub(crate) fn open(&self, access: CacheAccess) -> anyhow::Result<Cache> {
         let mut config = self.configured()?;
         config.read_only |= access == CacheAccess::ReadOnly;
         Ok(CacheStore::open(&config)?.cache)

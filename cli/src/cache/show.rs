@@ -22,7 +22,7 @@ pub(super) struct ShowArgs {
 }
 
 pub(super) fn run(args: &ShowArgs) -> anyhow::Result<ExitCode> {
-    let cache = args.location.open()?;
+    let cache = args.location.open(piecewise_cache::Access::ReadOnly)?;
     let info = find(&cache, &args.key)?;
     let entry = cache.entry(&info.kind, &info.key)?;
     let entry = entry.with_context(|| format!("entry {} is gone", args.key))?;

@@ -3,7 +3,7 @@
 use super::location::Location;
 use crate::amounts::{parse_bytes, shown_bytes};
 use crate::{print_line, warn};
-use piecewise_cache::GcReport;
+use piecewise_cache::{CacheAccess, GcReport};
 use serde_json::json;
 use std::process::ExitCode;
 
@@ -31,8 +31,8 @@ pub(super) struct GcArgs {
 }
 
 pub(super) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
-    let cache = if args.repair { args.location.open_to_change()? } else { args.location.open()? };
-    let report = cache.verify(args.repair);
+    let access = if args.repair { CacheAccess::ReadWrite } else { CacheAccess::ReadOnly };
+    let report = args.location.open(access)?.verify(args.repair);
     let bad: Vec<_> =
         report.bad.iter().map(|bad| format!("{}/{}: {}", bad.kind, bad.name, bad.reason)).collect();
     let failed: Vec<_> = report.failed.iter().map(ToString::to_string).collect();
@@ -74,11 +74,11 @@ pub(super) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
 }
 
 pub(super) fn gc(args: &GcArgs) -> anyhow::Result<ExitCode> {
-    report(&args.location.open_to_change()?.gc(args.max_size)?)
+    report(&args.location.open(CacheAccess::ReadWrite)?.gc(args.max_size)?)
 }
 
 pub(super) fn clear(location: &Location) -> anyhow::Result<ExitCode> {
-    report(&location.open_to_change()?.clear()?)
+    report(&location.open(CacheAccess::ReadWrite)?.clear()?)
 }
 
 fn report(swept: &GcReport) -> anyhow::Result<ExitCode> {

@@ -11,6 +11,7 @@ use piecewise::models::encoder::{Modality, ScoreActivation, TextEncoderConfig, T
 use piecewise_server::{EncoderKind, Matryoshka, ServedEncoder};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 pub(super) fn run(args: &ServeArgs, folder: &Path) -> anyhow::Result<ExitCode> {
     let of_writers = [
@@ -45,7 +46,7 @@ pub(super) fn run(args: &ServeArgs, folder: &Path) -> anyhow::Result<ExitCode> {
     if let Some(log) = log {
         encoder.log_items(log);
     }
-    let tokenizer = encoder.model().tokenizer().cloned();
+    let tokenizer = encoder.model().tokenizer().cloned().map(Arc::new);
     let served = ServedEncoder { tokenizer, longest: config.longest().min(room), kind };
     let thread = EncoderThread::start(encoder, args.max_queue.max(1), &model_name);
     let thread = thread.context("no thread for the encoder")?;

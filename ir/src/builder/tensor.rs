@@ -32,14 +32,7 @@ impl<'b> Operand<'b> for Tensor<'b> {
     }
 }
 
-impl<'b> Operand<'b> for f64 {
-    #[track_caller]
-    fn beside(self, tensor: Tensor<'b>) -> Tensor<'b> {
-        tensor.like(self)
-    }
-}
-
-impl<'b> Operand<'b> for i32 {
+impl<'b, N: Into<f64>> Operand<'b> for N {
     #[track_caller]
     fn beside(self, tensor: Tensor<'b>) -> Tensor<'b> {
         tensor.like(self.into())

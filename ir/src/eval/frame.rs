@@ -28,11 +28,7 @@ impl Context<'_> {
         let mut elements = 1u64;
         let mut shape = Vec::with_capacity(ty.rank());
         for (axis, dim) in ty.shape.iter().enumerate() {
-            let mut extent = i128::from(dim.constant_part());
-            for &(symbol, coefficient) in dim.terms() {
-                let size = self.sizes.get(symbol.index()).copied().unwrap_or(0);
-                extent += i128::from(coefficient) * i128::from(size);
-            }
+            let extent = dim.exact(self.sizes);
             if extent < 0 {
                 return Err(EvalError::NegativeDimension { what: what(), axis, extent });
             }

@@ -47,7 +47,9 @@ pub struct PieceUse {
 }
 
 /// A member of the step's sequence.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+#[derive(serde::Serialize, serde::Deserialize)]
 pub enum Step {
     /// A custom op that depends on inputs alone and runs at the start of the step; neither piece
     /// nor split op.
@@ -59,6 +61,11 @@ pub enum Step {
 }
 
 impl Step {
+    /// Its word in the textual plan.
+    pub fn keyword(self) -> &'static str {
+        self.into()
+    }
+
     /// The use, whichever it is.
     pub fn id(self) -> PieceId {
         match self {

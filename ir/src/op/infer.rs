@@ -15,6 +15,10 @@ fn fail<T>(message: impl Into<String>) -> Result<T, TypeError> {
     Err(TypeError(message.into()))
 }
 
+fn ensure(holds: bool, rule: &str) -> Result<(), TypeError> {
+    if holds { Ok(()) } else { fail(rule) }
+}
+
 /// How many operands and results an op has; `None` for those that say it themselves.
 fn signature(op: &Op) -> (Option<usize>, Option<usize>) {
     match op {
@@ -92,17 +96,16 @@ pub fn infer_type(op: &Op, operands: &[TensorType]) -> Result<Option<TensorType>
         }
         Op::Select => {
             same_type(op, &operands[1], &operands[2])?;
-            if operands[0] != operands[1].with_dtype(DType::Bool) {
-                return fail("`select` needs a bool condition of the operands' shape");
-            }
+            ensure(
+                operands[0] == operands[1].with_dtype(DType::Bool),
+                "`select` needs a bool condition of the operands' shape",
+            )?;
             operands[1].clone()
         }
         Op::Reduce { op: reduce, axes } => reduced(op, *reduce, axes, &operands[0])?,
         Op::ArgMax { axis } => {
             axis_in(op, *axis, operands[0].rank())?;
-            if operands[0].dtype == DType::Bool {
-                return fail("`argmax` does not take bool");
-            }
+            ensure(operands[0].dtype != DType::Bool, "`argmax` does not take bool")?;
             let mut ty = operands[0].with_dtype(DType::I32);
             ty.shape.remove(*axis);
             ty
@@ -122,9 +125,7 @@ pub fn infer_type(op: &Op, operands: &[TensorType]) -> Result<Option<TensorType>
         Op::Concat { axis } => concatenated(op, *axis, operands)?,
         Op::Gather => {
             let (table, indices) = (&operands[0], &operands[1]);
-            if table.rank() == 0 {
-                return fail("`gather` needs a table of at least one axis");
-            }
+            ensure(table.rank() > 0, "`gather` needs a table of at least one axis")?;
             if !indices.dtype.is_index() {
                 return fail(format!("`gather` needs i32 or i64 indices, not {}", indices.dtype));
             }
@@ -211,12 +212,7 @@ pub fn check_types(
         return Ok(());
     }
     match op {
-        Op::Cast => {
-            if operands[0].shape != results[0].shape {
-                return fail("`cast` keeps the shape");
-            }
-            Ok(())
-        }
+        Op::Cast => ensure(operands[0].shape == results[0].shape, "`cast` keeps the shape"),
         Op::Broadcast => check_broadcast(&operands[0], &results[0]),
         Op::Reshape => check_reshape(&operands[0], &results[0]),
         Op::Slice { axis, start } => check_slice(op, *axis, *start, &operands[0], &results[0]),
@@ -252,9 +248,7 @@ pub fn check_types(
 }
 
 fn check_broadcast(from: &TensorType, to: &TensorType) -> Result<(), TypeError> {
-    if from.dtype != to.dtype {
-        return fail("`broadcast` keeps the dtype");
-    }
+    ensure(from.dtype == to.dtype, "`broadcast` keeps the dtype")?;
     let Some(outer) = to.rank().checked_sub(from.rank()) else {
         return fail("`broadcast` can't drop axes");
     };
@@ -293,13 +287,8 @@ fn factors(shape: &Shape) -> (u64, Vec<Dim>) {
 }
 
 fn check_reshape(from: &TensorType, to: &TensorType) -> Result<(), TypeError> {
-    if from.dtype != to.dtype {
-        return fail("`reshape` keeps the dtype");
-    }
-    if factors(&from.shape) != factors(&to.shape) {
-        return fail("`reshape` keeps the number of elements");
-    }
-    Ok(())
+    ensure(from.dtype == to.dtype, "`reshape` keeps the dtype")?;
+    ensure(factors(&from.shape) == factors(&to.shape), "`reshape` keeps the number of elements")
 }
 
 fn check_slice(
@@ -331,17 +320,13 @@ fn check_scatter(
     slots: &TensorType,
     rows: &TensorType,
 ) -> Result<(), TypeError> {
-    if state.rank() == 0 {
-        return fail("`scatter` needs a state of at least one axis");
-    }
+    ensure(state.rank() > 0, "`scatter` needs a state of at least one axis")?;
     if !slots.dtype.is_index() {
         return fail(format!("`scatter` needs i32 or i64 slots, not {}", slots.dtype));
     }
     let shape: Shape = slots.shape.iter().chain(state.shape.iter().skip(1)).cloned().collect();
-    if rows.dtype != state.dtype || rows.shape != shape {
-        return fail("`scatter` rows must have the slots' axes, then a state row's, in its dtype");
-    }
-    Ok(())
+    let fits = rows.dtype == state.dtype && rows.shape == shape;
+    ensure(fits, "`scatter` rows must have the slots' axes, then a state row's, in its dtype")
 }
 
 fn check_matmul(
@@ -351,27 +336,18 @@ fn check_matmul(
     rhs: &TensorType,
     result: &TensorType,
 ) -> Result<(), TypeError> {
-    if lhs.rank() < 2 || rhs.rank() < 2 {
-        return fail("`matmul` needs operands of at least two axes");
-    }
-    if !(lhs.dtype.is_float() && rhs.dtype.is_float() && result.dtype.is_float()) {
-        return fail("`matmul` takes and gives floats");
-    }
+    ensure(lhs.rank() >= 2 && rhs.rank() >= 2, "`matmul` needs operands of at least two axes")?;
+    let floats = [lhs, rhs, result].iter().all(|ty| ty.dtype.is_float());
+    ensure(floats, "`matmul` takes and gives floats")?;
     let (l, r) = (lhs.rank(), rhs.rank());
     let (m, lk) = if transpose_lhs { (l - 1, l - 2) } else { (l - 2, l - 1) };
     let (rk, n) = if transpose_rhs { (r - 1, r - 2) } else { (r - 2, r - 1) };
-    if lhs.shape[lk] != rhs.shape[rk] {
-        return fail("`matmul` inner dimensions differ");
-    }
-    if r != 2 && (r != l || lhs.shape[..l - 2] != rhs.shape[..r - 2]) {
-        return fail("`matmul` batch axes differ");
-    }
+    ensure(lhs.shape[lk] == rhs.shape[rk], "`matmul` inner dimensions differ")?;
+    let same_batch = r == 2 || (r == l && lhs.shape[..l - 2] == rhs.shape[..r - 2]);
+    ensure(same_batch, "`matmul` batch axes differ")?;
     let expected: Shape =
         lhs.shape[..l - 2].iter().chain([&lhs.shape[m], &rhs.shape[n]]).cloned().collect();
-    if result.shape != expected {
-        return fail("`matmul` result must be [..batch, m, n]");
-    }
-    Ok(())
+    ensure(result.shape == expected, "`matmul` result must be [..batch, m, n]")
 }
 
 fn check_top_k(
@@ -381,17 +357,13 @@ fn check_top_k(
     results: &[TensorType],
 ) -> Result<(), TypeError> {
     axis_in(op, axis, operand.rank())?;
-    if operand.dtype == DType::Bool {
-        return fail("`top_k` does not take bool");
-    }
+    ensure(operand.dtype != DType::Bool, "`top_k` does not take bool")?;
     let mut expected = operand.clone();
     let k = results[0].shape.get(axis).and_then(Dim::as_constant);
     match (k, operand.shape[axis].as_constant()) {
         (Some(k), Some(extent)) if k >= 1 && k <= extent => expected.shape[axis] = k.into(),
         _ => return fail("`top_k` needs a static extent and 1 to that many results"),
     }
-    if results[0] != expected || results[1] != expected.with_dtype(DType::I32) {
-        return fail("`top_k` gives values of the operand's dtype and i32 indices, of one shape");
-    }
-    Ok(())
+    let fits = results[0] == expected && results[1] == expected.with_dtype(DType::I32);
+    ensure(fits, "`top_k` gives values of the operand's dtype and i32 indices, of one shape")
 }

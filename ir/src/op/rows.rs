@@ -6,13 +6,12 @@ use super::{Op, OpClass};
 use crate::entity::Symbol;
 use crate::types::TensorType;
 use serde::{Deserialize, Serialize};
-use strum::IntoStaticStr;
+use strum::{EnumString, IntoStaticStr};
 
 /// What an op does with the rows of a symbol's dimension.
-#[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, IntoStaticStr,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, EnumString, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RowTreatment {
     /// Row `i` of every result depends on row `i` of the operands only.

@@ -81,12 +81,16 @@ impl<'g> Names<'g> {
             Anchor::Value(value) => self.value(value),
             Anchor::Node(node) => self.node(node),
             Anchor::Operand(node, operand) => format!("operand {operand} of {}", self.node(node)),
-            Anchor::Body(region, statement) => match self.body(region) {
-                Some(body) => {
-                    format!("{} of {}", Names::of_body(body).node(statement), self.node(region))
+            Anchor::Body(node, statement) => {
+                let is_there = node.index() < self.graph.node_count();
+                match is_there.then(|| &self.graph.node(node).op) {
+                    Some(Op::Region(region)) => {
+                        let body = Names::of_body(&region.body);
+                        format!("{} of {}", body.node(statement), self.node(node))
+                    }
+                    _ => self.node(node),
                 }
-                None => self.node(region),
-            },
+            }
             Anchor::Outputs => "`ret`".to_owned(),
             Anchor::Piece(piece) => piece.to_string(),
             Anchor::Slot(slot) => slot.to_string(),
@@ -97,16 +101,6 @@ impl<'g> Names<'g> {
     pub fn locate(&self, found: &mut Diagnostics) {
         for item in found.items.iter_mut().filter(|item| item.place.is_empty()) {
             item.place = self.place(item.at);
-        }
-    }
-
-    fn body(&self, region: Node) -> Option<&'g Graph> {
-        if region.index() >= self.graph.node_count() {
-            return None;
-        }
-        match &self.graph.node(region).op {
-            Op::Region(region) => Some(&region.body),
-            _ => None,
         }
     }
 }

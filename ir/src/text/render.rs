@@ -12,55 +12,30 @@ const SHORT: usize = 60;
 /// Lines shown before and after a line with findings.
 const CONTEXT: usize = 2;
 
-/// What [`render`] can list: a [`Graph`] or a [`Module`].
-pub trait Listing: sealed::Listed {}
-
-impl Listing for Graph {}
-impl Listing for Module {}
-
-mod sealed {
-    use super::{Anchor, BTreeMap, Graph, Mode, Module, Printer, Span};
-
-    pub trait Listed {
-        #[doc(hidden)]
-        fn listing(&self) -> Located;
-    }
-
-    #[derive(Debug)]
-    pub struct Located {
-        pub(super) text: String,
-        pub(super) spans: BTreeMap<Anchor, Span>,
-    }
-
-    impl Listed for Graph {
-        fn listing(&self) -> Located {
-            let mut printer = Printer::new(Mode::Listing);
-            printer.graph_document(self);
-            let (text, spans) = printer.finish_with_spans();
-            Located { text, spans }
-        }
-    }
-
-    impl Listed for Module {
-        fn listing(&self) -> Located {
-            let mut printer = Printer::new(Mode::Listing);
-            printer.module(self);
-            let (text, spans) = printer.finish_with_spans();
-            Located { text, spans }
-        }
-    }
+/// What [`render`] can list.
+#[derive(Clone, Copy, Debug, derive_more::From)]
+pub enum Listing<'a> {
+    /// A graph alone.
+    Graph(&'a Graph),
+    /// A graph and its plan.
+    Module(&'a Module),
 }
 
 /// The listing with each finding under the line that it is about, and their count at the end.
 /// Of a long listing only lines with findings are shown, with a little around them and the lines
 /// that open the blocks they are in. A finding about something that the text does not show is put
 /// under the graph's first line.
-pub fn render<L: Listing + ?Sized>(listing: &L, findings: &Diagnostics) -> String {
-    let listed = listing.listing();
-    let lines: Vec<&str> = listed.text.lines().collect();
+pub fn render<'a>(listing: impl Into<Listing<'a>>, findings: &Diagnostics) -> String {
+    let mut printer = Printer::new(Mode::Listing);
+    match listing.into() {
+        Listing::Graph(graph) => printer.graph_document(graph),
+        Listing::Module(module) => printer.module(module),
+    }
+    let (text, spans) = printer.finish_with_spans();
+    let lines: Vec<&str> = text.lines().collect();
     let mut by_line: BTreeMap<usize, Vec<(Span, &Diagnostic)>> = BTreeMap::new();
     for finding in &findings.items {
-        let span = find(&listed.spans, finding.at);
+        let span = find(&spans, finding.at);
         by_line.entry(span.line).or_default().push((span, finding));
     }
     let shown = shown_lines(&lines, by_line.keys().copied());

@@ -1,8 +1,7 @@
 //! Declarations: symbols, names, padding, recipes, extents.
 
-use super::integrity::declared_values;
+use super::integrity::declared;
 use crate::diagnostic::{Anchor, Diagnostics};
-use crate::dim::{Dim, Symbols};
 use crate::graph::Graph;
 use crate::types::TensorType;
 use crate::weight::Recipe;
@@ -115,7 +114,7 @@ pub(super) fn extents(graph: &Graph, found: &mut Diagnostics) {
     let symbols = graph.symbols();
     let mut check = |ty: &TensorType, at: Anchor| {
         let shown = ty.display(symbols);
-        if let Some(axis) = ty.shape.iter().position(|dim| smallest(dim, symbols) < 0) {
+        if let Some(axis) = ty.shape.iter().position(|dim| dim.min(symbols) < 0) {
             let message = format!(
                 "dimension {axis} of {shown} is negative at the smallest sizes; raise the bounds"
             );
@@ -125,7 +124,7 @@ pub(super) fn extents(graph: &Graph, found: &mut Diagnostics) {
             found.push("V0108", at, message);
         }
     };
-    for value in declared_values(graph) {
+    for (value, _) in declared(graph) {
         check(graph.ty(value), Anchor::Value(value));
     }
     for node in graph.nodes() {
@@ -133,15 +132,4 @@ pub(super) fn extents(graph: &Graph, found: &mut Diagnostics) {
             check(graph.ty(result), Anchor::Value(result));
         }
     }
-}
-
-/// The smallest value of `dim` over the declared bounds.
-fn smallest(dim: &Dim, symbols: &Symbols) -> i128 {
-    let mut sum = i128::from(dim.constant_part());
-    for &(symbol, coefficient) in dim.terms() {
-        let Some(decl) = symbols.get(symbol) else { continue };
-        let at = if coefficient > 0 { decl.min } else { decl.max };
-        sum += i128::from(coefficient) * i128::from(at);
-    }
-    sum
 }

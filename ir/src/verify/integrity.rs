@@ -87,14 +87,8 @@ fn definitions(graph: &Graph, names: &Names<'_>, found: &mut Diagnostics) {
             found.push("V0003", at, message);
         }
     };
-    for (i, input) in graph.inputs().iter().enumerate() {
-        expect(input.value, ValueDef::Input(i), Anchor::Value(input.value));
-    }
-    for (i, weight) in graph.weights().iter().enumerate() {
-        expect(weight.value, ValueDef::Weight(i), Anchor::Value(weight.value));
-    }
-    for (i, state) in graph.states().iter().enumerate() {
-        expect(state.value, ValueDef::State(i), Anchor::Value(state.value));
+    for (value, def) in declared(graph) {
+        expect(value, def, Anchor::Value(value));
     }
     for node in graph.nodes() {
         for (index, &result) in graph.node(node).results.iter().enumerate() {
@@ -104,10 +98,10 @@ fn definitions(graph: &Graph, names: &Names<'_>, found: &mut Diagnostics) {
 }
 
 fn symbols(graph: &Graph, names: &Names<'_>, found: &mut Diagnostics) {
-    let declared = graph.symbols().len();
+    let symbols = graph.symbols().len();
     let mut known = |ty: &TensorType, value: Value, at: Anchor| {
         for &(symbol, _) in ty.shape.iter().flat_map(|dim| dim.terms()) {
-            if symbol.index() >= declared {
+            if symbol.index() >= symbols {
                 let message = format!(
                     "the type of {} mentions the symbol {symbol}, which is not declared",
                     names.value(value)
@@ -117,7 +111,7 @@ fn symbols(graph: &Graph, names: &Names<'_>, found: &mut Diagnostics) {
             }
         }
     };
-    for value in declared_values(graph) {
+    for (value, _) in declared(graph) {
         known(graph.ty(value), value, Anchor::Value(value));
     }
     for node in graph.nodes() {
@@ -140,9 +134,10 @@ fn region_symbol(graph: &Graph, node: Node, found: &mut Diagnostics) {
     }
 }
 
-/// Inputs, weights and states, in this order.
-pub(super) fn declared_values(graph: &Graph) -> impl Iterator<Item = Value> + '_ {
-    let inputs = graph.inputs().iter().map(|i| i.value);
-    let weights = graph.weights().iter().map(|w| w.value);
-    inputs.chain(weights).chain(graph.states().iter().map(|s| s.value))
+/// Inputs, weights and states, in this order, and what each has to be defined by.
+pub(super) fn declared(graph: &Graph) -> impl Iterator<Item = (Value, ValueDef)> + '_ {
+    let inputs = graph.inputs().iter().enumerate().map(|(i, d)| (d.value, ValueDef::Input(i)));
+    let weights = graph.weights().iter().enumerate().map(|(i, d)| (d.value, ValueDef::Weight(i)));
+    let states = graph.states().iter().enumerate().map(|(i, d)| (d.value, ValueDef::State(i)));
+    inputs.chain(weights).chain(states)
 }

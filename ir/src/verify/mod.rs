@@ -131,23 +131,28 @@ pub fn verify_graph(graph: &Graph) -> Result<(), Diagnostics> {
 /// # Errors
 /// All findings.
 pub fn verify_graph_with(graph: &Graph, ops: &OpDefs) -> Result<(), Diagnostics> {
-    let mut found = Diagnostics::default();
-    if integrity::check(graph, &Names::of(graph), &mut found) {
-        declarations::check(graph, &mut found);
-        nodes::check(graph, ops, &mut found);
-    }
-    Names::of(graph).locate(&mut found);
-    found.into_result()
+    if_sound(graph, |names, found| {
+        declarations::check(graph, found);
+        nodes::check(graph, names, ops, found);
+    })
 }
 
 /// Checks what evaluation relies on: ids, program order, ops, regions and custom calls, but no
 /// conventions of declarations.
 pub(crate) fn verify_structure(graph: &Graph, ops: &OpDefs) -> Result<(), Diagnostics> {
-    let mut found = Diagnostics::default();
-    if integrity::check(graph, &Names::of(graph), &mut found) {
-        nodes::check(graph, ops, &mut found);
+    if_sound(graph, |names, found| nodes::check(graph, names, ops, found))
+}
+
+/// The findings of `rules`, which may follow every id; of a graph with wrong ids those instead.
+fn if_sound(
+    graph: &Graph,
+    rules: impl FnOnce(&Names<'_>, &mut Diagnostics),
+) -> Result<(), Diagnostics> {
+    let (names, mut found) = (Names::of(graph), Diagnostics::default());
+    if integrity::check(graph, &names, &mut found) {
+        rules(&names, &mut found);
     }
-    Names::of(graph).locate(&mut found);
+    names.locate(&mut found);
     found.into_result()
 }
 

@@ -10,18 +10,9 @@ use crate::op::{Op, check_types};
 use crate::text::Names;
 
 /// Checks V02xx to V05xx.
-pub(super) fn check(graph: &Graph, ops: &OpDefs, found: &mut Diagnostics) {
-    check_named(graph, &Names::of(graph), ops, found);
-}
-
-/// The same for the body of a region.
-pub(super) fn check_body(body: &Graph, found: &mut Diagnostics) {
-    check_named(body, &Names::of_body(body), &OpDefs::new(), found);
-}
-
-fn check_named(graph: &Graph, names: &Names<'_>, ops: &OpDefs, found: &mut Diagnostics) {
+pub(super) fn check(graph: &Graph, names: &Names<'_>, ops: &OpDefs, found: &mut Diagnostics) {
     let mut defined = vec![false; graph.value_count()];
-    for value in integrity::declared_values(graph) {
+    for (value, _) in integrity::declared(graph) {
         defined[value.index()] = true;
     }
     for node in graph.nodes() {

@@ -16,7 +16,7 @@ pub(super) fn check(stitch: &Stitch, found: &mut Diagnostics) {
             declarations::symbol_bounds(&piece.graph, &mut inner);
             declarations::recipes(&piece.graph, &mut inner);
             declarations::extents(&piece.graph, &mut inner);
-            nodes::check(&piece.graph, &OpDefs::new(), &mut inner);
+            nodes::check(&piece.graph, &names, &OpDefs::new(), &mut inner);
         }
         let user = stitch.uses.iter().find(|(_, u)| u.unique == unique).map(|(id, _)| id);
         for item in inner.items {

@@ -1,6 +1,7 @@
 //! Regions: a body against the node around it.
 
 use super::{declarations, integrity, nodes};
+use crate::custom::OpDefs;
 use crate::diagnostic::{Anchor, Diagnostics};
 use crate::entity::Node;
 use crate::graph::{Graph, ValueDef};
@@ -19,10 +20,11 @@ pub(super) fn check(
     let body = &region.body;
     let at = Anchor::Node(node);
     let mut inner = Diagnostics::default();
-    let sound = integrity::check(body, &Names::of_body(body), &mut inner);
+    let own_names = Names::of_body(body);
+    let sound = integrity::check(body, &own_names, &mut inner);
     if sound {
         declarations::extents(body, &mut inner);
-        nodes::check_body(body, &mut inner);
+        nodes::check(body, &own_names, &OpDefs::new(), &mut inner);
         // Parameters are mutated through `mut`, not as states of the body.
         inner.items.retain(|item| item.code != "V0303");
     }

@@ -7,14 +7,14 @@ use super::fields::{Field, Fields, MODEL, field, schema};
 use super::generation::{Delta, End, Generation, Part};
 use super::logprobs::{ChatLogprobs, PromptLogprobs};
 use super::params::{Params, top_logprobs};
-use super::state::State;
+use super::state::{State, needed};
 use crate::chat::{
     ChatPrompt, ReplyDelta, ReplyError, ReplyParser, ToolCallDelta, ToolChoice, Tools,
 };
 use axum::extract::{self, Request};
 use axum::response::Response;
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// The fields besides those of [`Params`].
@@ -156,17 +156,14 @@ pub(crate) async fn handle(
         }
     }
     let prompt = ChatPrompt {
-        messages: list(&mut fields, "messages")?
+        messages: fields
+            .typed("messages", "must be a list")?
             .ok_or_else(|| ApiError::field("messages", "is missing"))?,
         tools: tools.for_template(),
-        documents: list(&mut fields, "documents")?,
+        documents: fields.typed("documents", "must be a list")?,
         continue_final_message: fields.flag("continue_final_message")?,
         add_generation_prompt: fields.flag_or("add_generation_prompt", true)?,
-        kwargs: match fields.take("chat_template_kwargs") {
-            None => Map::new(),
-            Some(Value::Object(kwargs)) => kwargs,
-            Some(_) => return Err(ApiError::field("chat_template_kwargs", "must be an object")),
-        },
+        kwargs: fields.typed("chat_template_kwargs", "must be an object")?.unwrap_or_default(),
     };
     fields.refuse(&[
         ("functions", json!([]), "use `tools`"),
@@ -211,20 +208,12 @@ pub(crate) async fn handle(
     Answers::new(&state, kind, generation, lengths, &params, replies).respond(params.stream).await
 }
 
-fn list(fields: &mut Fields, name: &str) -> Result<Option<Vec<Value>>, ApiError> {
-    match fields.take(name) {
-        None => Ok(None),
-        Some(Value::Array(list)) => Ok(Some(list)),
-        Some(_) => Err(ApiError::field(name, "must be a list")),
-    }
-}
-
 /// The ids of a conversation and their text, off the threads that others wait for.
 async fn encode(state: &Arc<State>, prompt: ChatPrompt) -> Result<(Vec<u32>, String), ApiError> {
     let state = Arc::clone(state);
     let encode = move || -> Result<_, ApiError> {
         let served = state.served()?;
-        let tokenizer = served.tokenizer("messages")?;
+        let tokenizer = needed(&served.tokenizer, "messages")?;
         let instead = "this model has no chat template: use /v1/completions, or --chat-template";
         let template = served.template.as_ref();
         let template = template.ok_or_else(|| ApiError::field("messages", instead))?;

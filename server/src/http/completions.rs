@@ -7,7 +7,7 @@ use super::fields::{Field, Fields, MODEL, field, ids, schema};
 use super::generation::{Delta, End, Generation, Part, TokenEntry};
 use super::logprobs::{CompletionLogprobs, PromptLogprobs, spell};
 use super::params::{Params, top_logprobs};
-use super::state::{Served, State};
+use super::state::{Served, State, needed};
 use crate::text::{OutputText, StopStrings};
 use axum::extract::{self, Request};
 use axum::response::Response;
@@ -166,7 +166,7 @@ async fn read_prompts(value: Value, served: &Served, echo: bool) -> Result<Vec<P
         },
         _ => return Err(bad()),
     };
-    let tokenizer = Arc::clone(served.tokenizer("prompt")?);
+    let tokenizer = Arc::clone(needed(&served.tokenizer, "prompt")?);
     texts.iter().try_for_each(|text| served.check_text("prompt", text))?;
     let encode = move || -> Result<Vec<Prompt>, ApiError> {
         let prompt = |text: String| {

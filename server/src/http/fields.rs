@@ -6,18 +6,21 @@ use super::body;
 use super::error::ApiError;
 use super::state::State;
 use axum::extract::Request;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 /// Bytes of a body that are read at once; more of them would keep the streams of others waiting.
 const LARGEST_HERE: usize = 32 << 10;
 
-/// A field that an endpoint knows, for the OpenAPI document.
+/// A field of a body or a parameter of a query, for the OpenAPI document.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Field {
-    pub(crate) name: &'static str,
-    /// Its type, as a schema.
-    pub(crate) schema: &'static str,
-    pub(crate) help: &'static str,
+pub struct Field {
+    /// What it is called.
+    pub name: &'static str,
+    /// Its type, as a JSON schema.
+    pub schema: &'static str,
+    /// What it does, in a sentence.
+    pub help: &'static str,
 }
 
 pub(crate) const fn field(name: &'static str, schema: &'static str, help: &'static str) -> Field {
@@ -99,19 +102,21 @@ impl Fields {
     }
 
     pub(crate) fn flag_or(&mut self, name: &str, usual: bool) -> Result<bool, ApiError> {
-        match self.take(name) {
-            None => Ok(usual),
-            Some(Value::Bool(flag)) => Ok(flag),
-            Some(_) => Err(ApiError::field(name, "must be true or false")),
-        }
+        Ok(self.typed(name, "must be true or false")?.unwrap_or(usual))
     }
 
     pub(crate) fn text(&mut self, name: &str) -> Result<Option<String>, ApiError> {
-        match self.take(name) {
-            None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(_) => Err(ApiError::field(name, "must be a string")),
-        }
+        self.typed(name, "must be a string")
+    }
+
+    /// A field that has to be of this type, as `must` says.
+    pub(crate) fn typed<T: DeserializeOwned>(
+        &mut self,
+        name: &str,
+        must: &str,
+    ) -> Result<Option<T>, ApiError> {
+        let typed = |value| serde_json::from_value(value).map_err(|_| ApiError::field(name, must));
+        self.take(name).map(typed).transpose()
     }
 
     /// A whole number from `least` to `most`.

@@ -27,6 +27,8 @@ mod state;
 mod usage;
 
 pub use encoder::{EncoderKind, Matryoshka, ServedEncoder};
+pub use fields::Field;
+pub(crate) use fields::field;
 pub use keys::ApiKeys;
 pub use server::{Outcome, Server, ServerOptions};
 pub use state::{Limits, ServedModel};

@@ -5,7 +5,7 @@ use super::models::{DETOKENIZE_FIELDS, TOKENIZE_FIELDS};
 use super::params;
 use super::state::State;
 use super::{chat_completions, completions, encoder};
-use crate::operate::{OPERATOR_PATHS, QueryParameter};
+use crate::operate::OPERATOR_PATHS;
 use axum::Json;
 use axum::extract;
 use axum::response::Html;
@@ -109,7 +109,7 @@ fn openapi() -> Value {
 fn add_operator(document: &mut Value) {
     let error = json!({"$ref": "#/components/schemas/Error"});
     for known in OPERATOR_PATHS {
-        let parameter = |parameter: &QueryParameter| {
+        let parameter = |parameter: &Field| {
             json!({
                 "name": parameter.name,
                 "in": "query",

@@ -4,13 +4,13 @@ use super::aside::aside;
 use super::error::ApiError;
 use super::fields::{Field, Fields, field, ids, schema, whole};
 use super::generation::Part;
-use super::state::{Limits, Served, State};
+use super::state::{Limits, Served, State, needed};
 use crate::chat::GenerationDefaults;
 use crate::structured::{Restraint, Structure, Thoughts};
 use crate::text::{OutputText, StopStrings};
 use piecewise_runtime::batch::Sampling;
 use piecewise_runtime::engine::Request;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -240,6 +240,7 @@ impl Params {
         }
         let structure = Structure::read(fields.object())?;
         fields.ignore(&STRUCTURE_FIELDS);
+        let stop_ids: Option<Vec<_>> = fields.typed("stop_token_ids", "must be a list of ids")?;
         let stops = StopStrings::new(strings(fields, "stop")?, include_stop);
         Ok(Self {
             choices,
@@ -247,11 +248,7 @@ impl Params {
             include_usage: include_usage(fields, stream)?,
             stops: stops.map_err(|error| ApiError::field("stop", error))?,
             return_token_ids: fields.flag("return_token_ids")?,
-            stop_ids: match fields.take("stop_token_ids") {
-                None => Vec::new(),
-                Some(Value::Array(list)) => ids("stop_token_ids", &list)?,
-                Some(_) => return Err(ApiError::field("stop_token_ids", "must be a list of ids")),
-            },
+            stop_ids: ids("stop_token_ids", &stop_ids.unwrap_or_default())?,
             ignore_eos: fields.flag("ignore_eos")?,
             sampling,
             max_tokens: max_tokens.or(defaults.max_new_tokens),
@@ -365,7 +362,7 @@ impl Params {
         }
         let mut bad = Vec::new();
         for word in &self.bad_words {
-            let tokenizer = served.tokenizer("bad_words")?;
+            let tokenizer = needed(&served.tokenizer, "bad_words")?;
             for text in [word.trim_start().to_owned(), format!(" {}", word.trim_start())] {
                 let ids = tokenizer.encode_more(&text);
                 let ids = ids.map_err(|error| ApiError::field("bad_words", error))?;
@@ -434,12 +431,9 @@ fn include_usage(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
 
 fn logit_bias(fields: &mut Fields) -> Result<Vec<(u32, f32)>, ApiError> {
     let name = "logit_bias";
-    let bad = || ApiError::field(name, "must give each id a number from -100 to 100");
-    let object = match fields.take(name) {
-        None => return Ok(Vec::new()),
-        Some(Value::Object(object)) => object,
-        Some(_) => return Err(bad()),
-    };
+    let must = "must give each id a number from -100 to 100";
+    let bad = || ApiError::field(name, must);
+    let object: Map<_, _> = fields.typed(name, must)?.unwrap_or_default();
     let entry = |(id, bias): (&String, &Value)| {
         let bias = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias)).ok_or_else(bad)?;
         Ok((id.parse().map_err(|_| bad())?, bias as f32))

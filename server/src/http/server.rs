@@ -3,7 +3,7 @@
 use super::encoder::{EncoderState, ServedEncoder};
 use super::error::ApiError;
 use super::keys::ApiKeys;
-use super::state::{Limits, Served, ServedModel, State};
+use super::state::{Limits, Served, ServedModel, State, now};
 use super::{
     access, chat_completions, completions, connections, encoder, models, openapi, operator, probes,
 };
@@ -15,11 +15,11 @@ use piecewise_runtime::engine_thread::{EngineThread, Phase};
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 /// How a server is reached, and by whom.
 #[derive(Clone, Debug)]
@@ -76,7 +76,16 @@ impl Server {
             .build()?;
         let listener = runtime.block_on(async { connections::listen(address) })?;
         let address = listener.local_addr()?;
-        let state = Arc::new(State::new(model_names, keys, limits, admin, aside));
+        let state = Arc::new(State {
+            names: model_names,
+            keys,
+            limits,
+            admin,
+            structure_turns: Semaphore::new((aside / 2).max(1)),
+            started: now(),
+            served: OnceLock::new(),
+            encoder: OnceLock::new(),
+        });
         let (closing, closes) = watch::channel(false);
         runtime.spawn(connections::accept(listener, router(&state), limits, closes));
         Ok(Self { runtime, state, address, closing })
@@ -121,7 +130,7 @@ impl Server {
         ready: impl FnOnce(),
     ) -> io::Result<Outcome> {
         let handle = thread.handle().clone();
-        let _ = self.state.encoder.set(EncoderState::new(handle.clone(), encoder));
+        let _ = self.state.encoder.set(EncoderState { handle: handle.clone(), encoder });
         let life = Life {
             live: || handle.live_calls(),
             finish: move || {

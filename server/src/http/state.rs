@@ -43,10 +43,10 @@ impl Default for Limits {
 }
 
 /// A model that is loaded, as clients see it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ServedModel {
     /// `None` takes and gives token ids alone.
-    pub tokenizer: Option<TextTokenizer>,
+    pub tokenizer: Option<Arc<TextTokenizer>>,
     /// Ids that end a text.
     pub end_ids: Vec<u32>,
     /// What a request has that does not say otherwise.
@@ -58,16 +58,13 @@ pub struct ServedModel {
 }
 
 /// The model with its engine.
-#[derive(Debug)]
+#[derive(Debug, derive_more::Deref)]
 pub(crate) struct Served {
     pub(crate) engine: EngineHandle,
-    pub(crate) tokenizer: Option<Arc<TextTokenizer>>,
+    #[deref]
+    model: ServedModel,
     /// What each id stands for, where there is a tokenizer.
     pub(crate) vocabulary: Option<Vocabulary>,
-    pub(crate) end_ids: Vec<u32>,
-    pub(crate) defaults: GenerationDefaults,
-    pub(crate) template: Option<ChatTemplate>,
-    pub(crate) format: ReplyFormat,
     /// `None` where ids have no text that a structure could be kept to.
     pub(crate) structures: Option<Structures>,
     /// Bytes of a text that has too many tokens however it is read; what has more is not read.
@@ -79,29 +76,17 @@ const NORMALIZED: usize = 4;
 
 impl Served {
     pub(crate) fn new(engine: EngineHandle, model: ServedModel) -> Self {
-        let ServedModel { tokenizer, end_ids, defaults, template, format } = model;
-        let vocabulary = tokenizer.as_ref().map(TextTokenizer::vocabulary);
+        let vocabulary = model.tokenizer.as_deref().map(TextTokenizer::vocabulary);
         let structures = vocabulary.as_ref().and_then(|vocabulary| {
-            let made = Structures::new(vocabulary, &end_ids);
+            let made = Structures::new(vocabulary, &model.end_ids);
             made.inspect_err(|error| tracing::warn!("answers can't keep to structures: {error}"))
                 .ok()
         });
-        let tokenizer = tokenizer.map(Arc::new);
         let ids = vocabulary.iter().flat_map(|all| (0..).take(all.len()).map(|id| all.bytes(id)));
         let longest = ids.map(<[u8]>::len).max().unwrap_or(0);
         let tokens = usize::try_from(engine.options().max_seq_len).unwrap_or(usize::MAX);
         let longest_text = tokens.saturating_mul(longest).saturating_mul(NORMALIZED);
-        Self {
-            engine,
-            tokenizer,
-            vocabulary,
-            end_ids,
-            defaults,
-            template,
-            format,
-            structures,
-            longest_text,
-        }
+        Self { engine, model, vocabulary, structures, longest_text }
     }
 
     /// Refuses a text that is too long for the context by its bytes: to read it would take long.
@@ -112,11 +97,6 @@ impl Served {
         let (bytes, tokens) = (text.len(), self.engine.options().max_seq_len);
         let message = format!("{bytes} bytes leave no room in the context of {tokens} tokens");
         Err(ApiError::too_long(field, message))
-    }
-
-    pub(crate) fn tokenizer(&self, field: &str) -> Result<&Arc<TextTokenizer>, ApiError> {
-        let none = || ApiError::field(field, "this model has no tokenizer: give token ids");
-        self.tokenizer.as_ref().ok_or_else(none)
     }
 }
 
@@ -139,26 +119,6 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// `aside` threads do what takes long.
-    pub(crate) fn new(
-        names: Vec<String>,
-        keys: ApiKeys,
-        limits: Limits,
-        admin: bool,
-        aside: usize,
-    ) -> Self {
-        Self {
-            names,
-            keys,
-            limits,
-            admin,
-            structure_turns: Semaphore::new((aside / 2).max(1)),
-            started: now(),
-            served: OnceLock::new(),
-            encoder: OnceLock::new(),
-        }
-    }
-
     pub(crate) fn name(&self) -> &str {
         self.names.first().map_or("model", String::as_str)
     }
@@ -201,10 +161,11 @@ impl State {
     }
 
     pub(crate) fn tokenizer(&self, field: &str) -> Result<&Arc<TextTokenizer>, ApiError> {
-        match self.encoder.get() {
-            Some(encoder) => encoder.tokenizer(field),
-            None => self.served()?.tokenizer(field),
-        }
+        let tokenizer = match self.encoder.get() {
+            Some(encoder) => &encoder.tokenizer,
+            None => &self.served()?.tokenizer,
+        };
+        needed(tokenizer, field)
     }
 
     /// What each id stands for, where that is known.
@@ -238,6 +199,15 @@ impl State {
             _ => Ok(()),
         }
     }
+}
+
+/// The tokenizer of a model whose request has a text in `field`.
+pub(crate) fn needed<'t>(
+    tokenizer: &'t Option<Arc<TextTokenizer>>,
+    field: &str,
+) -> Result<&'t Arc<TextTokenizer>, ApiError> {
+    let none = || ApiError::field(field, "this model has no tokenizer: give token ids");
+    tokenizer.as_ref().ok_or_else(none)
 }
 
 /// Seconds since 1970.

@@ -48,18 +48,14 @@ pub enum StructureError {
 }
 
 /// Makes constraints of structures for one model.
+#[derive(derive_more::Debug)]
+#[debug("Structures {{ .. }}")]
 pub struct Structures {
     factory: ParserFactory,
     vocabulary: Vocabulary,
     end_ids: Arc<[u32]>,
     /// Those of the marks that were asked for last: a model has one kind.
     marks: Mutex<Option<Arc<MarkIds>>>,
-}
-
-impl std::fmt::Debug for Structures {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Structures").finish_non_exhaustive()
-    }
 }
 
 impl Structures {
@@ -209,19 +205,12 @@ fn shortened(error: &str) -> String {
     }
 }
 
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("GrammarConstraint {{ stopped: {}, .. }}", matcher.is_stopped())]
 struct GrammarConstraint {
     matcher: Matcher,
     /// The mask of the first id, until there is one.
     first: Option<SimpleVob>,
-}
-
-impl std::fmt::Debug for GrammarConstraint {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("GrammarConstraint")
-            .field("stopped", &self.matcher.is_stopped())
-            .finish_non_exhaustive()
-    }
 }
 
 impl TokenConstraint for GrammarConstraint {

@@ -49,7 +49,8 @@ impl MarkIds {
 }
 
 /// Lets thoughts be, and begins its structure behind them.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("AfterThoughts {{ place: {place:?}, .. }}")]
 pub(super) struct AfterThoughts {
     marks: Arc<MarkIds>,
     vocabulary: Vocabulary,
@@ -110,12 +111,6 @@ impl AfterThoughts {
 
 fn marks(thoughts: &Thoughts) -> impl Iterator<Item = &'static str> {
     thoughts.breaks.iter().copied().chain([thoughts.end])
-}
-
-impl std::fmt::Debug for AfterThoughts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("AfterThoughts").field("place", &self.place).finish_non_exhaustive()
-    }
 }
 
 impl TokenConstraint for AfterThoughts {

@@ -2,7 +2,7 @@
 
 use super::super::AssemblyError;
 use super::dot::{Edge, Vertex, picture};
-use super::files::DumpFolder;
+use super::files;
 use super::kernels::{Pieces, short};
 use petgraph::graph::{DiGraph, NodeIndex};
 use piecewise_backend::artifact::{Artifact, PieceSize};
@@ -11,12 +11,13 @@ use piecewise_ir::entity::UniquePieceId;
 use piecewise_ir::module::Step;
 use piecewise_kernels::step::CaptureSupport;
 use piecewise_runtime::dispatch::{NO_ROWS, OpSupport};
+use std::path::Path;
 
 /// Writes `captured/u2-at-8.dot` for each chosen unique piece and size that is captured, and
 /// `captured/full-at-8-tokens-8-rows.dot` for each full graph, or `full-at-8x1-tokens-8-rows.dot` for
 /// that of a uniform batch.
 pub(super) fn write(
-    folder: &DumpFolder,
+    folder: &Path,
     pieces: &Pieces<'_>,
     chosen: &[UniquePieceId],
 ) -> Result<(), AssemblyError> {
@@ -35,7 +36,11 @@ pub(super) fn write(
             let Some(artifact) = pieces.artifact(unique, size) else { continue };
             let mut chain = Chain::default();
             chain.extend(compiler, artifact, "");
-            folder.write(&format!("captured/{unique}-at-{size}.dot"), &picture(&chain.drawn))?;
+            files::write(
+                folder,
+                &format!("captured/{unique}-at-{size}.dot"),
+                &picture(&chain.drawn),
+            )?;
         }
     }
     if chosen.len() < stitch.unique.keys().count() {
@@ -60,7 +65,7 @@ pub(super) fn write(
         if is_whole {
             let (tokens, rows) = (sizes.whole(), sizes.rows.rows());
             let name = format!("captured/full-at-{tokens}-tokens-{rows}-rows.dot");
-            folder.write(&name, &picture(&chain.drawn))?;
+            files::write(folder, &name, &picture(&chain.drawn))?;
         }
     }
     Ok(())

@@ -3,13 +3,14 @@
 use super::super::launches::{OperandRow, PieceView, SizeRow};
 use super::super::{AssemblyError, LoweredUnique, Planned};
 use super::DumpError;
-use super::files::{DumpFolder, file_name};
+use super::files::{self, file_name};
 use piecewise_backend::artifact::{Artifact, Digest, PieceSize};
 use piecewise_ir::entity::UniquePieceId;
 use piecewise_ir::module::Stitch;
 use piecewise_kernels::cuda::PRELUDE;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// The pieces of a module as a compiler lowered them.
 pub(super) struct Pieces<'a> {
@@ -23,7 +24,7 @@ impl Pieces<'_> {
     /// and `kernels/u2/error.txt` for a piece that does not compile.
     pub(super) fn write(
         &self,
-        folder: &DumpFolder,
+        folder: &Path,
         chosen: &[UniquePieceId],
     ) -> Result<(), AssemblyError> {
         let bounds = self.planned.symbols().bounds();
@@ -36,7 +37,11 @@ impl Pieces<'_> {
             let pieces = match pieces {
                 Ok(pieces) => pieces,
                 Err(error) => {
-                    folder.write(&format!("kernels/{unique}/error.txt"), &format!("{error}\n"))?;
+                    files::write(
+                        folder,
+                        &format!("kernels/{unique}/error.txt"),
+                        &format!("{error}\n"),
+                    )?;
                     continue;
                 }
             };
@@ -49,20 +54,20 @@ impl Pieces<'_> {
                     size: view.size_row(piece).map_err(unwritten)?,
                 };
                 let text = serde_json::to_string_pretty(&file).map_err(unwritten)?;
-                folder.write(&format!("kernels/{unique}/at-{at}.json"), &(text + "\n"))?;
+                files::write(folder, &format!("kernels/{unique}/at-{at}.json"), &(text + "\n"))?;
                 images.extend(artifact.images.iter().map(|(d, bytes)| (*d, bytes.as_slice())));
             }
         }
         for (digest, bytes) in images {
             let Some(listing) = compiler.listing(bytes) else { continue };
             if listing.language == "cu" {
-                folder.write("kernels/images/prelude.cuh", PRELUDE)?;
+                files::write(folder, "kernels/images/prelude.cuh", PRELUDE)?;
             }
             let stem = format!("kernels/images/{}-{}", short(digest), file_name(&listing.name));
-            folder.write(&format!("{stem}.{}", listing.language), &listing.text)?;
+            files::write(folder, &format!("{stem}.{}", listing.language), &listing.text)?;
             if !listing.recipe.is_null() {
                 let recipe = serde_json::to_string_pretty(&listing.recipe).map_err(unwritten)?;
-                folder.write(&format!("{stem}.recipe.json"), &(recipe + "\n"))?;
+                files::write(folder, &format!("{stem}.recipe.json"), &(recipe + "\n"))?;
             }
         }
         Ok(())

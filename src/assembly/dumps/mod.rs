@@ -7,7 +7,6 @@ mod files;
 mod kernels;
 
 use super::{AssemblyError, Planned};
-use files::DumpFolder;
 use piecewise_ir::entity::UniquePieceId;
 use piecewise_ir::module::{Module, Stitch};
 use piecewise_ir::text::{print_graph, print_module};
@@ -76,14 +75,13 @@ pub fn of_passes(config: &DumpConfig, registry: &Registry) -> Result<Option<Dump
 /// When a file can't be written, or a piece that is asked for is not there.
 pub fn write_module(module: &Module, config: &DumpConfig) -> Result<(), DumpError> {
     let Some(dir) = &config.dir else { return Ok(()) };
-    let folder = DumpFolder::new(dir)?;
-    folder.write("graph.dot", &dot::graph(module.graph()))?;
+    files::write(dir, "graph.dot", &dot::graph(module.graph()))?;
     let Some(stitch) = module.stitch() else { return Ok(()) };
-    folder.write("plan.pw", &print_module(module))?;
-    folder.write("plan.dot", &dot::plan(module, stitch))?;
+    files::write(dir, "plan.pw", &print_module(module))?;
+    files::write(dir, "plan.dot", &dot::plan(module, stitch))?;
     for unique in chosen(stitch, config)? {
         let piece = &stitch.unique[unique];
-        folder.write(&format!("pieces/{unique}.pw"), &print_graph(&piece.graph))?;
+        files::write(dir, &format!("pieces/{unique}.pw"), &print_graph(&piece.graph))?;
     }
     Ok(())
 }
@@ -99,10 +97,9 @@ pub(super) fn write(planned: &Planned) -> Result<(), AssemblyError> {
     // What runs between pieces says which graphs can be captured at all.
     let between = stitch.unique_pieces();
     let lowered = planned.lower(|u| chosen.contains(&u) || !between.contains(&u))?;
-    let folder = DumpFolder::new(dir)?;
     let pieces = kernels::Pieces { planned, stitch, lowered: &lowered };
-    pieces.write(&folder, &chosen)?;
-    captured::write(&folder, &pieces, &chosen)
+    pieces.write(dir, &chosen)?;
+    captured::write(dir, &pieces, &chosen)
 }
 
 /// The unique pieces that the filter lets through.

@@ -9,14 +9,12 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 
 use super::error::{CheckpointError, shortened};
 
-/// The tensors that an index puts into each file, by the file's name.
-#[derive(Debug)]
-pub(super) struct ShardIndex {
-    pub(super) shards: BTreeMap<String, Vec<String>>,
-}
-
-/// Reads the text of an index; every file that it names is a plain name, without a path.
-pub(super) fn read_index(text: &[u8], file: &Path) -> Result<ShardIndex, CheckpointError> {
+/// The tensors that an index puts into each file, by the file's name, which is a plain one without a
+/// path.
+pub(super) fn read_index(
+    text: &[u8],
+    file: &Path,
+) -> Result<BTreeMap<String, Vec<String>>, CheckpointError> {
     #[derive(Deserialize)]
     struct Root {
         weight_map: WeightMap,
@@ -25,7 +23,7 @@ pub(super) fn read_index(text: &[u8], file: &Path) -> Result<ShardIndex, Checkpo
         file: file.to_path_buf(),
         reason: error.to_string(),
     })?;
-    let mut index = ShardIndex { shards: BTreeMap::new() };
+    let mut shards: BTreeMap<_, Vec<String>> = BTreeMap::new();
     for (tensor, shard) in root.weight_map.0 {
         if !is_plain_file_name(&shard) {
             return Err(CheckpointError::ShardPath {
@@ -34,15 +32,15 @@ pub(super) fn read_index(text: &[u8], file: &Path) -> Result<ShardIndex, Checkpo
                 shard: shortened(&shard),
             });
         }
-        index.shards.entry(shard).or_default().push(tensor);
+        shards.entry(shard).or_default().push(tensor);
     }
-    if index.shards.is_empty() {
+    if shards.is_empty() {
         return Err(CheckpointError::Index {
             file: file.to_path_buf(),
             reason: "`weight_map` is empty".to_owned(),
         });
     }
-    Ok(index)
+    Ok(shards)
 }
 
 /// Whether joining `name` to a folder gives a file directly in that folder, on any system.
@@ -88,7 +86,7 @@ impl<'de> Deserialize<'de> for WeightMap {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<ShardIndex, CheckpointError> {
+    fn read(text: &str) -> Result<BTreeMap<String, Vec<String>>, CheckpointError> {
         read_index(text.as_bytes(), Path::new("index.json"))
     }
 
@@ -98,7 +96,7 @@ mod tests {
             r#"{"metadata": {"total_size": 3}, "weight_map": {"a": "1.st", "c": "2.st", "b": "1.st"}}"#,
         )
         .unwrap();
-        let shards: Vec<_> = index.shards.into_iter().collect();
+        let shards: Vec<_> = index.into_iter().collect();
         assert_eq!(
             shards,
             [

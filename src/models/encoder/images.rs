@@ -63,10 +63,7 @@ impl VisionConfig {
     /// The tokens of every image, where all have as many.
     pub fn fixed_tokens(&self) -> Option<u64> {
         match self {
-            Self::Vit(config) => {
-                let patches = config.side() * config.side();
-                Some((patches + usize::from(config.has_class_row())) as u64)
-            }
+            Self::Vit(config) => Some(config.rows() as u64),
             Self::QwenVl(_) => None,
         }
     }
@@ -82,10 +79,7 @@ impl VisionConfig {
     /// The row of the tower of each of an image's tokens, in raster order, frame by frame.
     pub fn raster_rows(&self, grid: [usize; 3]) -> Vec<u32> {
         let order = match self {
-            Self::Vit(config) => {
-                let rows = config.side() * config.side() + usize::from(config.has_class_row());
-                (0..rows).collect()
-            }
+            Self::Vit(config) => (0..config.rows()).collect(),
             Self::QwenVl(config) => Windows::of(config, grid).order,
         };
         let mut rows = vec![0; order.len()];
@@ -100,14 +94,12 @@ impl VisionConfig {
 static ZEROS: [f32; 1024] = [0.0; 1024];
 
 fn fill_vit<'a>(config: &VitConfig, items: &[&'a ImageItem]) -> Vec<(&'static str, Values<'a>)> {
-    let class = usize::from(config.has_class_row());
-    let rows = config.side() * config.side() + class;
-    let count = items.len();
-    let width = config.patch_width();
+    let (rows, count) = (config.rows(), items.len());
+    let class_width = usize::from(config.has_class_row()) * config.patch_width();
     let mut patches = Vec::with_capacity(2 * count);
     for item in items {
-        let zeros = (0..class * width).step_by(ZEROS.len());
-        patches.extend(zeros.map(|at| &ZEROS[..ZEROS.len().min(class * width - at)]));
+        let zeros = (0..class_width).step_by(ZEROS.len());
+        patches.extend(zeros.map(|at| &ZEROS[..ZEROS.len().min(class_width - at)]));
         patches.push(item.patches.as_slice());
     }
     vec![

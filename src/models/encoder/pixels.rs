@@ -20,10 +20,9 @@ impl VisionConfig {
     /// # Errors
     /// Which shape it takes, where it is another.
     pub fn item_of_pixels(&self, pixels: &[f32], shape: [usize; 3]) -> Result<ImageItem, String> {
-        let Self::Vit(config) = self else {
+        let (Self::Vit(config), Some(taken)) = (self, self.pixels_shape()) else {
             return Err("the model takes patches with a grid, no pixels".to_owned());
         };
-        let taken = [config.channels, config.image_size, config.image_size];
         if shape != taken || pixels.len() != taken.iter().product::<usize>() {
             let ([c, h, w], [channels, rows, columns]) = (shape, taken);
             return Err(format!(

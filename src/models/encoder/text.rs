@@ -13,7 +13,6 @@ use super::sentence::SentenceModules;
 use piecewise_ir::builder::{BuildErrors, Builder, Tensor};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
-use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The inputs of the rows of a text, `i32 [T]` each.
@@ -259,7 +258,7 @@ impl TextEncoderConfig {
         let names = self.names(checkpoint);
         let b = Builder::new("text_encoder")
             .weight_dtype(self.stored_dtype().unwrap_or(DType::F32))
-            .weight_dtypes(stored_dtypes(checkpoint));
+            .weight_dtypes(checkpoint.dtypes());
         let packed = PackedRows::declare(&b, bounds);
         let scope = (!names.prefix.is_empty()).then(|| b.scope(names.prefix));
         let rows = match &self.architecture {
@@ -339,13 +338,4 @@ impl ScoreHead {
         };
         row.matmul_transposed(weight, DType::F32) + bias.cast(DType::F32)
     }
-}
-
-/// What `checkpoint` stores each tensor as, by name.
-pub(super) fn stored_dtypes(
-    checkpoint: &Checkpoint,
-) -> impl Fn(&str) -> Option<DType> + use<> + 'static {
-    let stored = checkpoint.names().map(|name| (name.to_owned(), checkpoint.dtype_of(name)));
-    let stored: BTreeMap<String, Option<DType>> = stored.collect();
-    move |name| stored.get(name).copied().flatten()
 }

@@ -5,7 +5,7 @@ use super::super::config::fields::Fields;
 use super::super::config::{ConfigError, parse_json, read};
 use super::inputs::{EncoderBounds, OutputRows, PackedRows};
 use super::qwen_vl::{self, QwenVlConfig, QwenVlKind};
-use super::text::{EncoderError, stored_dtypes};
+use super::text::EncoderError;
 use super::vit::{self, VitConfig, VitFamily};
 use piecewise_ir::builder::Builder;
 use piecewise_ir::dtype::DType;
@@ -154,7 +154,7 @@ impl VisionConfig {
     ) -> Result<Graph, EncoderError> {
         let b = Builder::new("vision_encoder")
             .weight_dtype(self.stored_dtype().unwrap_or(DType::F32))
-            .weight_dtypes(stored_dtypes(checkpoint));
+            .weight_dtypes(checkpoint.dtypes());
         let prefix = self.prefix(checkpoint);
         let outputs = match self {
             Self::Vit(config) => {

@@ -134,6 +134,11 @@ impl VitConfig {
         }
     }
 
+    /// Rows of an image: its patches, and the class row where there is one.
+    pub fn rows(&self) -> usize {
+        self.side() * self.side() + usize::from(self.has_class_row())
+    }
+
     /// Elements of a patch: channels times pixels.
     pub fn patch_width(&self) -> usize {
         self.channels * self.patch_size * self.patch_size
@@ -234,7 +239,7 @@ impl<'b> Tower<'b, '_> {
         let _scope = b.scope("embeddings");
         let patch = config.patch_size as u64;
         let kernel = [hidden, config.channels as u64, patch, patch];
-        let places = (config.side() * config.side() + usize::from(config.has_class_row())) as u64;
+        let places = config.rows() as u64;
         let wide = |name: &str| b.weight(name, [hidden]).cast(DType::F32);
         let seen =
             |name: &str| patch_rows(b, &format!("{name}.weight"), patches, kernel).cast(DType::F32);

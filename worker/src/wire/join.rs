@@ -1,20 +1,12 @@
 //! How an engine joins a front end.
 
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use piecewise_runtime::engine::Engine;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
 
 /// What an engine says on the handshake's socket.
-#[derive(Debug, Serialize)]
-pub(crate) struct Hello {
-    pub status: &'static str,
-    pub local: bool,
-    pub headless: bool,
-}
-
-impl Hello {
-    pub(crate) fn new(status: &'static str) -> Self {
-        Self { status, local: false, headless: true }
-    }
+pub(crate) fn hello(status: &str) -> Value {
+    json!({"status": status, "local": false, "headless": true})
 }
 
 /// What the front end answers. It does not say its version; what it says has the fields of the one
@@ -68,35 +60,38 @@ impl Init {
 }
 
 /// What an engine is, said on the socket of requests.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Ready {
-    pub max_model_len: u64,
-    pub num_gpu_blocks: u64,
-    pub block_size: u64,
-    pub dp_stats_address: Option<String>,
-    pub dtype: String,
-    pub vllm_version: &'static str,
-    pub world_size: u64,
-    pub data_parallel_size: u64,
-    pub tensor_parallel_size: u64,
-    pub pipeline_parallel_size: u64,
-    pub decode_context_parallel_size: u64,
-    pub data_parallel_rank: u16,
-    pub max_num_seqs: u64,
-    pub max_num_batched_tokens: u64,
-    pub instance_id: String,
-    pub supports_lora: bool,
-    pub max_loras: u64,
-    pub kv_cache_size_tokens: u64,
-    pub kv_cache_max_concurrency: f64,
-    pub enable_sleep_mode: bool,
-    pub supports_draft_weight_updates: bool,
+pub(crate) fn ready(engine: &dyn Engine, rank: u16, dtype: &str, admin: bool) -> Value {
+    let (options, load) = (engine.options(), engine.load());
+    let block_size = piecewise_runtime::kv::PAGE_ROWS;
+    let tokens = load.kv_pages * block_size;
+    json!({
+        "max_model_len": options.max_seq_len,
+        "num_gpu_blocks": load.kv_pages,
+        "block_size": block_size,
+        "dp_stats_address": null,
+        "dtype": dtype,
+        "vllm_version": super::VLLM_VERSION,
+        "world_size": 1,
+        "data_parallel_size": 1,
+        "tensor_parallel_size": 1,
+        "pipeline_parallel_size": 1,
+        "decode_context_parallel_size": 1,
+        "data_parallel_rank": rank,
+        "max_num_seqs": options.max_num_seqs,
+        "max_num_batched_tokens": options.max_num_tokens,
+        "instance_id": format!("piecewise-{}-{rank}", std::process::id()),
+        "supports_lora": false,
+        "max_loras": 0,
+        "kv_cache_size_tokens": tokens,
+        "kv_cache_max_concurrency": tokens as f64 / options.max_seq_len.max(1) as f64,
+        "enable_sleep_mode": admin,
+        "supports_draft_weight_updates": false,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     /// As vLLM 0.33.0 sends it.
     fn init() -> Value {

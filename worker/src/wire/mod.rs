@@ -11,7 +11,7 @@ mod outputs;
 mod request;
 
 pub(crate) use call::{Call, answer, call_id, failure};
-pub(crate) use join::{Hello, Init, Ready};
+pub(crate) use join::{Init, hello, ready};
 pub(crate) use outputs::{
     Event, EventKind, Finish, Output, OutputError, Prefill, Reason, Stats, monotonic, outputs,
 };

@@ -75,8 +75,8 @@ pub(crate) fn request_id(bytes: &[u8]) -> Option<String> {
 }
 
 /// How tokens are chosen, and when to stop: by name, defaults left out.
-#[derive(Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default = "SamplingParams::of_nothing", deny_unknown_fields)]
 pub(crate) struct SamplingParams {
     pub temperature: f32,
     pub top_p: f32,
@@ -114,37 +114,16 @@ pub(crate) struct SamplingParams {
     _routed_experts_prompt_start: u64,
 }
 
-impl Default for SamplingParams {
-    fn default() -> Self {
+impl SamplingParams {
+    /// Those of a front end that names none.
+    fn of_nothing() -> Self {
         Self {
             temperature: 1.0,
             top_p: 1.0,
-            top_k: 0,
-            seed: None,
             max_tokens: 16,
-            min_tokens: 0,
-            thinking_token_budget: None,
-            logprobs: None,
-            prompt_logprobs: None,
-            prompt_logprob_token_ids: None,
-            prompt_logprob_start: None,
-            min_p: 0.0,
-            frequency_penalty: 0.0,
-            presence_penalty: 0.0,
             repetition_penalty: 1.0,
-            repetition_detection: None,
-            stop_token_ids: Vec::new(),
-            eos_token_id: None,
-            all_stop_token_ids: Vec::new(),
-            logit_bias: None,
-            allowed_token_ids: None,
-            bad_words_token_ids: None,
-            structured_outputs: None,
-            logprob_token_ids: None,
-            skip_reading_prefix_cache: None,
-            extra_args: None,
             _watermarking: true,
-            _routed_experts_prompt_start: 0,
+            ..Self::default()
         }
     }
 }

@@ -22,18 +22,13 @@ const BINS_PER_OCTAVE: f64 = 6.0;
 struct Panel {
     title: String,
     axis: &'static str,
-    steps: Vec<Served>,
+    /// By the size that each ran at.
+    steps: Vec<(u32, Bin)>,
     sizes: Vec<u32>,
 }
 
-struct Served {
-    count: u32,
-    steps: u64,
-    real: u64,
-    padding: u64,
-}
-
-#[derive(Default)]
+/// Steps and rows of them.
+#[derive(Clone, Copy, Default, derive_more::Add)]
 struct Bin {
     steps: u64,
     real: u64,
@@ -71,7 +66,7 @@ fn panels(input: &Input, sizes: &CaptureSizes) -> Result<Vec<Panel>> {
     let mut panels = Vec::new();
     for decode in [false, true] {
         let list = if decode { &sizes.decode_batch_sizes } else { &sizes.capture_num_tokens };
-        let mut steps: Vec<Served> = Vec::new();
+        let mut steps = Vec::new();
         for (kind, own_count, number) in traffic.iter().filter(|step| own_list(step.0) == decode) {
             let tokens = kind.tokens(own_count);
             let count = if decode { own_count } else { tokens };
@@ -79,7 +74,7 @@ fn panels(input: &Input, sizes: &CaptureSizes) -> Result<Vec<Panel>> {
             let real = number.saturating_mul(u64::from(tokens));
             let padding =
                 number.saturating_mul(replay.map_or(0, |replay| u64::from(replay.padding)));
-            steps.push(Served { count, steps: number, real, padding });
+            steps.push((count, Bin { steps: number, real, padding }));
         }
         if steps.is_empty() {
             continue;
@@ -89,13 +84,12 @@ fn panels(input: &Input, sizes: &CaptureSizes) -> Result<Vec<Panel>> {
             (false, true) => ("Context and mixed", "tokens in the step"),
             (false, false) => ("All steps", "tokens in the step"),
         };
-        let real: u64 = steps.iter().map(|step| step.real).sum();
-        let padding: u64 = steps.iter().map(|step| step.padding).sum();
+        let all = steps.iter().fold(Bin::default(), |all, (_, bin)| all + *bin);
         let title = format!(
             "{name}: {} steps, {} sizes, {:.1} % of the rows are padding",
-            grouped(steps.iter().map(|step| step.steps).sum()),
+            grouped(all.steps),
             list.len(),
-            100.0 * padding as f64 / (real + padding).max(1) as f64
+            100.0 * all.padding as f64 / (all.real + all.padding).max(1) as f64
         );
         panels.push(Panel { title, axis, steps, sizes: list.clone() });
     }
@@ -108,13 +102,11 @@ fn bin_of(count: u32) -> i64 {
 
 fn draw_panel(panel: &Panel, area: &Area<'_>) -> Result<()> {
     let mut bins: BTreeMap<i64, Bin> = BTreeMap::new();
-    for step in &panel.steps {
-        let bin = bins.entry(bin_of(step.count)).or_default();
-        bin.steps += step.steps;
-        bin.real += step.real;
-        bin.padding += step.padding;
+    for (count, held) in &panel.steps {
+        let bin = bins.entry(bin_of(*count)).or_default();
+        *bin = *bin + *held;
     }
-    let last = panel.sizes.iter().copied().chain(panel.steps.iter().map(|step| step.count)).max();
+    let last = panel.sizes.iter().copied().chain(panel.steps.iter().map(|(count, _)| *count)).max();
     let right = f64::from(last.unwrap_or(1)).log2() + 1.0 / BINS_PER_OCTAVE;
     let left = bins.first_key_value().map_or(0.0, |(bin, _)| *bin as f64 / BINS_PER_OCTAVE);
     let first = f64::from(panel.sizes.first().copied().unwrap_or(1)).log2();

@@ -2,7 +2,9 @@
 
 use crate::text::error::{MAX_ERRORS, ParseErrorKind, Spanned};
 use crate::text::lexer::{Token, lex};
+use std::fmt::Display;
 use std::ops::Range;
+use std::str::FromStr;
 
 /// Levels of regions, recipes and graphs inside each other.
 const MAX_DEPTH: usize = 32;
@@ -97,7 +99,7 @@ impl<'t> Parser<'t> {
     }
 
     pub(super) fn expect(&mut self, c: char) -> Parsed<()> {
-        if self.eat(c) { Ok(()) } else { self.expected(format!("`{c}`")) }
+        self.expect_token(&Token::Punct(c))
     }
 
     pub(super) fn eat_word(&mut self, word: &str) -> bool {
@@ -113,28 +115,63 @@ impl<'t> Parser<'t> {
     }
 
     pub(super) fn expect_word(&mut self, word: &str) -> Parsed<()> {
-        if self.eat_word(word) { Ok(()) } else { self.expected(format!("`{word}`")) }
+        self.expect_token(&Token::Word(word))
+    }
+
+    pub(super) fn expect_token(&mut self, token: &Token<'_>) -> Parsed<()> {
+        if self.eat_token(token) { Ok(()) } else { self.expected(token.describe()) }
+    }
+
+    /// What the current token says, if it is one of those that `of` knows.
+    pub(super) fn take<T>(
+        &mut self,
+        what: &str,
+        of: impl FnOnce(&Token<'t>) -> Option<T>,
+    ) -> Parsed<T> {
+        match of(self.peek()) {
+            Some(said) => {
+                self.advance();
+                Ok(said)
+            }
+            None => self.expected(what),
+        }
     }
 
     pub(super) fn word(&mut self, what: &str) -> Parsed<&'t str> {
-        match *self.peek() {
-            Token::Word(word) => {
-                self.advance();
-                Ok(word)
-            }
-            _ => self.expected(what),
-        }
+        self.take(what, |token| match token {
+            Token::Word(word) => Some(*word),
+            _ => None,
+        })
+    }
+
+    /// What a word names.
+    pub(super) fn named<T: FromStr>(&mut self, what: &str) -> Parsed<T> {
+        self.take(what, |token| match token {
+            Token::Word(word) => word.parse().ok(),
+            _ => None,
+        })
     }
 
     pub(super) fn string(&mut self, what: &str) -> Parsed<String> {
-        match self.peek() {
-            Token::Str(value) => {
-                let value = value.clone().into_owned();
-                self.advance();
-                Ok(value)
-            }
-            _ => self.expected(what),
-        }
+        self.take(what, |token| match token {
+            Token::Str(value) => Some(value.clone().into_owned()),
+            _ => None,
+        })
+    }
+
+    /// The value of the number that `text` at `span` is; without one it is not what is expected.
+    pub(super) fn number<T>(
+        &mut self,
+        value: Option<T>,
+        span: Range<usize>,
+        text: impl Display,
+        expected: impl Display,
+    ) -> Parsed<T> {
+        let Some(value) = value else {
+            let (text, expected) = (text.to_string(), expected.to_string());
+            return self.fail_at(span, ParseErrorKind::Number { text, expected });
+        };
+        Ok(value)
     }
 
     /// `@name`, or nothing.
@@ -189,12 +226,13 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// The items of a list up to `close`, whose opening is read.
+    /// The items of a list between `open` and `close`.
     pub(super) fn items<T>(
         &mut self,
-        close: char,
+        [open, close]: [char; 2],
         mut item: impl FnMut(&mut Self) -> Parsed<T>,
     ) -> Parsed<Vec<T>> {
+        self.expect(open)?;
         let mut items = Vec::new();
         self.list(close, |p| {
             items.push(item(p)?);

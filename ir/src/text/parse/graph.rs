@@ -125,10 +125,7 @@ impl<'t> Parser<'t> {
         self.expect_word("in")?;
         self.expect('[')?;
         let min = self.unsigned("the smallest value")?;
-        if *self.peek() != Token::DotDot {
-            return self.expected("`..`");
-        }
-        self.advance();
+        self.expect_token(&Token::DotDot)?;
         let max = self.unsigned("the largest value")?;
         self.expect(']')?;
         let role = self.optional_role()?;

@@ -177,15 +177,8 @@ impl<'t> Parser<'t> {
             })?;
         }
         self.expect_word("rows")?;
-        let treatment = match *self.peek() {
-            Token::Word(word) => RowTreatment::ALL.into_iter().find(|rows| rows.name() == word),
-            _ => None,
-        };
-        let Some(rows) = treatment else {
-            let names: Vec<_> = RowTreatment::ALL.iter().map(|rows| rows.name()).collect();
-            return self.expected(format!("a row treatment ({})", names.join(", ")));
-        };
-        self.advance();
+        let known = RowTreatment::ALL.map(RowTreatment::name).join(", ");
+        let rows: RowTreatment = self.named(&format!("a row treatment ({known})"))?;
         let splits = self.eat_word("split");
         let absorbs = if self.eat_word("absorbs") { self.indices()? } else { Vec::new() };
         let call = CustomCall { name, attrs, mutates, rows, splits, absorbs };
@@ -214,13 +207,7 @@ impl<'t> Parser<'t> {
                 } else {
                     text.parse().ok().map(Attr::Int)
                 };
-                match attr {
-                    Some(attr) => Ok(attr),
-                    None => {
-                        let expected = "a number of 64 bits".to_owned();
-                        self.fail_at(span, ParseErrorKind::Number { text, expected })
-                    }
-                }
+                self.number(attr, span, text, "a number of 64 bits")
             }
         }
     }

@@ -50,14 +50,11 @@ impl<'t> Parser<'t> {
     }
 
     fn plan_line(&mut self, scope: &Scope, plan: &mut Plan) -> Parsed<()> {
-        let section = match *self.peek() {
-            Token::Word(word @ ("pieces" | "arena" | "slots")) => word,
+        let (section, given) = match *self.peek() {
+            Token::Word(word @ "pieces") => (word, plan.stitch.is_some()),
+            Token::Word(word @ "arena") => (word, plan.layout.is_some()),
+            Token::Word(word @ "slots") => (word, plan.slots.is_some()),
             _ => return self.expected("`pieces`, `arena` or `slots`"),
-        };
-        let given = match section {
-            "pieces" => plan.stitch.is_some(),
-            "arena" => plan.layout.is_some(),
-            _ => plan.slots.is_some(),
         };
         if given {
             let name = section.to_owned();
@@ -198,11 +195,9 @@ impl<'t> Parser<'t> {
         self.expect('=')?;
         let unique = self.known(stitch.unique.len(), "unique piece")?;
         self.expect_word("nodes")?;
-        self.expect('[')?;
-        let nodes = self.items(']', |p| p.node(scope))?;
+        let nodes = self.items(['[', ']'], |p| p.node(scope))?;
         self.expect_word("operands")?;
-        self.expect('[')?;
-        let operands = self.items(']', |p| p.operand(scope))?;
+        let operands = self.items(['[', ']'], |p| p.operand(scope))?;
         Ok(PieceUse { unique, nodes, operands })
     }
 
@@ -295,14 +290,7 @@ impl<'t> Parser<'t> {
     fn slot(&mut self, scope: &Scope, slot: Slot) -> Parsed<SlotData> {
         let span = self.span();
         let ty = self.ty(scope)?;
-        let kind = match *self.peek() {
-            Token::Word("input") => SlotKind::Input,
-            Token::Word("boundary") => SlotKind::Boundary,
-            Token::Word("local") => SlotKind::Local,
-            Token::Word("output") => SlotKind::Output,
-            _ => return self.expected("`input`, `boundary`, `local` or `output`"),
-        };
-        self.advance();
+        let kind: SlotKind = self.named("`input`, `boundary`, `local` or `output`")?;
         let value = self.operand(scope)?;
         let declared = scope.graph.ty(value);
         if ty != *declared {
@@ -314,10 +302,7 @@ impl<'t> Parser<'t> {
         }
         self.expect_word("live")?;
         let start = self.index("the first position")?;
-        if *self.peek() != Token::DotDot {
-            return self.expected("`..`");
-        }
-        self.advance();
+        self.expect_token(&Token::DotDot)?;
         let end = self.index("the last position")?;
         Ok(SlotData { value, kind, live: LiveRange { start, end } })
     }

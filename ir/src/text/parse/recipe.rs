@@ -27,44 +27,33 @@ impl<'t> Parser<'t> {
             Token::Word("graph") => Ok(Recipe::Graph(Box::new(p.named_graph()?.graph))),
             Token::Word("concat") => {
                 p.advance();
-                let axis = p.attributes(|p| p.key_index("axis"))?;
-                p.expect('(')?;
-                let parts = p.items(')', |p| p.recipe(scope))?;
-                Ok(Recipe::Concat { axis, parts })
+                let axis = p.attributes(|p| p.keyed("axis", |p| p.index("an integer")))?;
+                Ok(Recipe::Concat { axis, parts: p.items(['(', ')'], |p| p.recipe(scope))? })
             }
             Token::Word("slice") => {
                 p.advance();
                 let (axis, start, len) = p.attributes(|p| {
-                    let axis = p.key_index("axis")?;
+                    let axis = p.keyed("axis", |p| p.index("an integer"))?;
                     p.expect(',')?;
-                    let start = p.key_number("start")?;
+                    let start = p.keyed("start", |p| p.unsigned("an integer"))?;
                     p.expect(',')?;
-                    Ok((axis, start, p.key_number("len")?))
+                    Ok((axis, start, p.keyed("len", |p| p.unsigned("an integer"))?))
                 })?;
                 Ok(Recipe::Slice { axis, start, len, of: p.only_part(scope)? })
             }
             Token::Word("transpose") => {
                 p.advance();
-                let perm = p.attributes(|p| {
-                    p.key("perm")?;
-                    p.indices()
-                })?;
+                let perm = p.attributes(|p| p.keyed("perm", Self::indices))?;
                 Ok(Recipe::Transpose { perm, of: p.only_part(scope)? })
             }
             Token::Word("cast") => {
                 p.advance();
-                let to = p.attributes(|p| {
-                    p.key("to")?;
-                    p.dtype()
-                })?;
+                let to = p.attributes(|p| p.keyed("to", Self::dtype))?;
                 Ok(Recipe::Cast { to, of: p.only_part(scope)? })
             }
             Token::Word("reshape") => {
                 p.advance();
-                let shape = p.attributes(|p| {
-                    p.key("shape")?;
-                    p.indices()
-                })?;
+                let shape = p.attributes(|p| p.keyed("shape", Self::indices))?;
                 let shape = shape.into_iter().map(|extent| extent as u64).collect();
                 Ok(Recipe::Reshape { shape, of: p.only_part(scope)? })
             }
@@ -84,19 +73,10 @@ impl<'t> Parser<'t> {
         Ok(value)
     }
 
-    fn key(&mut self, key: &str) -> Parsed<()> {
+    fn keyed<T>(&mut self, key: &str, value: fn(&mut Self) -> Parsed<T>) -> Parsed<T> {
         self.expect_word(key)?;
-        self.expect('=')
-    }
-
-    fn key_index(&mut self, key: &str) -> Parsed<usize> {
-        self.key(key)?;
-        self.index("an integer")
-    }
-
-    fn key_number(&mut self, key: &str) -> Parsed<u64> {
-        self.key(key)?;
-        self.unsigned("an integer")
+        self.expect('=')?;
+        value(self)
     }
 
     fn only_part(&mut self, scope: &Scope) -> Parsed<Box<Recipe>> {

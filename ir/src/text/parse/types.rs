@@ -12,22 +12,18 @@ use crate::text::scalar;
 use crate::types::{Shape, TensorType};
 use std::collections::BTreeMap;
 
+/// What a term and a sum of terms have to be.
+const DIMENSION: &str = "a dimension of 64 bits";
+
 impl<'t> Parser<'t> {
     pub(super) fn dtype(&mut self) -> Parsed<DType> {
-        if let Token::Word(word) = *self.peek()
-            && let Ok(dtype) = word.parse()
-        {
-            self.advance();
-            return Ok(dtype);
-        }
-        self.expected("a dtype (f32, f16, bf16, i32, i64, u8, bool)")
+        self.named("a dtype (f32, f16, bf16, i32, i64, u8, bool)")
     }
 
     /// `bf16[T,64]`
     pub(super) fn ty(&mut self, scope: &Scope) -> Parsed<TensorType> {
         let dtype = self.dtype()?;
-        self.expect('[')?;
-        let shape = Shape::from_vec(self.items(']', |p| p.dim(scope))?);
+        let shape = Shape::from_vec(self.items(['[', ']'], |p| p.dim(scope))?);
         Ok(TensorType { dtype, shape })
     }
 
@@ -43,15 +39,8 @@ impl<'t> Parser<'t> {
                 Some(symbol) => terms.entry(symbol).or_insert(0),
                 None => &mut constant,
             };
-            match sum.checked_add(coefficient) {
-                Some(value) => *sum = value,
-                None => {
-                    let span = start..self.span().start;
-                    let expected = "a dimension of 64 bits".to_owned();
-                    let kind = ParseErrorKind::Number { text: "this sum".to_owned(), expected };
-                    return self.fail_at(span, kind);
-                }
-            }
+            let span = start..self.span().start;
+            *sum = self.number(sum.checked_add(coefficient), span, "this sum", DIMENSION)?;
             negative = match self.peek() {
                 Token::Punct('+') => false,
                 Token::Punct('-') => true,
@@ -67,10 +56,7 @@ impl<'t> Parser<'t> {
             return Ok((sign, Some(self.symbol(scope)?)));
         };
         let signed = if negative { format!("-{digits}") } else { digits.to_owned() };
-        let Ok(coefficient) = signed.parse() else {
-            let expected = "a dimension of 64 bits".to_owned();
-            return self.fail(ParseErrorKind::Number { text: signed, expected });
-        };
+        let coefficient = self.number(signed.parse().ok(), self.span(), signed, DIMENSION)?;
         self.advance();
         let symbol = if self.eat('*') { Some(self.symbol(scope)?) } else { None };
         Ok((coefficient, symbol))
@@ -78,15 +64,11 @@ impl<'t> Parser<'t> {
 
     /// A symbol's name: a word or a string.
     pub(super) fn symbol_name(&mut self) -> Parsed<String> {
-        match self.peek() {
-            Token::Word(word) => {
-                let name = (*word).to_owned();
-                self.advance();
-                Ok(name)
-            }
-            Token::Str(_) => self.string("a symbol"),
-            _ => self.expected("a dimension: a number or a symbol"),
-        }
+        self.take("a dimension: a number or a symbol", |token| match token {
+            Token::Word(word) => Some((*word).to_owned()),
+            Token::Str(name) => Some(name.clone().into_owned()),
+            _ => None,
+        })
     }
 
     pub(super) fn symbol(&mut self, scope: &Scope) -> Parsed<Symbol> {
@@ -109,46 +91,29 @@ impl<'t> Parser<'t> {
             Token::Hex(digits) => (format!("0x{digits}"), u64::from_str_radix(digits, 16).ok()),
             _ => return self.expected(what),
         };
-        match value {
-            Some(value) => {
-                self.advance();
-                Ok(value)
-            }
-            None => {
-                let expected = "an integer of 64 bits".to_owned();
-                self.fail(ParseErrorKind::Number { text, expected })
-            }
-        }
+        let value = self.number(value, self.span(), text, "an integer of 64 bits")?;
+        self.advance();
+        Ok(value)
     }
 
     pub(super) fn index(&mut self, what: &str) -> Parsed<usize> {
         let span = self.span();
         let value = self.unsigned(what)?;
-        match usize::try_from(value) {
-            Ok(index) => Ok(index),
-            Err(_) => {
-                let expected = "an index of this machine".to_owned();
-                self.fail_at(span, ParseErrorKind::Number { text: value.to_string(), expected })
-            }
-        }
+        self.number(usize::try_from(value).ok(), span, value, "an index of this machine")
     }
 
     /// `[0, 1]`
     pub(super) fn indices(&mut self) -> Parsed<Vec<usize>> {
-        self.expect('[')?;
-        self.items(']', |p| p.index("an axis"))
+        self.items(['[', ']'], |p| p.index("an axis"))
     }
 
     /// An optional sign and a number, as text.
     pub(super) fn decimal(&mut self, what: &str) -> Parsed<String> {
         let sign = if self.eat('-') { "-" } else { "" };
-        match *self.peek() {
-            Token::Int(digits) | Token::Float(digits) => {
-                self.advance();
-                Ok(format!("{sign}{digits}"))
-            }
-            _ => self.expected(what),
-        }
+        self.take(what, |token| match token {
+            Token::Int(digits) | Token::Float(digits) => Some(format!("{sign}{digits}")),
+            _ => None,
+        })
     }
 
     /// A scalar: a number of `dtype`, `true` or `false`, or the bits of any dtype.
@@ -162,27 +127,17 @@ impl<'t> Parser<'t> {
             let dtype = self.dtype()?;
             self.expect(':')?;
             let bits = self.bits(&format!("the bits of a {dtype}"))?;
-            return match scalar::from_bits(dtype, bits) {
-                Some(scalar) => Ok(scalar),
-                None => {
-                    let text = format!("0x{bits:x}");
-                    let expected = format!("the bits of a {dtype}: they are {}", 8 * dtype.size());
-                    self.fail_at(span, ParseErrorKind::Number { text, expected })
-                }
-            };
+            let (text, size) = (format_args!("0x{bits:x}"), 8 * dtype.size());
+            let expected = format_args!("the bits of a {dtype}: they are {size}");
+            return self.number(scalar::from_bits(dtype, bits), span, text, expected);
         }
         let what = match dtype {
             DType::Bool => "`true` or `false`",
             _ => "a number, or bits such as `f32:0x7fc00000`",
         };
         let text = self.decimal(what)?;
-        match scalar::parse_decimal(dtype, &text) {
-            Some(scalar) => Ok(scalar),
-            None => {
-                let expected = format!("a value of {dtype}");
-                self.fail_at(span, ParseErrorKind::Number { text, expected })
-            }
-        }
+        let scalar = scalar::parse_decimal(dtype, &text);
+        self.number(scalar, span, text, format_args!("a value of {dtype}"))
     }
 
     /// A hexadecimal integer.

@@ -3,7 +3,7 @@
 use super::graph::{Anchors, Scope};
 use super::writer::{Mode, Printer, undefined};
 use crate::diagnostic::Anchor;
-use crate::entity::{Entity, Node, PieceId, UniquePieceId, Value};
+use crate::entity::{Entity, Node, PieceId, UniquePieceId};
 use crate::module::{ArenaLayout, Module, PieceUse, Step, Stitch, UniquePiece};
 use crate::text::names::printed_word;
 
@@ -35,7 +35,7 @@ impl Printer {
             for (id, unique) in stitch.unique.iter() {
                 p.unique(id, unique);
             }
-            let nodes = NodeNames::new(scope);
+            let nodes = node_names(scope);
             for (id, piece) in stitch.uses.iter() {
                 let step = stitch.steps.iter().copied().find(|step| step.id() == id);
                 p.piece_use(scope, &nodes, step, id, piece);
@@ -45,7 +45,7 @@ impl Printer {
                 p.put("order");
                 for (i, &step) in stitch.steps.iter().enumerate() {
                     p.put(if i == 0 { " " } else { ", " });
-                    p.put(format_args!("{} {}", step_keyword(step), step.id()));
+                    p.put(format_args!("{} {}", step.keyword(), step.id()));
                 }
                 p.end();
             }
@@ -61,9 +61,8 @@ impl Printer {
             self.put(" over ");
             self.symbol(unique.graph.symbols(), over);
         }
-        self.put(" hash ");
-        self.put(format_args!("\"{}\"", hex(&unique.hash)));
-        self.put(" {");
+        let hash: String = unique.hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.put(format_args!(" hash \"{hash}\" {{"));
         self.end();
         self.graph_block(&unique.graph, Anchors::None);
         self.line("}");
@@ -72,17 +71,21 @@ impl Printer {
     fn piece_use(
         &mut self,
         scope: &Scope<'_>,
-        nodes: &NodeNames,
+        nodes: &[Option<String>],
         step: Option<Step>,
         id: PieceId,
         piece: &PieceUse,
     ) {
         self.begin();
         let start = self.here();
-        self.put(format_args!("{} {id}", step.map_or("use", step_keyword)));
+        self.put(format_args!("{} {id}", step.map_or("use", Step::keyword)));
         self.mark(Some(Anchor::Piece(id)), start);
         self.put(format_args!(" = {} nodes [", piece.unique));
-        self.list(&piece.nodes, |p, &node| p.put(nodes.name(scope, node)));
+        let name = |node: Node| nodes.get(node.index()).and_then(Option::as_deref);
+        self.list(&piece.nodes, |p, &node| match name(node) {
+            Some(name) => p.put(name),
+            None => p.put(undefined(node)),
+        });
         self.put("] operands [");
         self.list(&piece.operands, |p, &value| p.put(scope.name(value)));
         self.put(']');
@@ -139,39 +142,15 @@ fn steps_of_uses(stitch: &Stitch) -> Vec<Step> {
     stitch.uses.keys().filter_map(of).collect()
 }
 
-pub(in crate::text) fn step_keyword(step: Step) -> &'static str {
-    match step {
-        Step::Prologue(_) => "prologue",
-        Step::Piece(_) => "piece",
-        Step::Split(_) => "split",
-    }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// Nodes by their first result, or by their position in the program where they have none.
-struct NodeNames {
-    positions: Vec<Option<usize>>,
-}
-
-impl NodeNames {
-    fn new(scope: &Scope<'_>) -> Self {
-        let mut positions = vec![None; scope.graph.node_count()];
-        for (position, node) in scope.graph.nodes().enumerate() {
-            if let Some(slot) = positions.get_mut(node.index()) {
-                *slot = Some(position);
-            }
+fn node_names(scope: &Scope<'_>) -> Vec<Option<String>> {
+    let mut names = vec![None; scope.graph.node_count()];
+    for (position, node) in scope.graph.nodes().enumerate() {
+        if let Some(name) = names.get_mut(node.index()) {
+            let result = scope.graph.node(node).results.first();
+            let named = result.map(|&value| scope.name(value));
+            *name = Some(named.unwrap_or_else(|| Node::new(position).to_string()));
         }
-        Self { positions }
     }
-
-    fn name(&self, scope: &Scope<'_>, node: Node) -> String {
-        let Some(position) = self.positions.get(node.index()).copied().flatten() else {
-            return undefined(node);
-        };
-        let result: Option<&Value> = scope.graph.node(node).results.first();
-        result.map_or_else(|| Node::new(position).to_string(), |&value| scope.name(value))
-    }
+    names
 }

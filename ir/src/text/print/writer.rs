@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 
 /// What the text is for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(in crate::text) enum Mode {
     /// To be read, and parsed back.
+    #[default]
     Listing,
     /// To be hashed: without names, roles, places and bounds.
     Canonical,
@@ -29,7 +30,7 @@ pub(in crate::text) struct Span {
 }
 
 /// Text under construction.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::text) struct Printer {
     pub(super) mode: Mode,
     out: String,
@@ -45,16 +46,7 @@ pub(in crate::text) struct Printer {
 
 impl Printer {
     pub(in crate::text) fn new(mode: Mode) -> Self {
-        Self {
-            mode,
-            out: String::new(),
-            indent: 0,
-            line: 0,
-            line_start: 0,
-            spans: BTreeMap::new(),
-            seen_symbols: Vec::new(),
-            sources: BTreeMap::new(),
-        }
+        Self { mode, ..Self::default() }
     }
 
     /// A printer for hashing; `sources` numbers the checkpoint tensors.

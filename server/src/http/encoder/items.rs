@@ -3,7 +3,7 @@
 use super::super::aside::aside;
 use super::super::error::ApiError;
 use super::super::fields::{Field, Fields, field, ids, schema};
-use super::super::state::State;
+use super::super::state::{State, needed};
 use super::served::EncoderState;
 use axum::extract::Request;
 use piecewise::encoding::{ItemError, TextItem};
@@ -58,7 +58,7 @@ pub(super) async fn items(
         },
         _ => return Err(bad()),
     };
-    let tokenizer = Arc::clone(encoder.tokenizer(field)?);
+    let tokenizer = Arc::clone(needed(&encoder.tokenizer, field)?);
     aside(move || {
         let encode = |(i, text): (usize, &String)| {
             let ids = if special { tokenizer.encode(text) } else { tokenizer.encode_more(text) };

@@ -1,6 +1,5 @@
 //! An encoder that is loaded, as requests see it.
 
-use super::super::error::ApiError;
 use piecewise::encoding::{EncoderHandle, TextModel};
 use piecewise::models::TextTokenizer;
 use piecewise::models::encoder::ScoreActivation;
@@ -37,7 +36,7 @@ pub enum Matryoshka {
 #[derive(Debug)]
 pub struct ServedEncoder {
     /// `None` takes token ids alone.
-    pub tokenizer: Option<TextTokenizer>,
+    pub tokenizer: Option<Arc<TextTokenizer>>,
     /// The most tokens of a text.
     pub longest: usize,
     /// What it makes of texts.
@@ -45,24 +44,11 @@ pub struct ServedEncoder {
 }
 
 /// The encoder with the way to its thread.
-#[derive(Debug)]
+#[derive(Debug, derive_more::Deref)]
 pub(crate) struct EncoderState {
     pub(crate) handle: EncoderHandle<TextModel>,
-    pub(crate) tokenizer: Option<Arc<TextTokenizer>>,
-    pub(crate) longest: usize,
-    pub(crate) kind: EncoderKind,
-}
-
-impl EncoderState {
-    pub(crate) fn new(handle: EncoderHandle<TextModel>, served: ServedEncoder) -> Self {
-        let ServedEncoder { tokenizer, longest, kind } = served;
-        Self { handle, tokenizer: tokenizer.map(Arc::new), longest, kind }
-    }
-
-    pub(crate) fn tokenizer(&self, field: &str) -> Result<&Arc<TextTokenizer>, ApiError> {
-        let none = || ApiError::field(field, "this model has no tokenizer: give token ids");
-        self.tokenizer.as_ref().ok_or_else(none)
-    }
+    #[deref]
+    pub(crate) encoder: ServedEncoder,
 }
 
 impl Matryoshka {

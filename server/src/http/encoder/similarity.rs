@@ -3,7 +3,7 @@
 use super::super::aside::aside;
 use super::super::error::ApiError;
 use super::super::fields::{Field, field, schema};
-use super::super::state::State;
+use super::super::state::{State, needed};
 use super::items::{encode, pair, place, usage};
 use super::served::{EncoderKind, EncoderState};
 use piecewise::encoding::TextItem;
@@ -54,7 +54,7 @@ async fn by_reading(
     pairs: Pairs,
     activation: ScoreActivation,
 ) -> Result<(Vec<f32>, Value), ApiError> {
-    let tokenizer = Arc::clone(encoder.tokenizer(pairs.fields[1])?);
+    let tokenizer = Arc::clone(needed(&encoder.tokenizer, pairs.fields[1])?);
     let (field, count) = (pairs.fields[1], pairs.texts[1].len());
     let name = place(field, count);
     let items: Vec<TextItem> = aside(move || {
@@ -80,7 +80,7 @@ async fn by_embeddings(
     let firsts = pairs.texts[0].len();
     let places: Vec<_> = pairs.places().collect();
     let names = [0, 1].map(|side| place(pairs.fields[side], pairs.texts[side].len()));
-    let tokenizer = Arc::clone(encoder.tokenizer(pairs.fields[0])?);
+    let tokenizer = Arc::clone(needed(&encoder.tokenizer, pairs.fields[0])?);
     let items: Vec<TextItem> = aside(move || {
         let names = [0, 1].map(|side| place(pairs.fields[side], pairs.texts[side].len()));
         let texts = pairs.texts.iter().zip(&names);
