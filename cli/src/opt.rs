@@ -44,16 +44,16 @@ pub(crate) fn run(args: OptArgs) -> anyhow::Result<ExitCode> {
     let mut manager = PassManager::new(&pipeline, &Registry::standard())?;
     let dumps = args.dumps.config();
     if let Some(dump) = of_passes(&dumps, &Registry::standard())? {
-        manager = manager.observe(dump);
+        manager = manager.observe(Box::new(dump));
     }
     for observer in args.dumps.observers() {
         manager = manager.observe(observer);
     }
     if let Some(first) = args.bisect {
-        manager = manager.only_first(first).observe(bisect_log());
+        manager = manager.only_first(first).observe(Box::new(bisect_log()));
     }
     if args.print_changed {
-        manager = manager.observe(print_changed());
+        manager = manager.observe(Box::new(print_changed()));
     }
     let defs = OpRegistry::builtin().defs().clone();
     let report = manager.run(&mut module, &mut PassContext { defs })?;
