@@ -64,7 +64,7 @@ fn lowered_piece(entry: &Entry) -> anyhow::Result<Option<Artifact>> {
         let images = stored.images().iter().map(|&digest| (digest, Vec::new())).collect();
         stored.into_artifact(images)
     };
-    match StoredPiece::decode(&entry.payload).and_then(read) {
+    match StoredPiece::decode(&entry.payload).map(read) {
         Ok(artifact) => Ok(Some(artifact)),
         Err(reason) => bail!("entry {} is no lowered piece: {reason}", KeyHex(&entry.info.key)),
     }
