@@ -11,7 +11,7 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::text::{parse_module, print_graph};
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::artifact_store::{CompileCounts, compile_jobs, compile_pieces};
+use piecewise_runtime::artifact_store::{CompileCounts, compile_jobs, compile_module};
 use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
 use piecewise_runtime::mode::{CompileLevel, GraphMode};
 use piecewise_runtime::pipeline::plan;
@@ -57,11 +57,9 @@ type Entries = BTreeMap<(&'static str, Digest), MemoryEntry>;
 
 fn compiled(graph: Graph) -> (Entries, CompileCounts) {
     let (module, _) = plan(graph, CompileLevel::Piecewise, None, Vec::new()).unwrap();
-    let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
     let compiler = CpuCompiler::new(Arc::new(OpRegistry::builtin()), 2);
     let store = MemoryStore::new();
-    let (stitch, sizes) = (module.stitch().unwrap(), dispatcher());
-    let made = compile_pieces(stitch, &symbols, &sizes, &compiler, &store, &mut |_| {}).unwrap();
+    let made = compile_module(&module, &dispatcher(), &compiler, &store, &mut |_| {}).unwrap();
     (store.entries(), made.counts)
 }
 

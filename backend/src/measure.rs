@@ -25,7 +25,7 @@ impl LaunchCounts {
 }
 
 /// What is in a captured graph.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, derive_more::Add, serde::Serialize)]
 pub struct GraphShape {
     /// Launches that were captured; a matmul of a library is one.
     pub launches: u64,

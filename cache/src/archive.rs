@@ -22,8 +22,9 @@ use std::path::Path;
 
 use crate::cache::Cache;
 use crate::error::{ArchiveFault, CacheError};
+use crate::factors::pairs;
 use crate::fault::{FaultPoint, reach};
-use crate::format::{DecodeError, Header, ReadError, encode_header, read_header, read_payload};
+use crate::format::{DecodeError, Header, ReadError, encode_header, read_entry};
 use crate::listing::EntryInfo;
 
 /// The first bytes of every archive.
@@ -135,11 +136,16 @@ impl Cache {
         }
         let total = facts.len();
         let mut archive = Archive { from: BufReader::new(opened), offset: 0, total };
-        self.import_entries(&mut archive).map_err(|error| match error {
-            ImportError::Cache(error) => error,
-            ImportError::Io(error) if error.kind() != io::ErrorKind::UnexpectedEof => failed(error),
-            ImportError::Io(_) => archive_error(file, archive.offset, ArchiveFault::Truncated),
-            ImportError::Archive(reason) => archive_error(file, archive.offset, reason),
+        self.import_entries(&mut archive).map_err(|error| {
+            let reason = match error {
+                ImportError::Cache(error) => return error,
+                ImportError::Io(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
+                    return failed(error);
+                }
+                ImportError::Io(_) => ArchiveFault::Truncated,
+                ImportError::Archive(reason) => reason,
+            };
+            CacheError::Archive { file: file.to_owned(), offset: archive.offset, reason }
         })
     }
 
@@ -170,15 +176,12 @@ impl Cache {
     ) -> Result<Result<(Header, Vec<u8>), DecodeError>, ImportError> {
         let left = archive.total.saturating_sub(archive.offset);
         if bytes > left {
-            return Err(ImportError::Archive(ArchiveFault::Length { stated: bytes, left }));
+            return Err(ArchiveFault::Length { stated: bytes, left }.into());
         }
         let mut entry = (&mut archive.from).take(bytes);
         let cap = self.options.max_entry_bytes;
-        let decoded = read_header(&mut entry, bytes, cap, &self.checksum).and_then(|header| {
-            let payload = read_payload(&mut entry, &header, &self.checksum)?;
-            Ok((header, payload))
-        });
-        io::copy(&mut entry, &mut io::sink()).map_err(ImportError::Io)?;
+        let decoded = read_entry(&mut entry, bytes, cap, &self.checksum);
+        io::copy(&mut entry, &mut io::sink())?;
         archive.offset += bytes;
         match decoded {
             Ok(entry) => Ok(Ok(entry)),
@@ -189,22 +192,14 @@ impl Cache {
 
     /// Keeps an entry that the cache does not have; whether it did not.
     fn take(&self, header: &Header, payload: &[u8]) -> Result<bool, ImportError> {
-        if self.find(&header.kind, &header.key).map_err(ImportError::Cache)?.is_some() {
+        if self.find(&header.kind, &header.key)?.is_some() {
             return Ok(false);
         }
-        reach(self.options.fault.as_ref(), FaultPoint::Import).map_err(ImportError::Io)?;
+        reach(self.options.fault.as_ref(), FaultPoint::Import)?;
         let factors = pairs(&header.factors);
-        let kept = self.put(&header.kind, &header.key, &factors, payload);
-        kept.map(|()| true).map_err(ImportError::Cache)
+        self.put(&header.kind, &header.key, &factors, payload)?;
+        Ok(true)
     }
-}
-
-fn pairs(factors: &[(String, String)]) -> Vec<(&str, &str)> {
-    factors.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
-}
-
-fn archive_error(file: &Path, offset: u64, reason: ArchiveFault) -> CacheError {
-    CacheError::Archive { file: file.to_owned(), offset, reason }
 }
 
 #[derive(derive_more::From)]
@@ -230,25 +225,22 @@ impl Archive {
 
     fn read_start(&mut self) -> Result<(), ImportError> {
         if self.array()? != ARCHIVE_MAGIC {
-            return Err(ImportError::Archive(ArchiveFault::Magic));
+            return Err(ArchiveFault::Magic.into());
         }
         match u32::from_le_bytes(self.array()?) {
             ARCHIVE_VERSION => Ok(()),
-            found => Err(ImportError::Archive(ArchiveFault::Version {
-                found,
-                expected: ARCHIVE_VERSION,
-            })),
+            found => Err(ArchiveFault::Version { found, expected: ARCHIVE_VERSION }.into()),
         }
     }
 
     fn read_end(&mut self, found: u64) -> Result<(), ImportError> {
         let stated = u64::from_le_bytes(self.array()?);
         if stated != found {
-            return Err(ImportError::Archive(ArchiveFault::Count { stated, found }));
+            return Err(ArchiveFault::Count { stated, found }.into());
         }
         match self.total.saturating_sub(self.offset) {
             0 => Ok(()),
-            bytes => Err(ImportError::Archive(ArchiveFault::Trailing { bytes })),
+            bytes => Err(ArchiveFault::Trailing { bytes }.into()),
         }
     }
 }

@@ -175,21 +175,23 @@ impl Cache {
 
     /// The folder of the entries, if it can be used.
     pub(crate) fn root(&self) -> Result<&Folder, CacheError> {
-        let dir = || self.options.dir.clone();
-        match &self.root {
+        let reason = match &self.root {
             Ok(_) if self.is_lost.load(Ordering::Relaxed) => {
-                let reason = "it was removed while in use; start again to use it".to_owned();
-                Err(CacheError::Unusable { dir: dir(), reason })
+                "it was removed while in use; start again to use it"
             }
-            Ok(root) => Ok(root),
-            Err(reason) => Err(CacheError::Unusable { dir: dir(), reason: reason.clone() }),
-        }
+            Ok(root) => return Ok(root),
+            Err(reason) => reason,
+        };
+        Err(self.unusable(reason))
+    }
+
+    fn unusable(&self, reason: &str) -> CacheError {
+        CacheError::Unusable { dir: self.options.dir.clone(), reason: reason.to_owned() }
     }
 
     pub(crate) fn writable_root(&self) -> Result<&Folder, CacheError> {
         if self.is_unwritable.load(Ordering::Relaxed) {
-            let reason = "it can't be written, as was warned before".to_owned();
-            return Err(CacheError::Unusable { dir: self.options.dir.clone(), reason });
+            return Err(self.unusable("it can't be written, as was warned before"));
         }
         self.root()
     }
@@ -204,9 +206,6 @@ impl Cache {
 
     /// Reads an entry in full; a bad one is set aside.
     pub(crate) fn find(&self, kind: &str, key: &Key) -> Result<Option<Found>, CacheError> {
-        if !is_kind(kind) {
-            return Err(EncodeError::Kind { kind: kind.to_owned() }.into());
-        }
         let Ok(root) = self.root() else { return Ok(None) };
         let failed = |error| self.read_failed(self.path_of(kind, key), error);
         let Some(folder) = root.child(kind, false).map_err(failed)? else {
@@ -256,10 +255,7 @@ impl Cache {
             Some(Opened::File(file, facts)) => (file, facts),
         };
         let cap = self.options.max_entry_bytes;
-        let header = read_header(&mut file, facts.bytes, cap, &self.checksum)?;
-        if header.kind != kind || header.key != *key {
-            return Err(DecodeError::OtherEntry { kind: header.kind, key: header.key }.into());
-        }
+        let header = read_header(&mut file, facts.bytes, cap, &self.checksum)?.of(kind, key)?;
         Ok(Some(Found { header, payload: Vec::new(), facts, file }))
     }
 

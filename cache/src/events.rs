@@ -1,6 +1,6 @@
 //! What happened in a cache, for statistics; and each condition warned about once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -94,7 +94,6 @@ pub struct ConditionReport {
 #[derive(Debug, Default)]
 struct Recorded {
     events: CacheEvents,
-    conditions: BTreeMap<Condition, (String, u64)>,
     bad: BTreeSet<(String, String)>,
 }
 
@@ -113,11 +112,17 @@ impl Recorder {
 
     pub(crate) fn condition(&self, dir: &Path, condition: Condition, message: &str) {
         let mut recorded = self.lock();
-        let report = recorded.conditions.entry(condition).or_insert_with(|| {
-            tracing::warn!(dir = %dir.display(), "{message}");
-            (message.to_owned(), 0)
-        });
-        report.1 += 1;
+        let reports = &mut recorded.events.conditions;
+        match reports.binary_search_by_key(&condition, |report| report.condition) {
+            Ok(at) => reports[at].times += 1,
+            Err(at) => {
+                tracing::warn!(dir = %dir.display(), "{message}");
+                reports.insert(
+                    at,
+                    ConditionReport { condition, message: message.to_owned(), times: 1 },
+                );
+            }
+        }
     }
 
     /// Records and warns about a bad entry, the first time.
@@ -138,16 +143,6 @@ impl Recorder {
     }
 
     pub(crate) fn events(&self) -> CacheEvents {
-        let recorded = self.lock();
-        let mut events = recorded.events.clone();
-        let reports = recorded.conditions.iter();
-        events.conditions = reports
-            .map(|(&condition, (message, times))| ConditionReport {
-                condition,
-                message: message.clone(),
-                times: *times,
-            })
-            .collect();
-        events
+        self.lock().events.clone()
     }
 }

@@ -23,6 +23,10 @@ fn shown(value: &Option<String>) -> String {
     value.as_ref().map_or("nothing".to_owned(), |value| format!("{value:?}"))
 }
 
+pub(crate) fn pairs(factors: &[(String, String)]) -> Vec<(&str, &str)> {
+    factors.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+}
+
 /// Every factor that is not the same in both, by name.
 pub(crate) fn differences(wanted: &[(&str, &str)], found: &Factors) -> Vec<FactorDifference> {
     let mut by_name: BTreeMap<&str, (Option<&str>, Option<&str>)> = BTreeMap::new();

@@ -177,6 +177,16 @@ pub(crate) struct Header {
     payload_checksum: [u8; 32],
 }
 
+impl Header {
+    /// The header of that entry, or why it is another's.
+    pub(crate) fn of(self, kind: &str, key: &Key) -> Result<Self, DecodeError> {
+        match self.kind == kind && self.key == *key {
+            true => Ok(self),
+            false => Err(DecodeError::OtherEntry { kind: self.kind, key: self.key }),
+        }
+    }
+}
+
 /// A header that could not be read, or not trusted.
 #[derive(Debug, derive_more::From)]
 pub(crate) enum ReadError {
@@ -301,6 +311,18 @@ pub(crate) fn read_payload(
         return Err(DecodeError::Checksum { part: "payload" }.into());
     }
     Ok(payload)
+}
+
+/// Reads an entry of `total` bytes whole.
+pub(crate) fn read_entry(
+    from: &mut impl Read,
+    total: u64,
+    payload_cap: u64,
+    checksum: &Checksum,
+) -> Result<(Header, Vec<u8>), ReadError> {
+    let header = read_header(from, total, payload_cap, checksum)?;
+    let payload = read_payload(from, &header, checksum)?;
+    Ok((header, payload))
 }
 
 fn fill(

@@ -2,9 +2,9 @@
 
 use crate::cache::{Cache, root_name};
 use crate::events::Condition;
+use crate::factors::pairs;
 use crate::format::{
-    DecodeError, Header, MAX_HEADER_BYTES, PREFIX_BYTES, ReadError, encode_header, read_header,
-    read_payload,
+    DecodeError, Header, MAX_HEADER_BYTES, PREFIX_BYTES, ReadError, encode_header, read_entry,
 };
 use crate::key::{Key, KeyHex};
 use crate::options::CacheAccess;
@@ -59,14 +59,8 @@ impl Cache {
     ) -> Result<(Header, Vec<u8>), DecodeError> {
         let mut from = bytes;
         let cap = self.options.max_entry_bytes;
-        let read = read_header(&mut from, bytes.len() as u64, cap, &self.checksum);
-        let read = read.and_then(|header| {
-            if header.kind != kind || header.key != *key {
-                return Err(DecodeError::OtherEntry { kind: header.kind, key: header.key }.into());
-            }
-            let payload = read_payload(&mut from, &header, &self.checksum)?;
-            Ok((header, payload))
-        });
+        let read = read_entry(&mut from, bytes.len() as u64, cap, &self.checksum);
+        let read = read.and_then(|(header, payload)| Ok((header.of(kind, key)?, payload)));
         read.map_err(|error| match error {
             ReadError::Decode(reason) => reason,
             ReadError::Io(_) => {
@@ -76,9 +70,7 @@ impl Cache {
     }
 
     fn keep_fetched(&self, header: &Header, payload: &[u8]) {
-        let factors = header.factors.iter();
-        let factors: Vec<_> =
-            factors.map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let factors = pairs(&header.factors);
         if let Ok(head) =
             encode_header(&header.kind, &header.key, &factors, payload, &self.checksum)
         {

@@ -350,7 +350,7 @@ fn show_statistics(
             "hits": stats.hits(),
             "misses": stats.misses(),
             "padding_share": stats.padding_share(),
-            "preemptions": engine.preemptions(),
+            "preemptions": engine.load().preemptions,
             "generated_tokens": generated,
             "tokens_per_second": rate,
         });

@@ -46,20 +46,20 @@ pub(crate) fn run(args: OptArgs) -> anyhow::Result<ExitCode> {
     let mut manager = PassManager::new(&pipeline, &Registry::standard())?;
     let dumps = args.dumps.config();
     if let Some(dump) = of_passes(&dumps, &Registry::standard())? {
-        manager = manager.observe(dump);
+        manager = manager.observe(Box::new(dump));
     }
     for observer in args.dumps.observers() {
         manager = manager.observe(observer);
     }
     if let Some(first) = args.bisect {
         let log = BisectLog::new(print_module, |line: String| super::say(&line));
-        manager = manager.only_first(first).observe(log);
+        manager = manager.only_first(first).observe(Box::new(log));
     }
     if args.print_changed {
-        manager = manager.observe(PrintChanged::new(print_module, |diff: String| {
+        manager = manager.observe(Box::new(PrintChanged::new(print_module, |diff: String| {
             // A closed standard output leaves nobody to show it to.
             let _ = write!(std::io::stdout(), "{diff}");
-        }));
+        })));
     }
     let defs = OpRegistry::builtin().defs().clone();
     let report = manager.run(&mut module, &mut PassContext { defs })?;

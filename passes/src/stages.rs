@@ -3,25 +3,10 @@
 use crate::analysis::Names;
 use crate::check::check_plan;
 use crate::destination::{LifetimeRule, assign_slots};
-use crate::manager::{Pass, PassContext, PassError, PassReport, Registry};
+use crate::manager::{Pass, PassContext, PassError, PassReport};
 use crate::plan::{PlanOptions, plan_arena};
 use crate::split::{SplitOptions, explain_steps, split};
 use piecewise_ir::module::Module;
-
-/// Adds the stages to `registry`: `split` with `at=[..]` (empty: never), `destination`, `plan` with
-/// `align=..`, `check`.
-pub(crate) fn register(registry: &mut Registry) {
-    registry.add("split", &["at"], |options| {
-        Ok(Box::new(SplitPass { options: SplitOptions { split_ops: options.list("at")? } }))
-    });
-    registry.add("destination", &[], |_| Ok(Box::new(DestinationPass)));
-    registry.add("plan", &["align"], |options| {
-        let default = PlanOptions::default();
-        let align = options.number("align")?.unwrap_or(default.align);
-        Ok(Box::new(PlanPass { options: PlanOptions { align } }))
-    });
-    registry.add("check", &[], |_| Ok(Box::new(CheckPass)));
-}
 
 /// `split`: see [`split`].
 #[derive(Clone, Debug, Default)]
@@ -78,10 +63,7 @@ impl Pass for DestinationPass {
     }
 
     fn run(&self, module: &mut Module, _: &mut PassContext) -> Result<PassReport, PassError> {
-        let done = assign_slots(module, LifetimeRule::Moments).map_err(|_| {
-            let (needs, run_first) = ("the order of the step", "split");
-            PassError::Missing { pass: self.name().to_owned(), needs, run_first }
-        })?;
+        let done = assign_slots(module, LifetimeRule::Moments)?;
         let names = Names::of(module.graph());
         let mut report = PassReport::default();
         report.count_many("inputs", done.inputs);

@@ -1,14 +1,32 @@
 //! The passes of this crate by name.
 
-use crate::{Registry, fuse, optimize, stages};
+use crate::Registry;
+use crate::fuse::Fuse;
+use crate::optimize::{Canonicalize, Cse, Dce, Fold, MergeMatmuls};
+use crate::plan::{ALIGN, PlanOptions};
+use crate::split::SplitOptions;
+use crate::stages::{CheckPass, DestinationPass, PlanPass, SplitPass};
 
 impl Registry {
     /// A registry of every pass of this crate.
     pub fn standard() -> Self {
         let mut registry = Self::default();
-        optimize::register(&mut registry);
-        fuse::register(&mut registry);
-        stages::register(&mut registry);
+        registry.add("canonicalize", &[], |_| Ok(Box::new(Canonicalize)));
+        registry.add("fold", &[], |_| Ok(Box::new(Fold)));
+        registry.add("merge_matmuls", &[], |_| Ok(Box::new(MergeMatmuls)));
+        registry.add("cse", &[], |_| Ok(Box::new(Cse)));
+        registry.add("dce", &[], |_| Ok(Box::new(Dce)));
+        registry.add("fuse", &[], |_| Ok(Box::new(Fuse)));
+        registry.add("split", &["at"], |options| {
+            let options = SplitOptions { split_ops: options.list("at")? };
+            Ok(Box::new(SplitPass { options }))
+        });
+        registry.add("destination", &[], |_| Ok(Box::new(DestinationPass)));
+        registry.add("plan", &["align"], |options| {
+            let align = options.number("align")?.unwrap_or(ALIGN);
+            Ok(Box::new(PlanPass { options: PlanOptions { align } }))
+        });
+        registry.add("check", &[], |_| Ok(Box::new(CheckPass)));
         registry
     }
 }

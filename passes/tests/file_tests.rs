@@ -64,7 +64,7 @@ fn run(
 ) -> Result<RunReport, PassError> {
     let pipeline = Pipeline::parse(pipeline)?;
     let keep = PrintChanged::new(print_module, |diff: String| diffs.borrow_mut().push_str(&diff));
-    let mut manager = PassManager::new(&pipeline, &Registry::standard())?.observe(keep);
+    let mut manager = PassManager::new(&pipeline, &Registry::standard())?.observe(Box::new(keep));
     manager.run(module, &mut PassContext::default())
 }
 

@@ -4,7 +4,8 @@ use crate::support::{Widths, decoder};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{Module, SlotKind};
 use piecewise_ir::testing::soak;
-use piecewise_passes::destination::{DestinationError, LifetimeRule, assign_slots};
+use piecewise_passes::PassError;
+use piecewise_passes::destination::{LifetimeRule, assign_slots};
 use piecewise_passes::plan::{
     Item, Packing, PlanError, PlanOptions, PlanReport, largest_live_sum, pack, plan_arena,
 };
@@ -209,7 +210,7 @@ fn the_arena_does_not_depend_on_the_number_of_layers() {
 fn what_is_missing_or_absurd_is_an_error() {
     let mut module = Module::new(decoder(Widths::tiny(1)));
     let slots = assign_slots(&mut module, LifetimeRule::Moments);
-    assert!(matches!(slots, Err(DestinationError::NotSplit)));
+    assert!(matches!(slots, Err(PassError::Missing { run_first: "split", .. })));
     let plan = plan_arena(&mut module, &PlanOptions::default());
     assert!(matches!(plan, Err(PlanError::NoSlots)));
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::capture_sizes::CaptureSizes;
+use crate::capture_sizes::{CaptureSizes, ListKind};
 use crate::default_lists::Stack;
 use crate::error::PlannerError;
 use crate::evaluate::{Outcome, evaluate};
@@ -38,7 +38,7 @@ pub struct Comparison {
 pub fn compare(question: Question<'_>) -> Result<Vec<Comparison>, PlannerError> {
     let Question { traffic, request, .. } = question;
     let query_length = traffic.decode().keys().next_back().copied().unwrap_or(1);
-    let (tokens, decode) = (request.token_maximum(traffic), request.decode_maximum(traffic));
+    let [tokens, decode] = ListKind::ALL.map(|list| request.maximum(list, traffic));
     let unlimited = PlanRequest {
         max_graphs: None,
         multiple_of: 1,

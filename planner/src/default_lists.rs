@@ -78,24 +78,14 @@ impl Stack {
         self.rule().name
     }
 
-    /// The token sizes of its rule up to `maximum`, which is appended where the rule misses it;
-    /// empty for a maximum of 0.
-    pub fn token_sizes(self, maximum: u32) -> Vec<u32> {
-        up_to(self.rule().tokens, maximum)
-    }
-
-    /// The decode sizes of its rule up to `maximum`, which is appended where the rule misses it;
-    /// empty for a maximum of 0.
-    pub fn decode_sizes(self, maximum: u32, query_length: u32) -> Vec<u32> {
-        let rule = self.rule();
-        up_to(if query_length > 1 { rule.speculative } else { rule.decode }, maximum)
-    }
-
-    /// Both lists up to the maxima.
+    /// Both lists up to the maxima, each of which is appended where its rule misses it; empty for a
+    /// maximum of 0.
     pub fn lists(self, token_maximum: u32, decode_maximum: u32, query_length: u32) -> CaptureSizes {
+        let rule = self.rule();
+        let decode = if query_length > 1 { rule.speculative } else { rule.decode };
         CaptureSizes {
-            capture_num_tokens: self.token_sizes(token_maximum),
-            decode_batch_sizes: self.decode_sizes(decode_maximum, query_length),
+            capture_num_tokens: up_to(rule.tokens, token_maximum),
+            decode_batch_sizes: up_to(decode, decode_maximum),
         }
     }
 
@@ -131,32 +121,35 @@ mod tests {
 
     #[test]
     fn the_rules_as_published() {
-        let vllm = Stack::Vllm.token_sizes(512);
+        let vllm = Stack::Vllm.lists(512, 0, 1).capture_num_tokens;
         assert_eq!(vllm.len(), 51);
         assert_eq!(vllm[..6], [1, 2, 4, 8, 16, 24]);
         assert_eq!(vllm[33..37], [248, 256, 272, 288]);
-        assert_eq!(Stack::Vllm.decode_sizes(100, 1).last(), Some(&100));
+        assert_eq!(Stack::Vllm.lists(0, 100, 1).decode_batch_sizes.last(), Some(&100));
 
-        let sglang = Stack::Sglang.decode_sizes(600, 1);
+        let sglang = Stack::Sglang.lists(0, 600, 1).decode_batch_sizes;
         assert_eq!(sglang[..7], [1, 2, 4, 8, 12, 16, 24]);
         assert_eq!(sglang[sglang.len() - 6..], [480, 496, 512, 544, 576, 600]);
-        assert_eq!(Stack::Sglang.decode_sizes(12, 4), [1, 2, 3, 4, 5, 6, 7, 8, 10, 12]);
-        let tokens = Stack::Sglang.token_sizes(8192);
+        assert_eq!(
+            Stack::Sglang.lists(0, 12, 4).decode_batch_sizes,
+            [1, 2, 3, 4, 5, 6, 7, 8, 10, 12]
+        );
+        let tokens = Stack::Sglang.lists(8192, 0, 1).capture_num_tokens;
         assert_eq!(tokens[..9], [4, 8, 12, 16, 20, 24, 28, 32, 48]);
         assert_eq!(tokens[tokens.len() - 9..tokens.len() - 6], [4096, 4608, 5120]);
 
         assert_eq!(
-            Stack::TensorrtLlm.token_sizes(3072),
+            Stack::TensorrtLlm.lists(3072, 0, 1).capture_num_tokens,
             [
                 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 768, 1024, 1280, 1536, 1792, 2048, 2304,
                 2560, 2816, 3072
             ]
         );
-        let decode = Stack::TensorrtLlm.decode_sizes(256, 1);
+        let decode = Stack::TensorrtLlm.lists(0, 256, 1).decode_batch_sizes;
         assert_eq!(decode[..5], [1, 2, 4, 8, 16]);
         assert_eq!(decode[decode.len() - 4..], [120, 128, 192, 256]);
 
-        let atom = Stack::Atom.token_sizes(512);
+        let atom = Stack::Atom.lists(512, 0, 1).capture_num_tokens;
         assert_eq!(atom[..6], [1, 2, 4, 8, 16, 32]);
         assert_eq!(atom.len(), 36);
     }
@@ -165,7 +158,10 @@ mod tests {
     fn lists_ascend_and_end_at_the_maximum() {
         for stack in Stack::ALL {
             for maximum in [1, 2, 3, 7, 100, 255, 256, 257, 513, 3000, 8192] {
-                for list in [stack.token_sizes(maximum), stack.decode_sizes(maximum, 3)] {
+                for list in [
+                    stack.lists(maximum, 0, 1).capture_num_tokens,
+                    stack.lists(0, maximum, 3).decode_batch_sizes,
+                ] {
                     assert!(list.windows(2).all(|pair| pair[0] < pair[1]), "{stack:?} {list:?}");
                     assert_eq!(list.last(), Some(&maximum));
                 }

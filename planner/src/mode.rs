@@ -80,11 +80,6 @@ impl GraphMode {
         }
     }
 
-    /// The most that is replayed of any step.
-    fn highest(self) -> StepMode {
-        self.decode().max(self.mixed())
-    }
-
     /// Whether steps of some kind run so.
     pub fn has(self, step: StepMode) -> bool {
         self.decode() == step || self.mixed() == step
@@ -92,7 +87,7 @@ impl GraphMode {
 
     /// Whether any step is captured as one graph, which every op of it must bear.
     pub fn has_full(self) -> bool {
-        self.highest() == StepMode::Full
+        self.has(StepMode::Full)
     }
 
     /// Whether it replays pieces, and so does more with a graph that is split.
@@ -106,22 +101,12 @@ impl GraphMode {
     }
 
     /// It and the modes below it, the highest first: what is tried where the ops can't support it.
-    pub const fn and_lower(self) -> &'static [Self] {
-        match self {
-            Self::Full => &[
-                Self::Full,
-                Self::FullAndPiecewise,
-                Self::FullDecodeOnly,
-                Self::Piecewise,
-                Self::None,
-            ],
-            Self::FullAndPiecewise => {
-                &[Self::FullAndPiecewise, Self::FullDecodeOnly, Self::Piecewise, Self::None]
-            }
-            Self::FullDecodeOnly => &[Self::FullDecodeOnly, Self::None],
-            Self::Piecewise => &[Self::Piecewise, Self::None],
-            Self::None => &[Self::None],
-        }
+    pub fn and_lower(self) -> impl Iterator<Item = Self> {
+        let all =
+            [Self::Full, Self::FullAndPiecewise, Self::FullDecodeOnly, Self::Piecewise, Self::None];
+        let wants_no_more =
+            move |of: &Self| of.decode() <= self.decode() && of.mixed() <= self.mixed();
+        all.into_iter().filter(wants_no_more)
     }
 
     /// Its name in configuration and statistics.
@@ -166,7 +151,6 @@ mod tests {
             (FullAndPiecewise, [StepMode::Full, StepMode::Piecewise], [true; 3]),
         ] {
             assert_eq!([mode.decode(), mode.mixed()], [decode, mixed], "{mode:?}");
-            assert_eq!(mode.highest(), if decode > mixed { decode } else { mixed }, "{mode:?}");
             let needs = [mode.has_full(), mode.needs_splitting(), mode.has_token_graphs()];
             assert_eq!(needs, [full, splitting, token_graphs], "{mode:?}");
             for step in [StepMode::None, StepMode::Piecewise, StepMode::Full] {
@@ -179,7 +163,7 @@ mod tests {
     #[test]
     fn the_modes_below_one_are_all_that_want_no_more() {
         for mode in GraphMode::ALL {
-            let lower = mode.and_lower();
+            let lower: Vec<_> = mode.and_lower().collect();
             assert_eq!((lower.first(), lower.last()), (Some(&mode), Some(&None)));
             for other in GraphMode::ALL {
                 let wants_no_more =
@@ -188,7 +172,7 @@ mod tests {
                 assert_eq!(listed, usize::from(wants_no_more), "{other:?} below {mode:?}");
             }
             for (i, higher) in lower.iter().enumerate() {
-                let above = |later: &GraphMode| later.and_lower().contains(higher);
+                let above = |later: &GraphMode| later.and_lower().any(|mode| mode == *higher);
                 assert!(!lower[i + 1..].iter().any(above), "{higher:?} before those above it");
             }
         }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::axis::{Axis, unit};
 use crate::budget::{Budgeted, BudgetedPlan, UNLIMITED};
-use crate::capture_sizes::CaptureSizes;
+use crate::capture_sizes::{CaptureSizes, ListKind};
 use crate::dynamic_program::{INFEASIBLE, Keep, Potentials, chain, walk};
 use crate::error::PlannerError;
 use crate::evaluate::{Outcome, evaluate};
@@ -108,7 +108,19 @@ pub fn plan(question: Question<'_>) -> Result<Plan, PlannerError> {
     };
     let sizes = problem.sizes(&nodes);
     let outcome = evaluate(question, &sizes)?;
-    warnings.extend(list_warnings(question, &sizes));
+    let mode = request.graph_mode;
+    if mode.has_token_graphs() && request.maximum(ListKind::Tokens, traffic) == 0 {
+        warnings.push(PlanWarning::NoMixedSteps);
+    }
+    if mode.has_full() && traffic.decode().is_empty() {
+        warnings.push(PlanWarning::NoDecodes);
+    }
+    if let Some(&largest) = sizes.decode_batch_sizes.last()
+        && traffic.most_sequences > largest
+    {
+        let most_sequences = traffic.most_sequences;
+        warnings.push(PlanWarning::MoreSequencesThanDecodeSizes { most_sequences, largest });
+    }
     Ok(Plan { sizes, outcome, curve, knee_graphs, warnings })
 }
 
@@ -218,23 +230,4 @@ fn within_budgets(
         budgets: request.budgets().map(|budget| budget.unwrap_or(UNLIMITED)),
     };
     Ok(search.solve(least))
-}
-
-fn list_warnings(question: Question<'_>, sizes: &CaptureSizes) -> Vec<PlanWarning> {
-    let Question { traffic, request, .. } = question;
-    let mut warnings = Vec::new();
-    let mode = request.graph_mode;
-    if mode.has_token_graphs() && request.token_maximum(traffic) == 0 {
-        warnings.push(PlanWarning::NoMixedSteps);
-    }
-    if mode.has_full() && traffic.decode().is_empty() {
-        warnings.push(PlanWarning::NoDecodes);
-    }
-    if let Some(&largest) = sizes.decode_batch_sizes.last()
-        && traffic.most_sequences > largest
-    {
-        let most_sequences = traffic.most_sequences;
-        warnings.push(PlanWarning::MoreSequencesThanDecodeSizes { most_sequences, largest });
-    }
-    warnings
 }

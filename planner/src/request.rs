@@ -89,27 +89,6 @@ impl PlanRequest {
     /// # Errors
     /// [`PlannerError::Setting`] and [`PlannerError::Contradiction`].
     pub fn validate(&self, traffic: &Traffic) -> Result<(), PlannerError> {
-        self.validate_alone()?;
-        for (what, given, observed, unit) in [
-            ("--max-num-tokens", self.max_num_tokens, traffic.largest_tokens(), "tokens"),
-            ("--max-num-seqs", self.max_num_seqs, traffic.largest_decode(), "sequences"),
-        ] {
-            if let Some(maximum) = given.filter(|maximum| *maximum < observed) {
-                let problem = format!(
-                    "{maximum}, but the log has a step of {observed} {unit}: raise {what} to \
-                     {observed} or plan from a log of the same scheduler limits"
-                );
-                return Err(PlannerError::Setting { what, problem });
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks the settings against each other.
-    ///
-    /// # Errors
-    /// As [`PlanRequest::validate`], without those of the log.
-    fn validate_alone(&self) -> Result<(), PlannerError> {
         PlannerError::check_graphs(self.max_graphs.unwrap_or(1), MAX_GRAPHS)?;
         if self.graph_mode == GraphMode::None {
             return Err(PlannerError::Contradiction {
@@ -135,6 +114,18 @@ impl PlanRequest {
                 try_instead: "plan for objective `time`, or let every step replay (drop `--launched per-step` and `--leave-tail`)",
             });
         }
+        for (what, given, observed, unit) in [
+            ("--max-num-tokens", self.max_num_tokens, traffic.largest_tokens(), "tokens"),
+            ("--max-num-seqs", self.max_num_seqs, traffic.largest_decode(), "sequences"),
+        ] {
+            if let Some(maximum) = given.filter(|maximum| *maximum < observed) {
+                let problem = format!(
+                    "{maximum}, but the log has a step of {observed} {unit}: raise {what} to \
+                     {observed} or plan from a log of the same scheduler limits"
+                );
+                return Err(PlannerError::Setting { what, problem });
+            }
+        }
         Ok(())
     }
 
@@ -157,34 +148,24 @@ impl PlanRequest {
     }
 
     /// The largest count that a size of a list must hold, 0 when no step uses the list.
-    pub(crate) fn maximum(&self, list: ListKind, traffic: &Traffic) -> u32 {
-        match list {
-            ListKind::Tokens => self.token_maximum(traffic),
-            ListKind::Decode => self.decode_maximum(traffic),
-        }
-    }
-
-    /// The largest token count that a token size must hold, 0 when no step uses token sizes.
-    pub fn token_maximum(&self, traffic: &Traffic) -> u32 {
-        let observed = if !self.graph_mode.has_token_graphs() {
-            0
-        } else if self.graph_mode.has_full() {
-            traffic.largest_mixed()
-        } else {
-            traffic.largest_tokens()
+    pub fn maximum(&self, list: ListKind, traffic: &Traffic) -> u32 {
+        let mode = self.graph_mode;
+        let observed = match list {
+            ListKind::Tokens if !mode.has_token_graphs() => 0,
+            ListKind::Tokens if mode.has_full() => traffic.largest_mixed(),
+            ListKind::Tokens => traffic.largest_tokens(),
+            ListKind::Decode if !mode.has_full() => 0,
+            ListKind::Decode => traffic.largest_decode(),
         };
-        if observed == 0 { 0 } else { self.max_num_tokens.unwrap_or(observed) }
-    }
-
-    /// The largest sequence count that a decode size must hold, 0 when no step uses decode sizes.
-    pub fn decode_maximum(&self, traffic: &Traffic) -> u32 {
-        let observed = traffic.largest_decode();
-        if observed == 0 || !self.graph_mode.has_full() {
-            return 0;
+        match list {
+            _ if observed == 0 => 0,
+            ListKind::Tokens => self.max_num_tokens.unwrap_or(observed),
+            ListKind::Decode => {
+                let longest = traffic.decode().keys().next_back().copied().unwrap_or(1);
+                let fits = self.max_num_tokens.unwrap_or(MAX_STEP_TOKENS) / longest;
+                self.max_num_seqs.unwrap_or(observed).min(fits).max(observed)
+            }
         }
-        let longest = traffic.decode().keys().next_back().copied().unwrap_or(1);
-        let fits = self.max_num_tokens.unwrap_or(MAX_STEP_TOKENS) / longest;
-        self.max_num_seqs.unwrap_or(observed).min(fits).max(observed)
     }
 
     /// Query lengths that have decode graphs, at least 1.

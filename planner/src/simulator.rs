@@ -106,9 +106,14 @@ impl Simulation {
         let mixed_ns = self.step_curve(costs, [CostPath::Piecewise, CostPath::Full])?;
         let decode_ns = self.step_curve(costs, [CostPath::Full, CostPath::Piecewise])?;
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
-        let mut arrivals = Arrivals::new(self.rate);
+        let gap_seconds = self.rate.and_then(|rate| Exp::new(rate).ok());
+        let mut last_arrival = 0.0_f64;
+        let mut arrival = |rng: &mut ChaCha8Rng| {
+            last_arrival += gap_seconds.map_or(0.0, |gap| gap.sample(rng) * 1e9);
+            last_arrival
+        };
         let mut generated = 0_u64;
-        let mut next_arrival = arrivals.next(&mut rng);
+        let mut next_arrival = arrival(&mut rng);
         let mut waiting: VecDeque<Request> = VecDeque::new();
         let mut running: Vec<Request> = Vec::new();
         let mut reserved = 0_u64;
@@ -117,7 +122,7 @@ impl Simulation {
             while generated < self.requests && next_arrival <= now_ns {
                 waiting.push_back(self.request(&mut rng));
                 generated += 1;
-                next_arrival = arrivals.next(&mut rng);
+                next_arrival = arrival(&mut rng);
             }
             if waiting.is_empty() && running.is_empty() {
                 if generated == self.requests {
@@ -244,22 +249,6 @@ impl Simulation {
         let fits = rate > 0.0 && rate <= 1e9;
         let expected = "arrivals per second, above 0 and at most 1e9";
         PlannerError::check_number("--rate", rate, fits, expected)
-    }
-}
-
-struct Arrivals {
-    gap_seconds: Option<Exp<f64>>,
-    now_ns: f64,
-}
-
-impl Arrivals {
-    fn new(rate: Option<f64>) -> Self {
-        Self { gap_seconds: rate.and_then(|rate| Exp::new(rate).ok()), now_ns: 0.0 }
-    }
-
-    fn next(&mut self, rng: &mut ChaCha8Rng) -> f64 {
-        self.now_ns += self.gap_seconds.map_or(0.0, |gap| gap.sample(rng) * 1e9);
-        self.now_ns
     }
 }
 

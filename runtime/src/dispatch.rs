@@ -212,14 +212,8 @@ impl Dispatcher {
 
     /// The sizes of the full graph of a uniform batch.
     pub(crate) fn full_decode(&self, batch: u64, query_length: u64) -> StepSizes {
-        let tokens = batch * query_length;
-        StepSizes {
-            tokens: PieceSize::Exact(tokens),
-            rows: PieceSize::Exact(tokens.min(self.max_rows)),
-            sequences: batch,
-            own: self.own_full(),
-            query_length: Some(query_length),
-        }
+        let sizes = self.full_mixed(batch * query_length);
+        StepSizes { sequences: batch, query_length: Some(query_length), ..sizes }
     }
 
     /// The sizes of the full mixed graph of size `tokens`.
@@ -336,8 +330,7 @@ impl Dispatcher {
 
     /// The highest mode not above `wanted` that ops of this support can do.
     pub fn supported_mode(&self, wanted: GraphMode, support: OpSupport) -> GraphMode {
-        let modes = wanted.and_lower().iter().copied();
-        let mut possible = modes.filter(|&mode| {
+        let mut possible = wanted.and_lower().filter(|&mode| {
             let needed = self.needed_support(mode);
             needed.between <= support.between && needed.inside <= support.inside
         });

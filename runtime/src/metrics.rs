@@ -17,7 +17,6 @@ use exposition::{counter, distribution, gauge, histogram};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{Registry, TextEncoder};
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -317,35 +316,13 @@ pub const TARGET_HIT_SHARE: f64 = 0.95;
 pub struct Ticker {
     every: Duration,
     since: Instant,
-    before: Counted,
-}
-
-/// What a line is made of.
-#[derive(Clone, Debug, Default)]
-struct Counted {
-    steps: u64,
-    hits: u64,
-    real_tokens: u64,
-    padded_tokens: u64,
-    misses: BTreeMap<&'static str, u64>,
-}
-
-impl Counted {
-    fn of(stats: &Statistics) -> Self {
-        Self {
-            steps: stats.steps,
-            hits: stats.hits(),
-            real_tokens: stats.real_tokens,
-            padded_tokens: stats.padded_tokens,
-            misses: stats.misses.clone(),
-        }
-    }
+    before: Statistics,
 }
 
 impl Ticker {
     /// A line every so often, the first after one interval.
     pub fn new(every: Duration) -> Self {
-        Self { every, since: Instant::now(), before: Counted::default() }
+        Self { every, since: Instant::now(), before: Statistics::default() }
     }
 
     /// The line, if it is due and steps have run since the one before; and a warning where fewer than
@@ -361,15 +338,15 @@ impl Ticker {
             return None;
         }
         let said = (line_of(&self.before, stats, load, passed), warning_of(&self.before, stats));
-        (self.since, self.before) = (now, Counted::of(stats));
+        (self.since, self.before) = (now, stats.clone());
         Some(said)
     }
 }
 
-fn line_of(before: &Counted, stats: &Statistics, load: EngineLoad, passed: Duration) -> String {
+fn line_of(before: &Statistics, stats: &Statistics, load: EngineLoad, passed: Duration) -> String {
     let steps = stats.steps - before.steps;
     let share = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
-    let hits = share(stats.hits() - before.hits, steps);
+    let hits = share(stats.hits() - before.hits(), steps);
     let real = stats.real_tokens - before.real_tokens;
     let padded = stats.padded_tokens - before.padded_tokens;
     let rate = real as f64 / passed.as_secs_f64().max(1e-9);
@@ -391,7 +368,7 @@ fn line_of(before: &Counted, stats: &Statistics, load: EngineLoad, passed: Durat
     line
 }
 
-fn warning_of(before: &Counted, stats: &Statistics) -> Option<String> {
+fn warning_of(before: &Statistics, stats: &Statistics) -> Option<String> {
     let since =
         |reason: &&'static str, n: u64| n - before.misses.get(*reason).copied().unwrap_or(0);
     let missed = stats.misses.iter().map(|(reason, n)| (*reason, since(reason, *n)));
@@ -401,7 +378,7 @@ fn warning_of(before: &Counted, stats: &Statistics) -> Option<String> {
         .filter(|(reason, _)| *reason != Statistics::LAUNCHED_BY_MODE && !chosen.contains(reason));
     let (most, _) = missed.clone().max_by_key(|(_, n)| *n)?;
     let missed: u64 = missed.map(|(_, n)| n).sum();
-    let hits = stats.hits() - before.hits;
+    let hits = stats.hits() - before.hits();
     let share = hits as f64 / (hits + missed).max(1) as f64;
     (missed > 0 && share < TARGET_HIT_SHARE).then(|| {
         format!(

@@ -1,7 +1,7 @@
 //! What a model counts while it runs.
 
 use crate::artifact_store::CompileCounts;
-use crate::dispatch::{Dispatch, StepSizes};
+use crate::dispatch::Dispatch;
 use crate::mode::StepMode;
 use crate::model::GraphKey;
 use piecewise_backend::artifact::PieceSize;
@@ -21,11 +21,6 @@ pub struct ModeAndSize {
 }
 
 impl ModeAndSize {
-    fn of(mode: StepMode, sizes: &StepSizes) -> Self {
-        let is_captured = |size: &PieceSize| !matches!(size, PieceSize::General(_));
-        Self { mode, size: Some(sizes.whole()).filter(is_captured) }
-    }
-
     /// The size as it is shown: `8`, `4x1`, or `any`.
     pub fn size_name(&self) -> String {
         self.size.map_or_else(|| "any".to_owned(), |size| size.to_string())
@@ -126,7 +121,9 @@ impl Statistics {
         let Dispatch { mode, sizes, fallback } = step;
         self.steps += 1;
         self.steps_by_mode[*mode as usize] += 1;
-        *self.steps_by_kind.entry(ModeAndSize::of(*mode, sizes)).or_default() += 1;
+        let is_captured = |size: &PieceSize| !matches!(size, PieceSize::General(_));
+        let size = Some(sizes.whole()).filter(is_captured);
+        *self.steps_by_kind.entry(ModeAndSize { mode: *mode, size }).or_default() += 1;
         if *mode == StepMode::None {
             let reason = fallback.map_or(Self::LAUNCHED_BY_MODE, |reason| reason.name());
             *self.misses.entry(reason).or_default() += 1;

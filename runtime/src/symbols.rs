@@ -152,14 +152,9 @@ impl SymbolTable {
         self.over[symbol.index()].class
     }
 
-    /// The class of the symbol at an index.
-    pub fn class_at(&self, index: usize) -> SymbolClass {
-        self.over[index].class
-    }
-
-    /// How many times the rows of its class the symbol at an index counts.
-    pub fn times_at(&self, index: usize) -> u64 {
-        self.over[index].times
+    /// What the symbol at an index counts.
+    pub(crate) fn at(&self, index: usize) -> Over {
+        self.over[index]
     }
 
     /// The largest size of each symbol, by symbol index; a fixed symbol's is its size.
@@ -175,16 +170,6 @@ impl SymbolTable {
     /// The roles of the graph's own kinds of rows, by their place.
     pub fn own(&self) -> &[String] {
         &self.own
-    }
-
-    /// The number of symbols.
-    pub fn len(&self) -> usize {
-        self.over.len()
-    }
-
-    /// Whether there is no symbol.
-    pub fn is_empty(&self) -> bool {
-        self.over.is_empty()
     }
 
     /// The rows of `class` in counts by symbol index; 0 where the graph has no such symbol.

@@ -1,7 +1,7 @@
 //! What an encoder counts while it runs.
 
+use piecewise_runtime::dispatch::Dispatch;
 use piecewise_runtime::mode::StepMode;
-use piecewise_runtime::model::StepReport;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -83,7 +83,7 @@ impl PathStatistics {
         &mut self,
         items: usize,
         tokens: u64,
-        step: StepReport,
+        step: Dispatch,
         forced: Option<&'static str>,
     ) {
         let (items, padded) = (items as u64, step.sizes.tokens.rows());

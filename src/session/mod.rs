@@ -19,10 +19,9 @@ pub use weights::InMemoryWeights;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_passes::RunReport;
+use piecewise_runtime::dispatch::Dispatch;
 use piecewise_runtime::metrics::Snapshot;
-use piecewise_runtime::model::{
-    Model, ModelError, StepData, StepOutputs, StepReport, StepTimes, Ticket,
-};
+use piecewise_runtime::model::{Model, ModelError, StepData, StepOutputs, StepTimes, Ticket};
 use std::collections::BTreeMap;
 
 /// A graph that runs. Its states live as long as it does.
@@ -204,12 +203,12 @@ fn has_input(graph: &Graph, name: &str) -> bool {
 pub struct SubmittedStep {
     ticket: Ticket,
     counts: Vec<u64>,
-    report: Option<StepReport>,
+    report: Option<Dispatch>,
 }
 
 impl SubmittedStep {
     /// How it runs: replayed or launched, and at which size.
-    pub fn report(&self) -> Option<StepReport> {
+    pub fn report(&self) -> Option<Dispatch> {
         self.report
     }
 }

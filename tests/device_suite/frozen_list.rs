@@ -196,7 +196,7 @@ pub(crate) fn no_row_past_the_size_is_touched<T: Target>(mode: GraphMode) {
     assert_ne!(left.report.mode, StepMode::None);
     assert_eq!(left.report.sizes.tokens, PieceSize::Exact(8));
 
-    let mut sizes = vec![0; model.symbols().len()];
+    let mut sizes = vec![0; model.symbols().bounds().len()];
     let report = left.report.sizes;
     model.symbols().fill(&mut sizes, |class| report.rows_of(class));
     let mut bytes = vec![0; slots as usize];

@@ -250,7 +250,12 @@ pub(crate) fn tokens_are_those_of_the_definition<T: Target>() {
             assert_eq!((&found.ids, &found.end), (&expected.ids, &expected.end), "{setup:?}");
         }
         assert_eq!(*fallbacks.lock().unwrap(), Vec::<String>::new());
-        assert_eq!(engine.preemptions() > 0, setup.kv_rows == tight, "{}", engine.preemptions());
+        assert_eq!(
+            engine.load().preemptions > 0,
+            setup.kv_rows == tight,
+            "{}",
+            engine.load().preemptions
+        );
     }
 }
 
@@ -385,7 +390,7 @@ pub(crate) fn a_constraint_that_fails_ends_its_request_alone<T: Target>() {
             (12, (FinishReason::Stop, None)),
         ]
     );
-    assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+    assert_eq!(engine.load().free_kv_pages, engine.load().kv_pages);
 }
 
 /// A sequence whose mask needs its last id takes part in every second step at most; the others have a

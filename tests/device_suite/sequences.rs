@@ -7,8 +7,9 @@ use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::{
     BatchBuffers, Chunk, ChunkRows, ChunkTokens, RoleMap, SampleControls, Sampling, StepView,
 };
+use piecewise_runtime::dispatch::Dispatch;
 use piecewise_runtime::kv::{PagePool, PageTable};
-use piecewise_runtime::model::{CompiledModel, Model, ModelError, StepReport};
+use piecewise_runtime::model::{CompiledModel, Model, ModelError};
 
 /// A sequence with its pages.
 #[derive(Debug, Default)]
@@ -113,7 +114,7 @@ impl Sequences {
 /// What a step leaves: how it ran, its outputs, and every state.
 #[derive(PartialEq, Debug)]
 pub(crate) struct Left {
-    pub report: StepReport,
+    pub report: Dispatch,
     pub outputs: [Vec<u8>; 2],
     pub states: Vec<u8>,
 }

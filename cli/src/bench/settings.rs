@@ -95,8 +95,8 @@ impl Bench {
             }
             false => assembly,
         };
-        let of_cache = |key: &&str| key.starts_with("cache.") && self.layers.is_set(key);
-        let assembly = match RuntimeConfig::KEYS.iter().any(of_cache) {
+        let of_cache = |key: &str| key.starts_with("cache.") && self.layers.is_set(key);
+        let assembly = match RuntimeConfig::keys().any(of_cache) {
             true => assembly,
             false => assembly.store(Arc::new(MemoryStore::new())),
         };

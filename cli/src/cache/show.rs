@@ -22,7 +22,7 @@ pub(super) struct ShowArgs {
 }
 
 pub(super) fn run(args: &ShowArgs) -> anyhow::Result<ExitCode> {
-    let cache = args.location.open(piecewise_cache::Access::ReadOnly)?;
+    let cache = args.location.open(piecewise_cache::CacheAccess::ReadOnly)?;
     let info = find(&cache, &args.key)?;
     let entry = cache.entry(&info.kind, &info.key)?;
     let entry = entry.with_context(|| format!("entry {} is gone", args.key))?;
@@ -64,7 +64,7 @@ fn lowered_piece(entry: &Entry) -> anyhow::Result<Option<Artifact>> {
         let images = stored.images().iter().map(|&digest| (digest, Vec::new())).collect();
         stored.into_artifact(images)
     };
-    match StoredPiece::decode(&entry.payload).and_then(read) {
+    match StoredPiece::decode(&entry.payload).map(read) {
         Ok(artifact) => Ok(Some(artifact)),
         Err(reason) => bail!("entry {} is no lowered piece: {reason}", KeyHex(&entry.info.key)),
     }

@@ -16,22 +16,11 @@ use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::module::{PieceUse, Step, Stitch, UniquePiece};
 use piecewise_ir::text::canonical_piece;
 
-/// What a member is in the step.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum MemberKind {
-    /// Runs at the start of the step.
-    Prologue,
-    /// Capturable.
-    Piece,
-    /// Runs between pieces.
-    Split,
-}
-
 /// A member of the step before it is known which of them are equal.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Member {
-    /// Captured, or run between pieces.
-    pub kind: MemberKind,
+    /// What it is in the step: captured, or run between pieces.
+    pub step: fn(PieceId) -> Step,
     /// The symbol whose rows it iterates over.
     pub over: Option<Symbol>,
     /// Its nodes in program order.
@@ -52,13 +41,6 @@ pub enum DedupeError {
     },
 }
 
-/// What tells unique pieces of one module apart.
-#[derive(PartialEq, Eq, Hash)]
-struct Identity {
-    text: [u8; 32],
-    symbols: Vec<Symbol>,
-}
-
 /// The stitch of `members`, which hold every node of `graph` once, in the order of the step.
 ///
 /// # Errors
@@ -66,22 +48,19 @@ struct Identity {
 pub fn stitch(graph: &Graph, members: Vec<Member>) -> Result<Stitch, DedupeError> {
     let read_outside = values_read_outside(graph, &members);
     let mut stitch = Stitch::default();
-    let mut known: IndexMap<Identity, UniquePieceId> = IndexMap::new();
+    // Within a module, pieces of one text are told apart by their symbols.
+    let mut known: IndexMap<([u8; 32], Vec<Symbol>), UniquePieceId> = IndexMap::new();
     for member in members {
         check_mutations(graph, &member)?;
         let (piece, operands) = PieceBuilder::new(graph).build(&member.nodes, &read_outside);
         let text = canonical_piece(&piece, member.over);
         let hash = *blake3::hash(text.as_bytes()).as_bytes();
-        let identity = Identity { text: hash, symbols: symbols_in_order(&piece, member.over) };
+        let identity = (hash, symbols_in_order(&piece, member.over));
         let unique = *known.entry(identity).or_insert_with(|| {
             stitch.unique.push(UniquePiece { over: member.over, graph: piece, hash })
         });
         let id: PieceId = stitch.uses.push(PieceUse { unique, nodes: member.nodes, operands });
-        stitch.steps.push(match member.kind {
-            MemberKind::Prologue => Step::Prologue(id),
-            MemberKind::Piece => Step::Piece(id),
-            MemberKind::Split => Step::Split(id),
-        });
+        stitch.steps.push((member.step)(id));
     }
     Ok(stitch)
 }

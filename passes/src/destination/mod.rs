@@ -8,6 +8,7 @@ mod lifetime;
 
 pub use lifetime::LifetimeRule;
 
+use crate::manager::PassError;
 use lifetime::Lifetimes;
 use piecewise_ir::entity::{Arena, Entity, Node, Slot, Value};
 use piecewise_ir::graph::Graph;
@@ -29,24 +30,17 @@ pub struct SlotReport {
     pub copies: Vec<Node>,
 }
 
-/// Why slots could not be assigned.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DestinationError {
-    /// The module is not split.
-    #[error("slots need the order of the step, which the module does not have; run `split` first")]
-    NotSplit,
-}
-
 /// Gives every input and every result a slot with its lifetime by `rule`. Offsets are dropped.
 ///
 /// # Errors
 /// When the module is not split.
-pub fn assign_slots(
-    module: &mut Module,
-    rule: LifetimeRule,
-) -> Result<SlotReport, DestinationError> {
-    let stitch = module.stitch().ok_or(DestinationError::NotSplit)?;
+pub fn assign_slots(module: &mut Module, rule: LifetimeRule) -> Result<SlotReport, PassError> {
+    let (pass, needs, run_first) = ("destination", "the order of the step", "split");
+    let stitch = module.stitch().ok_or_else(|| PassError::Missing {
+        pass: pass.to_owned(),
+        needs,
+        run_first,
+    })?;
     let graph = module.graph();
     let order = stitch.node_order();
     let lifetimes = Lifetimes::of(graph, stitch, rule);

@@ -19,7 +19,7 @@ mod remarks;
 mod rows;
 mod spans;
 
-use crate::manager::{Pass, PassContext, PassError, PassReport, Registry};
+use crate::manager::{Pass, PassContext, PassError, PassReport};
 use crate::optimize::remove_dead;
 use groups::Groups;
 use piecewise_ir::module::Module;
@@ -28,11 +28,6 @@ use recompute::Recompute;
 /// Makes regions of everything that has a form on one row.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fuse;
-
-/// Adds the passes of this module.
-pub(crate) fn register(registry: &mut Registry) {
-    registry.add("fuse", &[], |_| Ok(Box::new(Fuse)));
-}
 
 impl Pass for Fuse {
     fn name(&self) -> &'static str {

@@ -17,14 +17,10 @@ pub use pass::{Pass, PassContext, PassReport, Remark};
 pub use registry::{OptionReader, Registry};
 
 use crate::pipeline::{Pipeline, PipelineError};
-use piecewise_ir::diagnostic::Diagnostics;
 use piecewise_ir::module::Module;
 use piecewise_ir::verify::verify_module_with;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
-
-/// Checks a module between passes.
-pub type Verifier<'a> = &'a dyn Fn(&Module) -> Result<(), Diagnostics>;
 
 /// What one pass of a run did.
 #[derive(Clone, Debug)]
@@ -58,8 +54,6 @@ impl RunReport {
 pub struct PassManager<'a> {
     #[debug("{:?}", passes.iter().map(|pass| pass.name()).collect::<Vec<_>>())]
     passes: Vec<Box<dyn Pass>>,
-    #[debug(skip)]
-    verifier: Option<Verifier<'a>>,
     #[debug("{}", observers.len())]
     observers: Vec<Box<dyn Observer + 'a>>,
     only_first: Option<usize>,
@@ -73,21 +67,13 @@ impl<'a> PassManager<'a> {
     pub fn new(pipeline: &Pipeline, registry: &Registry) -> Result<Self, PipelineError> {
         let passes = pipeline.passes.iter().map(|spec| registry.make(spec));
         let passes = passes.collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { passes, verifier: None, observers: Vec::new(), only_first: None })
-    }
-
-    /// Checks the module with `verifier` before the first pass and after each one, instead of by
-    /// [`verify_module_with`] and the definitions of the [`PassContext`].
-    #[must_use]
-    pub fn verify_with(mut self, verifier: Verifier<'a>) -> Self {
-        self.verifier = Some(verifier);
-        self
+        Ok(Self { passes, observers: Vec::new(), only_first: None })
     }
 
     /// Calls `observer` after each pass, after the observers added before.
     #[must_use]
-    pub fn observe(mut self, observer: impl Observer + 'a) -> Self {
-        self.observers.push(Box::new(observer));
+    pub fn observe(mut self, observer: Box<dyn Observer + 'a>) -> Self {
+        self.observers.push(observer);
         self
     }
 
@@ -101,10 +87,7 @@ impl<'a> PassManager<'a> {
     }
 
     fn verify(&self, after: &str, module: &Module, cx: &PassContext) -> Result<(), PassError> {
-        let verified = match self.verifier {
-            Some(verifier) => verifier(module),
-            None => verify_module_with(module, &cx.defs),
-        };
+        let verified = verify_module_with(module, &cx.defs);
         verified.map_err(|diagnostics| PassError::Invalid { after: after.to_owned(), diagnostics })
     }
 

@@ -42,18 +42,6 @@ pub trait Observer {
     fn after_pass(&mut self, after: &AfterPass<'_>) -> Result<ControlFlow<()>, PassError>;
 }
 
-impl Observer for Box<dyn Observer + '_> {
-    fn before_run(&mut self, module: &Module) {
-        (**self).before_run(module);
-    }
-    fn skipped(&mut self, index: usize, name: &str) {
-        (**self).skipped(index, name);
-    }
-    fn after_pass(&mut self, after: &AfterPass<'_>) -> Result<ControlFlow<()>, PassError> {
-        (**self).after_pass(after)
-    }
-}
-
 /// Ends the run after a pass.
 #[derive(Clone, Debug)]
 pub struct StopAfter(

@@ -72,11 +72,6 @@ pub struct OptionReader<'a> {
 }
 
 impl OptionReader<'_> {
-    /// Reads options of `spec`.
-    pub fn new(spec: &PassSpec) -> OptionReader<'_> {
-        OptionReader { spec }
-    }
-
     fn bad(&self, option: &str, value: &OptionValue, expected: &str) -> PipelineError {
         PipelineError::BadValue {
             pass: self.spec.name.clone(),

@@ -22,15 +22,15 @@ impl Pass for Canonicalize {
         let mut editor = Editor::new(graph);
         'nodes: for node in nodes {
             editor.resolve_operands(node);
-            let [result] = *editor.graph().node(node).results.as_slice() else {
+            let [result] = *editor.graph.node(node).results.as_slice() else {
                 editor.keep(node);
                 continue;
             };
-            let ty = editor.graph().ty(result).clone();
-            let mut op = editor.graph().node(node).op.clone();
-            let mut operands = editor.graph().node(node).operands.clone();
+            let ty = editor.graph.ty(result).clone();
+            let mut op = editor.graph.node(node).op.clone();
+            let mut operands = editor.graph.node(node).operands.clone();
             let mut changed = false;
-            while let Some((rule, simpler)) = simplify(editor.graph(), &op, &operands, &ty) {
+            while let Some((rule, simpler)) = simplify(editor.graph, &op, &operands, &ty) {
                 report.count(rule);
                 match simpler {
                     Simpler::Value(value) => {
@@ -38,7 +38,7 @@ impl Pass for Canonicalize {
                         continue 'nodes;
                     }
                     Simpler::CastOf(inner, inner_operands, inner_ty) => {
-                        let loc = editor.graph().node(node).loc.clone();
+                        let loc = editor.graph.node(node).loc.clone();
                         operands = vec![editor.insert(inner, inner_operands, inner_ty, loc)];
                         op = Op::Cast;
                         changed = true;
@@ -50,7 +50,7 @@ impl Pass for Canonicalize {
                 }
             }
             if changed {
-                let loc = editor.graph().node(node).loc.clone();
+                let loc = editor.graph.node(node).loc.clone();
                 let simpler = editor.insert(op, operands, ty, loc);
                 editor.replace(result, simpler);
             } else {

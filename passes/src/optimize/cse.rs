@@ -42,7 +42,7 @@ impl Pass for Cse {
         }
         for node in nodes {
             editor.resolve_operands(node);
-            let graph = editor.graph();
+            let graph = &*editor.graph;
             versions.advance(graph, node);
             let data = graph.node(node);
             if data.op.has_effect() {

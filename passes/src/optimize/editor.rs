@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 /// A node that is neither kept nor inserted is dropped; each of its results that something still
 /// reads must have been replaced by a value that is defined by then.
 pub(crate) struct Editor<'g> {
-    graph: &'g mut Graph,
+    pub(crate) graph: &'g mut Graph,
     order: Vec<Node>,
     replaced: FxHashMap<Value, Value>,
 }
@@ -20,10 +20,6 @@ impl<'g> Editor<'g> {
     pub(crate) fn new(graph: &'g mut Graph) -> Self {
         let order = Vec::with_capacity(graph.order().len());
         Self { graph, order, replaced: FxHashMap::default() }
-    }
-
-    pub(crate) fn graph(&self) -> &Graph {
-        self.graph
     }
 
     /// What stands for `value` now.
@@ -59,14 +55,6 @@ impl<'g> Editor<'g> {
         let value = self.graph.push(op, operands, ty, loc);
         self.order.extend(self.graph.defining_node(value));
         value
-    }
-
-    pub(crate) fn add_weight(
-        &mut self,
-        ty: TensorType,
-        recipe: piecewise_ir::weight::Recipe,
-    ) -> Value {
-        self.graph.add_weight(ty, recipe)
     }
 
     /// Lets `to` stand for `from` in all that follows.

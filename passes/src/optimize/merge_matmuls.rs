@@ -89,7 +89,7 @@ fn siblings_of(graph: &Graph, node: Node) -> Option<Siblings> {
 }
 
 fn merge(editor: &mut Editor<'_>, siblings: &[Node]) {
-    let graph = editor.graph();
+    let graph = &*editor.graph;
     let first = graph.node(siblings[0]).clone();
     let axis = usize::from(!matches!(first.op, Op::MatMul { transpose_rhs: true, .. }));
     let mut weight_ty = graph.ty(first.operands[1]).clone();
@@ -109,7 +109,7 @@ fn merge(editor: &mut Editor<'_>, siblings: &[Node]) {
     }
     weight_ty.shape[axis] = columns.into();
     result_ty.shape[last] = columns.into();
-    let weight = editor.add_weight(weight_ty, Recipe::Concat { axis, parts });
+    let weight = editor.graph.add_weight(weight_ty, Recipe::Concat { axis, parts });
     let lhs = editor.resolve(first.operands[0]);
     let product = editor.insert(first.op, vec![lhs, weight], result_ty, first.loc);
     for (result, ty, start, loc) in slices {

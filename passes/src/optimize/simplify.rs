@@ -19,19 +19,16 @@ pub(crate) enum Simpler {
     CastOf(Op, Vec<Value>, TensorType),
 }
 
+/// The rule that applies, and what it makes.
+type Simplified = Option<(&'static str, Simpler)>;
+
 /// The first rule that applies to `op` of `operands` with the result type `ty`, with its name.
-pub(crate) fn simplify(
-    graph: &Graph,
-    op: &Op,
-    operands: &[Value],
-    ty: &TensorType,
-) -> Option<(&'static str, Simpler)> {
+pub(crate) fn simplify(graph: &Graph, op: &Op, operands: &[Value], ty: &TensorType) -> Simplified {
     let keeps_type = operands.first().is_some_and(|&v| graph.ty(v) == ty);
     match op {
-        Op::Cast if keeps_type => no_op(operands[0]),
-        Op::Reshape if keeps_type => no_op(operands[0]),
-        Op::Broadcast if keeps_type => no_op(operands[0]),
-        Op::Slice { .. } if keeps_type => no_op(operands[0]),
+        Op::Cast | Op::Reshape | Op::Broadcast | Op::Slice { .. } if keeps_type => {
+            no_op(operands[0])
+        }
         Op::Concat { .. } if operands.len() == 1 => no_op(operands[0]),
         Op::Permute { perm } if perm.is_sorted() => no_op(operands[0]),
         Op::Cast => cast_of_cast(graph, operands[0], ty),
@@ -49,14 +46,14 @@ pub(crate) fn simplify(
         Op::Binary(binary) => with_neutral(graph, *binary, operands[0], operands[1]),
         Op::Select => select(graph, operands),
         Op::MatMul { transpose_lhs, transpose_rhs } => {
-            matmul(graph, *transpose_lhs, *transpose_rhs, operands)
+            matmul(graph, [*transpose_lhs, *transpose_rhs], operands)
         }
         Op::Gather => gather_of_cast(graph, operands, ty),
         _ => None,
     }
 }
 
-fn no_op(value: Value) -> Option<(&'static str, Simpler)> {
+fn no_op(value: Value) -> Simplified {
     Some(("no-op", Simpler::Value(value)))
 }
 
@@ -80,7 +77,7 @@ pub(crate) fn is_widening(from: DType, to: DType) -> bool {
     }
 }
 
-fn cast_of_cast(graph: &Graph, value: Value, ty: &TensorType) -> Option<(&'static str, Simpler)> {
+fn cast_of_cast(graph: &Graph, value: Value, ty: &TensorType) -> Simplified {
     let inner = operand_of(graph, value, |op| matches!(op, Op::Cast))?;
     if !is_widening(graph.ty(inner).dtype, graph.ty(value).dtype) {
         return None;
@@ -95,24 +92,14 @@ fn cast_of_cast(graph: &Graph, value: Value, ty: &TensorType) -> Option<(&'stati
     ))
 }
 
-fn permute_of_permute(
-    graph: &Graph,
-    perm: &[usize],
-    value: Value,
-) -> Option<(&'static str, Simpler)> {
+fn permute_of_permute(graph: &Graph, perm: &[usize], value: Value) -> Simplified {
     let data = graph.node(graph.defining_node(value)?);
     let Op::Permute { perm: first } = &data.op else { return None };
     let perm = perm.iter().map(|&axis| first[axis]).collect();
     Some(("permute of permute", Simpler::Node(Op::Permute { perm }, data.operands.clone())))
 }
 
-fn slice_of(
-    graph: &Graph,
-    axis: usize,
-    start: u64,
-    value: Value,
-    ty: &TensorType,
-) -> Option<(&'static str, Simpler)> {
+fn slice_of(graph: &Graph, axis: usize, start: u64, value: Value, ty: &TensorType) -> Simplified {
     let data = graph.node(graph.defining_node(value)?);
     match &data.op {
         Op::Slice { axis: inner, start: first } if *inner == axis => {
@@ -136,7 +123,7 @@ fn slice_of(
     }
 }
 
-fn unary_of_unary(graph: &Graph, op: UnaryOp, value: Value) -> Option<(&'static str, Simpler)> {
+fn unary_of_unary(graph: &Graph, op: UnaryOp, value: Value) -> Simplified {
     let data = graph.node(graph.defining_node(value)?);
     let Op::Unary(inner) = data.op else { return None };
     match (op, inner) {
@@ -154,12 +141,7 @@ fn unary_of_unary(graph: &Graph, op: UnaryOp, value: Value) -> Option<(&'static 
 
 /// `x + -0`, `x - 0`, `x * 1` and `x / 1`. Neither `x + 0` nor `x - -0` is `x` for floats: both
 /// make 0 of -0.
-fn with_neutral(
-    graph: &Graph,
-    op: BinaryOp,
-    a: Value,
-    b: Value,
-) -> Option<(&'static str, Simpler)> {
+fn with_neutral(graph: &Graph, op: BinaryOp, a: Value, b: Value) -> Simplified {
     let dtype = graph.ty(a).dtype;
     let (neutral, commutes) = match op {
         BinaryOp::Add => (Scalar::new(dtype, if dtype.is_float() { -0.0 } else { 0.0 }), true),
@@ -179,7 +161,7 @@ fn with_neutral(
     None
 }
 
-fn select(graph: &Graph, operands: &[Value]) -> Option<(&'static str, Simpler)> {
+fn select(graph: &Graph, operands: &[Value]) -> Simplified {
     let [condition, yes, no] = *operands else { return None };
     if yes == no {
         return Some(("select of one value", Simpler::Value(yes)));
@@ -190,13 +172,7 @@ fn select(graph: &Graph, operands: &[Value]) -> Option<(&'static str, Simpler)> 
 
 /// A matmul multiplies floats of any two dtypes in f32 from either storage order, so a transposed
 /// operand is a flag and a widened one the narrow operand itself.
-fn matmul(
-    graph: &Graph,
-    transpose_lhs: bool,
-    transpose_rhs: bool,
-    operands: &[Value],
-) -> Option<(&'static str, Simpler)> {
-    let mut flags = [transpose_lhs, transpose_rhs];
+fn matmul(graph: &Graph, mut flags: [bool; 2], operands: &[Value]) -> Simplified {
     for side in 0..2 {
         let Some(node) = graph.defining_node(operands[side]) else { continue };
         let data = graph.node(node);
@@ -219,11 +195,7 @@ fn matmul(
 }
 
 /// Rows of a cast weight are cast rows of the weight: only what is gathered is cast.
-fn gather_of_cast(
-    graph: &Graph,
-    operands: &[Value],
-    ty: &TensorType,
-) -> Option<(&'static str, Simpler)> {
+fn gather_of_cast(graph: &Graph, operands: &[Value], ty: &TensorType) -> Simplified {
     let table = operand_of(graph, operands[0], |op| matches!(op, Op::Cast))?;
     matches!(graph.def(table), ValueDef::Weight(_)).then(|| {
         let rows = ty.with_dtype(graph.ty(table).dtype);

@@ -4,7 +4,7 @@
 //! it can be: none comes to lie higher. So some order of lowest placements is optimal, and it is
 //! enough to search orders.
 
-use super::greedy::Placement;
+use super::greedy::{Gap, Placement};
 use super::item::{Conflicts, Item, Packing};
 
 /// Beyond this many items the search would take too long.
@@ -37,7 +37,7 @@ impl Search<'_> {
             if placement.offset(item).is_some() {
                 continue;
             }
-            let offset = placement.lowest(self.items, self.conflicts, item);
+            let offset = placement.fit(self.items, self.conflicts, item, Gap::Lowest);
             placement.set(item, Some(offset));
             self.extend(placement, placed + 1, height.max(offset + self.items[item].size));
             placement.set(item, None);

@@ -9,7 +9,7 @@ const IMPROVEMENTS: usize = 1000;
 
 /// Which gap an item goes into.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Gap {
+pub(super) enum Gap {
     /// The lowest that is large enough.
     Lowest,
     /// The smallest that is large enough, the lowest among equals; the top if there is none.
@@ -33,11 +33,6 @@ impl Placement {
 
     pub(super) fn set(&mut self, item: usize, offset: Option<u64>) {
         self.offsets[item] = offset;
-    }
-
-    /// The lowest offset at which `item` overlaps nothing placed.
-    pub(super) fn lowest(&self, items: &[Item], conflicts: &Conflicts, item: usize) -> u64 {
-        self.fit(items, conflicts, item, Gap::Lowest)
     }
 
     /// The free ranges below `height` beside what `item` is in use together with, ascending.
@@ -67,7 +62,7 @@ impl Placement {
         gaps
     }
 
-    fn fit(&self, items: &[Item], conflicts: &Conflicts, item: usize, gap: Gap) -> u64 {
+    pub(super) fn fit(&self, items: &[Item], conflicts: &Conflicts, item: usize, gap: Gap) -> u64 {
         let size = items[item].size;
         let gaps = self.gaps(items, conflicts, item, u64::MAX);
         let mut fitting = gaps.iter().filter(|(start, end)| end - start >= size);

@@ -2,7 +2,7 @@
 
 use super::fold::fold;
 use super::item::{Conflicts, Item, Packing, largest_live_sum};
-use super::sweep::{self, Effort, Preference};
+use super::sweep::{self, Preference};
 use super::{exact, greedy};
 
 /// A low packing of `items`: the lowest for up to `MOST_ITEMS`, otherwise the best of
@@ -48,8 +48,7 @@ fn pack_below(items: &[Item], conflicts: &Conflicts, bound: u64) -> Packing {
     let swept = heights.take_while(|&height| height < best.height).find_map(|height| {
         Preference::ALL.into_iter().find_map(|preference| {
             let configurations = if height == bound { AT_BOUND } else { ABOVE_BOUND };
-            let effort = Effort { preference, configurations };
-            sweep::within(items, conflicts, height, effort)
+            sweep::within(items, conflicts, height, preference, configurations)
         })
     });
     swept.unwrap_or(best)

@@ -29,23 +29,14 @@ struct Choice {
     next: usize,
 }
 
-/// How far a search goes and where it looks first.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Effort {
-    /// Which choice is tried first.
-    pub(super) preference: Preference,
-    /// Configurations of live items tried for the placement of one item.
-    pub(super) configurations: usize,
-}
-
 /// A packing of at most `height`, if a search finds one.
 pub(super) fn within(
     items: &[Item],
     conflicts: &Conflicts,
     height: u64,
-    effort: Effort,
+    preference: Preference,
+    configurations: usize,
 ) -> Option<Packing> {
-    let Effort { preference, configurations } = effort;
     let length = |i: usize| items[i].end - items[i].start;
     let mut lengths: Vec<usize> = (0..items.len()).map(length).collect();
     lengths.sort_unstable();

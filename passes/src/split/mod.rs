@@ -18,12 +18,12 @@ mod error;
 mod members;
 mod remarks;
 
-use crate::dedupe::{self, Member, MemberKind};
+use crate::dedupe::{self, Member};
 use classify::NodeRole;
 use dependence::Dependence;
 use piecewise_ir::entity::Node;
 use piecewise_ir::graph::Graph;
-use piecewise_ir::module::Module;
+use piecewise_ir::module::{Module, Step};
 use piecewise_ir::op::Op;
 use std::collections::BTreeSet;
 
@@ -93,19 +93,19 @@ pub fn split(module: &mut Module, options: &SplitOptions) -> Result<SplitReport,
     };
 
     let in_order = |role| (0..roles.len()).filter(move |&i| roles[i] == role);
-    let of_op = |nodes: &[usize], kind| Member {
-        kind,
+    let of_op = |nodes: &[usize], step| Member {
+        step,
         over: nodes.last().and_then(|&op| iteration_symbol(graph, dependence.node(op))),
         nodes: nodes.iter().map(|&i| dependence.node(i)).collect(),
     };
-    let prologue = in_order(NodeRole::Prologue).map(|i| of_op(&[i], MemberKind::Prologue));
+    let prologue = in_order(NodeRole::Prologue).map(|i| of_op(&[i], Step::Prologue));
     let rest = arranged.members.iter().map(|member| match member {
         members::Group::Piece { over, nodes } => Member {
-            kind: MemberKind::Piece,
+            step: Step::Piece,
             over: *over,
             nodes: nodes.iter().map(|&i| dependence.node(i)).collect(),
         },
-        members::Group::Split(nodes) => of_op(nodes, MemberKind::Split),
+        members::Group::Split(nodes) => of_op(nodes, Step::Split),
     });
     let stitch = dedupe::stitch(graph, prologue.chain(rest).collect())?;
     report.unique_pieces = stitch.unique_pieces().len();

@@ -78,11 +78,6 @@ impl MonotoneCurve {
         let last = self.points.last().map_or(0, |point| point.0);
         (last < to).then_some((Some(last), to))
     }
-
-    /// The points of the fit.
-    pub fn points(&self) -> &[(u32, u64)] {
-        &self.points
-    }
 }
 
 fn too_wide(left: u32, right: u32) -> bool {
@@ -106,7 +101,7 @@ mod tests {
     #[test]
     fn a_dip_is_pooled_to_its_mean() {
         let curve = MonotoneCurve::fit(vec![(1, 10), (2, 40), (3, 20), (4, 50)]).unwrap();
-        assert_eq!(curve.points(), [(1, 10), (2, 30), (3, 30), (4, 50)]);
+        assert_eq!(curve.points, [(1, 10), (2, 30), (3, 30), (4, 50)]);
     }
 
     #[test]

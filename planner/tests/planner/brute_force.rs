@@ -167,8 +167,9 @@ fn objective(outcome: &Outcome, request: &PlanRequest) -> u128 {
 fn all_plans(traffic: &Traffic, costs: &StepCosts, request: &PlanRequest) -> Vec<Priced> {
     let mut plans = Vec::new();
     let multiple_of = request.multiple_of;
-    let tokens = lists(request.token_maximum(traffic), multiple_of, request.cover_maximum);
-    let decodes = lists(request.decode_maximum(traffic), multiple_of, true);
+    let tokens =
+        lists(request.maximum(ListKind::Tokens, traffic), multiple_of, request.cover_maximum);
+    let decodes = lists(request.maximum(ListKind::Decode, traffic), multiple_of, true);
     for capture_num_tokens in &tokens {
         for decode_batch_sizes in &decodes {
             let sizes = CaptureSizes {
@@ -224,8 +225,8 @@ fn compare_with_brute_force(
     prop_assert!(request.capture_budget_ns.is_none_or(|budget| capture <= budget));
     prop_assert!(found.outcome.graphs <= request.max_graphs.unwrap());
     for (list, maximum) in [
-        (&sizes.capture_num_tokens, request.token_maximum(traffic)),
-        (&sizes.decode_batch_sizes, request.decode_maximum(traffic)),
+        (&sizes.capture_num_tokens, request.maximum(ListKind::Tokens, traffic)),
+        (&sizes.decode_batch_sizes, request.maximum(ListKind::Decode, traffic)),
     ] {
         prop_assert!(list.windows(2).all(|pair| pair[0] < pair[1]));
         prop_assert!(list.iter().all(|size| size % request.multiple_of == 0 || *size == maximum));

@@ -119,29 +119,12 @@ pub fn compile_jobs<'a>(
     jobs.collect()
 }
 
-/// Compiles every unique piece at the sizes that `dispatcher` can choose, in parallel, and what
-/// the device needs besides.
+/// Compiles every unique piece of a planned module at the sizes that `dispatcher` can choose, in
+/// parallel, and what the device needs besides.
 ///
 /// # Errors
-/// When a piece does not compile. A store that fails is no error.
-pub fn compile_pieces(
-    stitch: &Stitch,
-    symbols: &SymbolTable,
-    dispatcher: &Dispatcher,
-    compiler: &dyn Compiler,
-    store: &dyn Store,
-    progress: &mut (dyn FnMut(Progress) + Send),
-) -> Result<CompiledPieces, ModelError> {
-    let jobs = compile_jobs(stitch, symbols, dispatcher, compiler);
-    let lowering = Lowering::new(&jobs);
-    lowering.lower_all(&jobs, compiler, store, progress);
-    lowering.finish(jobs, compiler, store)
-}
-
-/// [`compile_pieces`] of a planned module.
-///
-/// # Errors
-/// As there, and when the module has no pieces or a symbol of an unknown role.
+/// When a piece does not compile, and when the module has no pieces or a symbol of an unknown role.
+/// A store that fails is no error.
 pub fn compile_module(
     module: &Module,
     dispatcher: &Dispatcher,
@@ -151,7 +134,10 @@ pub fn compile_module(
 ) -> Result<CompiledPieces, ModelError> {
     let stitch = module.stitch().ok_or(ModelError::Unplanned { part: "pieces" })?;
     let symbols = SymbolTable::new(module.graph().symbols())?;
-    compile_pieces(stitch, &symbols, dispatcher, compiler, store, progress)
+    let jobs = compile_jobs(stitch, &symbols, dispatcher, compiler);
+    let lowering = Lowering::new(&jobs);
+    lowering.lower_all(&jobs, compiler, store, progress);
+    lowering.finish(jobs, compiler, store)
 }
 
 /// Where the artifact of a job belongs.

@@ -104,24 +104,25 @@ impl Session<'_> {
         // An image that was bad may be set aside by several readers, the last one after another
         // has put it back: each of them puts it back.
         let all_images = matches!(miss, Miss::ImageAbsent(_) | Miss::Unfit(_));
-        match miss {
-            Miss::Absent => self.store.count_miss("absent"),
+        let counted = match miss {
+            Miss::Absent => "absent",
             Miss::ImageAbsent(digest) => {
                 tracing::debug!(%digest, "a lowered piece lacks an image; it is compiled again");
-                self.store.count_miss("image absent");
+                "image absent"
             }
             Miss::Unreadable(reason) => {
                 tracing::warn!("a lowered piece could not be read: {reason}");
-                self.store.count_miss("unreadable");
+                "unreadable"
             }
             Miss::Unfit(reason) => {
-                let digest = key.digest();
                 tracing::warn!(
-                    "lowered piece {digest} of the cache does not fit: {reason}; it is compiled again"
+                    "lowered piece {} of the cache does not fit: {reason}; it is compiled again",
+                    key.digest()
                 );
-                self.store.count_miss("unfit");
+                "unfit"
             }
-        }
+        };
+        self.store.count_miss(counted);
         let mut artifact = self.compiler.compile(job.piece_at(), &job.layouts, self.store)?;
         self.store.count_compiled(PIECE_KIND);
         self.keep(&key, &artifact, all_images);
@@ -154,7 +155,7 @@ impl Session<'_> {
             };
             images.push((digest, bytes.to_vec()));
         }
-        let mut artifact = stored.into_artifact(images).map_err(Miss::Unfit)?;
+        let mut artifact = stored.into_artifact(images);
         artifact.check(job.piece, job.at.size).map_err(Miss::Unfit)?;
         self.compiler.admit(job.piece_at(), &mut artifact).map_err(Miss::Unfit)?;
         Ok(artifact)

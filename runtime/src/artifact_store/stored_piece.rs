@@ -1,16 +1,13 @@
 //! Lowered pieces as bytes: launches that refer to images by digest.
 
-use piecewise_backend::artifact::{
-    Alternative, Arg, Artifact, Digest, Launch, Part, PieceSize, Way,
-};
-use piecewise_kernels::step::CaptureSupport;
+use piecewise_backend::artifact::{Alternative, Artifact, Digest, PieceSize};
 use serde::{Deserialize, Serialize};
 
 /// The kind of entry of an image, whose key is the digest of its bytes.
 pub const IMAGE_KIND: &str = "image";
 
 /// Changes when the bytes of lowered pieces mean something else.
-pub(super) const FORMAT_VERSION: u32 = 2;
+pub(super) const FORMAT_VERSION: u32 = 3;
 
 /// Bytes that an entry may have: launches are some hundred bytes each.
 const LARGEST: usize = 64 << 20;
@@ -23,28 +20,7 @@ pub struct StoredPiece {
     piece: [u8; 32],
     size: PieceSize,
     images: Vec<Digest>,
-    /// Of each alternative the ways of each part.
-    alternatives: Vec<Vec<Vec<StoredWay>>>,
-}
-
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-struct StoredWay {
-    name: String,
-    scratch: u64,
-    uses_library: bool,
-    launches: Vec<StoredLaunch>,
-}
-
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-struct StoredLaunch {
-    name: String,
-    nodes: Vec<u32>,
-    args: Vec<Arg>,
-    /// Its place in the list of images.
-    image: u32,
-    grid: [u32; 3],
-    params: Vec<u64>,
-    capture: CaptureSupport,
+    alternatives: Vec<Alternative>,
 }
 
 impl StoredPiece {
@@ -54,34 +30,13 @@ impl StoredPiece {
     /// A sentence, when a launch refers to an image that the artifact lacks, or it is too large.
     pub fn encode(artifact: &Artifact) -> Result<Vec<u8>, String> {
         let images: Vec<Digest> = artifact.images.iter().map(|(digest, _)| *digest).collect();
-        let launch = |launch: &Launch| {
-            let image = images.iter().position(|digest| *digest == launch.image);
-            let image = image.ok_or_else(|| format!("image {} is missing", launch.image))?;
-            Ok(StoredLaunch {
-                name: launch.name.clone(),
-                nodes: launch.nodes.clone(),
-                args: launch.args.clone(),
-                image: u32::try_from(image).map_err(|e| e.to_string())?,
-                grid: launch.grid,
-                params: launch.params.clone(),
-                capture: launch.capture,
-            })
-        };
-        let way = |way: &Way| {
-            Ok(StoredWay {
-                name: way.name.clone(),
-                scratch: way.scratch,
-                uses_library: way.uses_library,
-                launches: way.launches.iter().map(launch).collect::<Result<_, String>>()?,
-            })
-        };
-        let part = |part: &Part| part.ways.iter().map(way).collect();
-        let alternative = |one: &Alternative| one.parts.iter().map(part).collect();
-        let alternatives =
-            artifact.alternatives.iter().map(alternative).collect::<Result<_, String>>();
+        let mut launches = artifact.ways().flat_map(|way| &way.launches);
+        if let Some(launch) = launches.find(|launch| !images.contains(&launch.image)) {
+            return Err(format!("image {} is missing", launch.image));
+        }
         let (piece, size) = (artifact.piece, artifact.size);
-        let stored =
-            Self { version: FORMAT_VERSION, piece, size, alternatives: alternatives?, images };
+        let alternatives = artifact.alternatives.clone();
+        let stored = Self { version: FORMAT_VERSION, piece, size, images, alternatives };
         let bytes = postcard::to_allocvec(&stored).map_err(|e| e.to_string())?;
         match bytes.len() {
             n if n > LARGEST => Err(format!("{n} bytes, more than {LARGEST}")),
@@ -121,39 +76,9 @@ impl StoredPiece {
         self.size
     }
 
-    /// The artifact, with the bytes of its images in their order.
-    ///
-    /// # Errors
-    /// A sentence, when a launch refers to an image that is not there.
-    pub fn into_artifact(self, images: Vec<(Digest, Vec<u8>)>) -> Result<Artifact, String> {
-        let launch = |launch: StoredLaunch| {
-            let image = images.get(launch.image as usize).map(|(digest, _)| *digest);
-            let image = image.ok_or_else(|| format!("there is no image {}", launch.image))?;
-            Ok(Launch {
-                name: launch.name,
-                nodes: launch.nodes,
-                args: launch.args,
-                image,
-                grid: launch.grid,
-                params: launch.params,
-                capture: launch.capture,
-            })
-        };
-        let way = |way: StoredWay| {
-            let StoredWay { name, scratch, uses_library, launches } = way;
-            let launches = launches.into_iter().map(launch).collect::<Result<_, String>>()?;
-            Ok(Way { name, launches, scratch, uses_library })
-        };
-        let part = |ways: Vec<StoredWay>| {
-            let ways = ways.into_iter().map(way).collect::<Result<_, String>>()?;
-            Ok(Part { ways })
-        };
-        let alternative = |parts: Vec<Vec<StoredWay>>| {
-            let parts = parts.into_iter().map(part).collect::<Result<_, String>>()?;
-            Ok(Alternative { parts })
-        };
-        let alternatives =
-            self.alternatives.into_iter().map(alternative).collect::<Result<_, String>>();
-        Ok(Artifact { piece: self.piece, size: self.size, alternatives: alternatives?, images })
+    /// The artifact, with the images that were found.
+    pub fn into_artifact(self, images: Vec<(Digest, Vec<u8>)>) -> Artifact {
+        let Self { piece, size, alternatives, .. } = self;
+        Artifact { piece, size, alternatives, images }
     }
 }

@@ -87,7 +87,7 @@ impl BatchBuffers {
     /// Empty buffers for a graph's inputs.
     pub fn new(roles: RoleMap) -> Self {
         let inputs = roles.inputs.iter().map(|_| Vec::new()).collect();
-        let counts = vec![0; roles.symbols.len()];
+        let counts = vec![0; roles.symbols.bounds().len()];
         let bound = |class| roles.symbols.count(class, roles.symbols.bounds()) as usize;
         let (most, tokens) = (bound(SymbolClass::Sequences), bound(SymbolClass::Tokens));
         // A sequence that grows must not make a step allocate.
@@ -147,14 +147,11 @@ impl BatchBuffers {
     /// Appends a sequence's chunk.
     pub fn push(&mut self, chunk: &Chunk<'_>) {
         let count = chunk.tokens.count();
-        let rows = match chunk.rows {
-            ChunkRows::None => 0,
-            ChunkRows::Last => count.min(1),
-            ChunkRows::All | ChunkRows::Told(_) => count,
-        };
-        let follows = match chunk.rows {
-            ChunkRows::Told(follows) => Some(follows),
-            ChunkRows::None | ChunkRows::Last | ChunkRows::All => None,
+        let (rows, follows) = match chunk.rows {
+            ChunkRows::None => (0, None),
+            ChunkRows::Last => (count.min(1), None),
+            ChunkRows::All => (count, None),
+            ChunkRows::Told(follows) => (count, Some(follows)),
         };
         let agrees = self.sequences.is_empty() || self.uniform == Some(count);
         self.uniform = agrees.then_some(count);

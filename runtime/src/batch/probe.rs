@@ -133,7 +133,7 @@ fn row_step(
     sizes: StepSizes,
     parts: u64,
 ) -> Option<ProbeStep> {
-    let mut counts = vec![0; symbols.len()];
+    let mut counts = vec![0; symbols.bounds().len()];
     symbols.fill(&mut counts, |class| sizes.rows_of(class).div_ceil(parts).max(1));
     let fits = |(symbol, decl): (Symbol, &SymbolDecl)| {
         let is_fixed = symbols.class(symbol) == SymbolClass::Fixed;

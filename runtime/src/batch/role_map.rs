@@ -247,9 +247,9 @@ fn own_counters(
     ops: &OpRegistry,
 ) -> Result<Vec<CountOwn>, RoleError> {
     let counter = |(kind, role): (usize, &String)| {
-        let is_own = |at: &usize| symbols.class_at(*at) == SymbolClass::Own(kind);
-        let bound = |at: usize| symbols.bounds()[at] / symbols.times_at(at);
-        let bounds = (0..symbols.len()).filter(is_own).map(|at| (bound(at), at));
+        let is_own = |at: &usize| symbols.at(*at).class == SymbolClass::Own(kind);
+        let bound = |at: usize| symbols.bounds()[at] / symbols.at(at).times;
+        let bounds = (0..symbols.bounds().len()).filter(is_own).map(|at| (bound(at), at));
         let (bound, at) = bounds.min().unwrap_or_default();
         let decl = graph.symbols().values().nth(at);
         let symbol = decl.map_or_else(String::new, |decl| decl.name.clone());

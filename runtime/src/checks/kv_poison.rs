@@ -1,8 +1,7 @@
 //! KV poison: rows that nobody has computed hold NaN before each step.
 
-use crate::kv::{Page, PagePool, PageTable};
+use crate::kv::{Page, PagePool, PageTable, StateKind};
 use crate::model::{Memory, POISON};
-use crate::roles;
 use piecewise_backend::device::{Address, Device, DeviceError};
 use piecewise_ir::graph::Graph;
 use piecewise_kernels::attention::PAGE_ROWS;
@@ -17,13 +16,7 @@ pub struct KvPoison {
 impl KvPoison {
     /// For the states of role `kv.cache`.
     pub fn new(graph: &Graph, memory: &Memory) -> Self {
-        let bounds = &memory.layout().bounds;
-        let states = graph.states().iter().filter(|s| s.role.as_deref() == Some(roles::KV_CACHE));
-        let states = states.filter_map(|state| {
-            let row = graph.ty(state.value).row().bytes(bounds);
-            Some((memory.address(graph, state.value)?, row))
-        });
-        Self { states: states.collect() }
+        Self { states: StateKind::Pages.rows(graph, memory) }
     }
 
     /// Enqueues the fills: every page that holds nothing, and the rows of each table from its length on.

@@ -153,15 +153,12 @@ impl ConfigLayers {
     /// # Errors
     /// As for [`Self::flag`].
     pub fn derived(
-        mut self,
+        self,
         key: &str,
         value: impl Into<Value>,
         from: &str,
     ) -> Result<Self, ConfigError> {
-        if !self.is_set(key) {
-            self.put(key, value.into(), Source::Derived(from.to_owned()))?;
-        }
-        Ok(self)
+        if self.is_set(key) { Ok(self) } else { self.imposed(key, value, from) }
     }
 
     /// Sets a key to what `from` something else leaves no choice about, whoever set it.
@@ -191,7 +188,7 @@ impl ConfigLayers {
     }
 
     fn put(&mut self, key: &str, value: Value, from: Source) -> Result<(), ConfigError> {
-        let Some(&known) = RuntimeConfig::KEYS.iter().find(|&&known| known == key) else {
+        let Some(known) = RuntimeConfig::keys().find(|&known| known == key) else {
             if let Some(now) = renamed_key(key) {
                 return Err(ConfigError::RenamedKey { from, key: key.to_owned(), now });
             }
@@ -199,8 +196,9 @@ impl ConfigLayers {
             return Err(ConfigError::UnknownKey { from, key, nearest });
         };
         let shown = shown(known, &value);
-        let alone = nested(known, value.clone());
-        if let Err(error) = alone.try_into::<RuntimeConfig>() {
+        let mut alone = Self::default();
+        alone.insert(known, value.clone(), from.clone());
+        if let Err(error) = alone.merged.try_into::<RuntimeConfig>() {
             let now =
                 renamed(known, &value).map_or(String::new(), |now| format!("; it is `{now}` now"));
             let (key, reason) = (key.to_owned(), format!("{}{now}", error.message()));
@@ -238,7 +236,7 @@ impl Configured {
             Table::try_from(&self.config).map(flatten).unwrap_or_default().into_iter().collect();
         let entry =
             |key| ConfigEntry { key, value: values.get(key).cloned(), source: self.source(key) };
-        RuntimeConfig::KEYS.map(entry).into()
+        RuntimeConfig::keys().map(entry).collect()
     }
 }
 
@@ -272,7 +270,7 @@ fn flatten(table: Table) -> Vec<(String, Value)> {
         for (name, value) in table {
             let key = format!("{prefix}{name}");
             match value {
-                Value::Table(inner) if !RuntimeConfig::KEYS.contains(&&*key) => {
+                Value::Table(inner) if !RuntimeConfig::keys().any(|known| known == key) => {
                     under(&format!("{key}."), inner, leaves);
                 }
                 value => leaves.push((key, value)),
@@ -282,16 +280,6 @@ fn flatten(table: Table) -> Vec<(String, Value)> {
     let mut leaves = Vec::new();
     under("", table, &mut leaves);
     leaves
-}
-
-fn nested(key: &str, value: Value) -> Table {
-    match key.split_once('.') {
-        None => Table::from_iter([(key.to_owned(), value)]),
-        Some((table, leaf)) => {
-            let inner = Table::from_iter([(leaf.to_owned(), value)]);
-            Table::from_iter([(table.to_owned(), Value::Table(inner))])
-        }
-    }
 }
 
 /// What a value is called that had another name once.
@@ -309,6 +297,6 @@ fn nearest_key(key: &str) -> &'static str {
     // Names are short; a longer one is cut so that the work stays bounded.
     let start: String = key.chars().take(64).collect();
     let edits = |known: &&str| strsim::damerau_levenshtein(&start, known);
-    let nearest = || RuntimeConfig::KEYS.into_iter().min_by_key(edits);
-    RuntimeConfig::KEYS.into_iter().find(inside).or_else(nearest).unwrap_or("")
+    let nearest = || RuntimeConfig::keys().min_by_key(edits);
+    RuntimeConfig::keys().find(inside).or_else(nearest).unwrap_or("")
 }

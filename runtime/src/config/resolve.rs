@@ -10,7 +10,6 @@ use crate::model::{BuildOptions, CaptureWhen, CompiledModel};
 use crate::sizes::SizeList;
 use piecewise_backend::device::Device;
 use piecewise_backend::tuning::TuneMode;
-use piecewise_kernels::attention::PAGE_ROWS;
 use std::time::Duration;
 
 /// Bytes of logits that one step may bring back.
@@ -35,11 +34,6 @@ impl RuntimeConfig {
         if self.level == CompileLevel::Piecewise { self.graph_mode } else { GraphMode::None }
     }
 
-    /// The columns of a block table.
-    pub fn table_pages(&self) -> u64 {
-        self.max_seq_len.div_ceil(PAGE_ROWS)
-    }
-
     /// Checks values and lists, and makes the dispatcher.
     ///
     /// # Errors
@@ -47,7 +41,6 @@ impl RuntimeConfig {
     /// does not ascend or passes its bound, or keys contradict each other.
     pub fn dispatcher(&self) -> Result<Dispatcher, ConfigError> {
         self.check_bounds()?;
-        self.check_dtype()?;
         let tokens = size_list(
             "capture_num_tokens",
             self.capture_num_tokens.as_ref(),
@@ -61,11 +54,12 @@ impl RuntimeConfig {
             ("max_num_seqs", self.max_num_seqs()),
             batch_bound,
         )?;
-        let lengths = self.capture_query_lengths.clone();
-        if !lengths.is_empty() {
-            let bound = ("max_num_tokens", self.max_num_tokens);
-            SizeList::new("capture_query_lengths", lengths.clone(), bound.0, bound.1)?;
-        }
+        let listed = |key, sizes: &Vec<u64>| match sizes.is_empty() {
+            true => Ok(Vec::new()),
+            false => SizeList::new(key, sizes.clone(), "max_num_tokens", self.max_num_tokens)
+                .map(|list| list.sizes().to_vec()),
+        };
+        let query_lengths = listed("capture_query_lengths", &self.capture_query_lengths)?;
         let own = self.capture_own_rows.iter().map(|(role, sizes)| {
             let sizes = size_list("capture_own_rows", Some(sizes), ("any step", MOST), MOST)?;
             Ok(OwnSizes { role: role.clone(), sizes })
@@ -74,41 +68,18 @@ impl RuntimeConfig {
             mode: self.effective_graph_mode(),
             tokens,
             batches,
-            query_lengths: lengths,
+            query_lengths,
             max_tokens: self.max_num_tokens,
             max_rows: self.max_num_rows(),
             max_sequences: self.max_num_seqs(),
             padding: self.padding,
             own: own.collect::<Result<_, ConfigError>>()?,
-            rules: self.size_rules()?,
+            rules: SizeRules {
+                specialized: listed("compile_sizes", &self.compile_sizes)?,
+                launched: listed("launched_sizes", &self.launched_sizes)?,
+                lazy: listed("lazy_sizes", &self.lazy_sizes)?,
+            },
         })
-    }
-
-    fn size_rules(&self) -> Result<SizeRules, ConfigError> {
-        let list = |key: &'static str, sizes: &[u64]| -> Result<Vec<u64>, ConfigError> {
-            if sizes.is_empty() {
-                return Ok(Vec::new());
-            }
-            let bound = ("max_num_tokens", self.max_num_tokens);
-            Ok(SizeList::new(key, sizes.to_vec(), bound.0, bound.1)?.sizes().to_vec())
-        };
-        Ok(SizeRules {
-            specialized: list("compile_sizes", &self.compile_sizes)?,
-            launched: list("launched_sizes", &self.launched_sizes)?,
-            lazy: list("lazy_sizes", &self.lazy_sizes)?,
-        })
-    }
-
-    fn check_dtype(&self) -> Result<(), ConfigError> {
-        match self.dtype {
-            Some(dtype) if !dtype.is_float() => Err(ConfigError::Conflict {
-                key: "dtype",
-                value: dtype.name().to_owned(),
-                other: "activations".to_owned(),
-                remedy: "use f32, bf16 or f16",
-            }),
-            _ => Ok(()),
-        }
     }
 
     fn check_bounds(&self) -> Result<(), ConfigError> {
@@ -140,7 +111,15 @@ impl RuntimeConfig {
                           max_num_tokens";
             return Err(conflict("max_num_rows", self.max_num_rows(), remedy));
         }
-        Ok(())
+        match self.dtype {
+            Some(dtype) if !dtype.is_float() => Err(ConfigError::Conflict {
+                key: "dtype",
+                value: dtype.name().to_owned(),
+                other: "activations".to_owned(),
+                remedy: "use f32, bf16 or f16",
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// What the configuration allows but hardly anybody wants.

@@ -5,6 +5,7 @@ use piecewise_ir::dtype::DType;
 use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
+use std::sync::LazyLock;
 
 /// A setting as its documentation and its schema have it.
 #[derive(Clone, PartialEq, Debug)]
@@ -21,6 +22,23 @@ pub struct KeyDoc {
     pub text: String,
 }
 
+static KEYS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let mut keys = Vec::new();
+    leaves(&RuntimeConfig::json_schema(), "", &mut keys);
+    keys
+});
+
+/// The leaves of a schema of tables, by dotted key.
+fn leaves(schema: &Value, prefix: &str, found: &mut Vec<String>) {
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        let key = format!("{prefix}{name}");
+        match property.get("properties") {
+            Some(_) => leaves(property, &format!("{key}."), found),
+            None => found.push(key),
+        }
+    }
+}
+
 impl RuntimeConfig {
     /// The JSON schema (draft 7, which editors know) of a configuration file.
     pub fn json_schema() -> Value {
@@ -29,10 +47,15 @@ impl RuntimeConfig {
         settings.into_generator().into_root_schema_for::<Self>().to_value()
     }
 
-    /// Every key with what it means, in the order of [`Self::KEYS`].
+    /// Every key, those of tables with a dot, in the order in which they are shown.
+    pub fn keys() -> impl Iterator<Item = &'static str> + Clone {
+        KEYS.iter().map(String::as_str)
+    }
+
+    /// Every key with what it means, in the order of [`Self::keys`].
     pub fn key_docs() -> Vec<KeyDoc> {
         let schema = Self::json_schema();
-        Self::KEYS.map(|key| key_doc(&schema, key)).into()
+        Self::keys().map(|key| key_doc(&schema, key)).collect()
     }
 }
 
@@ -101,24 +124,14 @@ fn choices(schema: &Value) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
-
-    /// The leaves of a schema of tables, by dotted key.
-    fn leaves(schema: &Value, prefix: &str, found: &mut BTreeSet<String>) {
-        for (name, property) in schema["properties"].as_object().unwrap() {
-            let key = format!("{prefix}{name}");
-            match property.get("properties") {
-                Some(_) => leaves(property, &format!("{key}."), found),
-                None => drop(found.insert(key)),
-            }
-        }
-    }
 
     #[test]
-    fn the_list_of_keys_is_the_list_of_fields() {
-        let mut fields = BTreeSet::new();
-        leaves(&RuntimeConfig::json_schema(), "", &mut fields);
-        assert_eq!(fields, RuntimeConfig::KEYS.map(str::to_owned).into());
+    fn the_keys_are_the_fields_in_their_order() {
+        let keys: Vec<_> = RuntimeConfig::keys().collect();
+        assert_eq!(keys[..3], ["level", "graph_mode", "splitting_ops"]);
+        let of_checks = keys.iter().position(|&key| key == "checks.poison").unwrap();
+        assert_eq!(keys[of_checks..][1..3], ["checks.addresses", "checks.compare"]);
+        assert_eq!(keys[keys.len() - 3..], ["cache.remote_timeout_ms", "device", "dtype"]);
     }
 
     #[test]

@@ -18,13 +18,13 @@ impl Dispatcher {
             PieceSize::Uniform { sequences, .. } => sequences,
             PieceSize::Exact(_) | PieceSize::General(_) => few,
         };
-        let limit = |(i, &bound): (usize, &u64)| match (class, symbols.class_at(i)) {
-            (SymbolClass::Tokens, SymbolClass::Rows) => bound.min(few * symbols.times_at(i)),
-            (SymbolClass::Tokens, SymbolClass::Sequences) => bound.min(most * symbols.times_at(i)),
+        let limit = |(i, &bound): (usize, &u64)| match (class, symbols.at(i).class) {
+            (SymbolClass::Tokens, SymbolClass::Rows) => bound.min(few * symbols.at(i).times),
+            (SymbolClass::Tokens, SymbolClass::Sequences) => bound.min(most * symbols.at(i).times),
             (SymbolClass::Tokens | SymbolClass::Rows | SymbolClass::Own(_), other)
                 if other == class =>
             {
-                rows * symbols.times_at(i)
+                rows * symbols.at(i).times
             }
             _ => bound,
         };

@@ -7,7 +7,7 @@ use super::{
     RowSource, RowsId, StepObserver, TraceObserver, Usage,
 };
 use crate::batch::full_steps;
-use crate::kv::{KvObserver, PagePool, SlotPool};
+use crate::kv::{KvObserver, SlotPool};
 use crate::metrics::{EngineLoad, Metrics, Snapshot};
 use crate::mode::GraphMode;
 use crate::model::{Model, ModelError, SuspendedWeights};
@@ -167,16 +167,8 @@ impl<D: Device> Engine for BatchingEngine<D> {
         &self.options
     }
 
-    fn pool(&self) -> &PagePool {
-        &self.pool
-    }
-
     fn slots(&self) -> &SlotPool {
         &self.slots
-    }
-
-    fn preemptions(&self) -> u64 {
-        self.preemptions
     }
 
     fn metrics(&mut self) -> Metrics {

@@ -9,6 +9,7 @@ use piecewise_kernels::sampling::SampleControls;
 pub use piecewise_kernels::sampling::{MAX_LOGIT_BIASES, MAX_TOP_LOGPROBS};
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
+use std::fmt::Display;
 
 fn counts(sampling: Sampling) -> bool {
     let Sampling { presence_penalty, frequency_penalty, repetition_penalty, .. } = sampling;
@@ -22,86 +23,52 @@ impl Request {
         options: &EngineOptions,
         roles: &RoleMap,
     ) -> Result<(), EngineError> {
-        let Sampling { min_p, presence_penalty, frequency_penalty, repetition_penalty, .. } =
-            self.sampling;
-        let logprobs = self.logprobs.unwrap_or(0);
-        let prompt_logprobs = self.prompt_logprobs.unwrap_or(0);
+        let Sampling {
+            min_p,
+            presence_penalty: presence,
+            frequency_penalty: frequency,
+            repetition_penalty: repetition,
+            ..
+        } = self.sampling;
+        let [of_ids, of_prompt] = [self.logprobs, self.prompt_logprobs].map(|n| n.unwrap_or(0));
         let biased: BTreeSet<u32> = self.logit_bias.iter().map(|(id, _)| *id).collect();
         let vocab = options.vocab;
         let fits = |&(id, bias): &(u32, f32)| u64::from(id) < vocab && bias.is_finite();
         let has_good_bias = self.logit_bias.iter().all(fits)
             && biased.len() == self.logit_bias.len()
             && biased.len() <= MAX_LOGIT_BIASES;
-        let biases = || match &*self.logit_bias {
+        let biases = match &*self.logit_bias {
             many if many.len() > 4 => format!("{} ids", many.len()),
             few => format!("{few:?}"),
         };
+        let good_min_p = (0.0..=1.0).contains(&min_p);
+        let good_repetition = repetition > 0.0 && repetition.is_finite();
         let finite = "it must be a finite number; 0 is off";
+        let above = "it must be a finite number above 0; 1 is off";
+        let bias = "it must give up to 1024 of the model's ids a finite bias, each id once";
+        let few = "it must be at most 20";
+        let is_told = self.prompt_logprobs.is_some();
         // What is asked for, whether it is in range, and what would be.
-        let asked: [(_, bool, bool, &dyn Fn() -> String, _); 8] = [
-            (
-                "min_p",
-                min_p != 0.0,
-                (0.0..=1.0).contains(&min_p),
-                &|| min_p.to_string(),
-                "it must be from 0 (off) to 1",
-            ),
-            (
-                "presence_penalty",
-                presence_penalty != 0.0,
-                presence_penalty.is_finite(),
-                &|| presence_penalty.to_string(),
-                finite,
-            ),
-            (
-                "frequency_penalty",
-                frequency_penalty != 0.0,
-                frequency_penalty.is_finite(),
-                &|| frequency_penalty.to_string(),
-                finite,
-            ),
-            (
-                "repetition_penalty",
-                repetition_penalty != 1.0,
-                repetition_penalty > 0.0 && repetition_penalty.is_finite(),
-                &|| repetition_penalty.to_string(),
-                "it must be a finite number above 0; 1 is off",
-            ),
-            (
-                "logit_bias",
-                !self.logit_bias.is_empty(),
-                has_good_bias,
-                &biases,
-                "it must give up to 1024 of the model's ids a finite bias, each id once",
-            ),
-            (
-                "logprobs",
-                self.logprobs.is_some(),
-                logprobs <= MAX_TOP_LOGPROBS,
-                &|| logprobs.to_string(),
-                "it must be at most 20",
-            ),
-            (
-                "prompt_logprobs",
-                self.prompt_logprobs.is_some(),
-                prompt_logprobs <= MAX_TOP_LOGPROBS,
-                &|| prompt_logprobs.to_string(),
-                "it must be at most 20",
-            ),
-            ("constraint", self.constraint.is_some(), true, &|| "one".to_owned(), ""),
+        let asked: [(_, bool, bool, &dyn Display, _); 8] = [
+            ("min_p", min_p != 0.0, good_min_p, &min_p, "it must be from 0 (off) to 1"),
+            ("presence_penalty", presence != 0.0, presence.is_finite(), &presence, finite),
+            ("frequency_penalty", frequency != 0.0, frequency.is_finite(), &frequency, finite),
+            ("repetition_penalty", repetition != 1.0, good_repetition, &repetition, above),
+            ("logit_bias", !self.logit_bias.is_empty(), has_good_bias, &biases, bias),
+            ("logprobs", self.logprobs.is_some(), of_ids <= MAX_TOP_LOGPROBS, &of_ids, few),
+            ("prompt_logprobs", is_told, of_prompt <= MAX_TOP_LOGPROBS, &of_prompt, few),
+            ("constraint", self.constraint.is_some(), true, &"one", ""),
         ];
         for (parameter, is_asked, is_good, value, expected) in asked {
-            if !is_asked {
-                continue;
-            }
-            if !is_good {
-                return Err(EngineError::Parameter { parameter, value: value(), expected });
-            }
-            if !roles.has_controls() {
-                let expected = "this model's graph does not do that; build it with \
-                                sampling_controls = true";
-                return Err(EngineError::Parameter { parameter, value: value(), expected });
-            }
+            let expected = match (is_asked, is_good) {
+                (false, _) => continue,
+                (true, false) => expected,
+                (true, true) if roles.has_controls() => continue,
+                (true, true) => {
+                    "this model's graph does not do that; build it with sampling_controls = true"
+                }
+            };
+            return Err(EngineError::Parameter { parameter, value: value.to_string(), expected });
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use super::{
     EngineError, EngineOptions, Request, RequestEvent, RequestId, RowSource, RowsId, StepObserver,
     TraceObserver, Usage,
 };
-use crate::kv::{KvObserver, PagePool, SlotPool};
+use crate::kv::{KvObserver, SlotPool};
 use crate::metrics::{EngineLoad, Metrics, Snapshot};
 use crate::mode::GraphMode;
 use crate::model::{Model, SuspendedWeights};
@@ -115,14 +115,8 @@ pub trait Engine: Any + std::fmt::Debug + Send {
     /// The bounds in force.
     fn options(&self) -> &EngineOptions;
 
-    /// Pages of the KV pool.
-    fn pool(&self) -> &PagePool;
-
     /// Slots of the states that each sequence has a row of.
     fn slots(&self) -> &SlotPool;
-
-    /// How often a sequence lost its pages or its slot and was computed again.
-    fn preemptions(&self) -> u64;
 
     /// How many steps failed on a device that goes on, and were tried again.
     fn retried_steps(&self) -> u64;

@@ -68,6 +68,8 @@ use std::time::Instant;
 use watch::Watchers;
 
 /// The [`Engine`] of a device: continuous batching.
+#[derive(derive_more::Debug)]
+#[debug("BatchingEngine of {options:?}, {} running, {} waiting, {model:?}", running.len(), waiting.len())]
 pub struct BatchingEngine<D: Device> {
     model: CompiledModel<D>,
     options: EngineOptions,
@@ -172,20 +174,6 @@ fn sample_states<D: Device>(
         return Ok(None);
     };
     Ok(SampleStates::new(model, vocabulary)?)
-}
-
-impl<D: Device> std::fmt::Debug for BatchingEngine<D> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("BatchingEngine")
-            .field("model", &self.model)
-            .field("options", &self.options)
-            .field("running", &self.running)
-            .field("waiting", &self.waiting)
-            .field("kept", &self.kept)
-            .field("free_pages", &self.pool.free_pages())
-            .field("free_slots", &self.slots.free_slots())
-            .finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

@@ -256,12 +256,19 @@ pub struct EngineOptions {
 impl EngineOptions {
     /// All that a model was built for, whose graph's roles are `roles`.
     pub fn of<D: Device>(model: &CompiledModel<D>, roles: &RoleMap) -> Self {
-        let bounds = ModelBounds::of(model, roles);
+        let symbols = model.symbols();
+        let tokens = symbols.count(SymbolClass::Tokens, symbols.bounds());
+        let is_counted =
+            (0..symbols.bounds().len()).any(|i| symbols.at(i).class == SymbolClass::Sequences);
+        let counted = || symbols.count(SymbolClass::Sequences, symbols.bounds());
+        let kept = [roles.sampled_entries, roles.state_slots].into_iter().filter(|&n| n > 0);
+        let sequences = kept.chain(is_counted.then(counted)).chain([model.max_logit_rows()]);
+        let most = i32::MAX as u64;
         Self {
-            max_num_tokens: bounds.tokens,
-            max_num_seqs: bounds.sequences,
-            max_seq_len: bounds.positions,
-            vocab: bounds.vocab,
+            max_num_tokens: tokens,
+            max_num_seqs: sequences.fold(tokens, u64::min),
+            max_seq_len: roles.max_positions().unwrap_or(most).min(most),
+            vocab: roles.logits.map_or(most, |(_, vocab)| vocab.min(most)),
             run_ahead: true,
             prefix_cache: true,
             stats_interval: None,
@@ -273,7 +280,7 @@ impl EngineOptions {
         model: &CompiledModel<D>,
         roles: &RoleMap,
     ) -> Result<Self, EngineError> {
-        let bounds = ModelBounds::of(model, roles);
+        let bounds = Self::of(model, roles);
         let check = |option, value: u64, bound, because| {
             if (1..=bound).contains(&value) {
                 return Ok(());
@@ -281,12 +288,12 @@ impl EngineOptions {
             Err(EngineError::Option { option, value, because, bound })
         };
         let built = "that is the bound that the model was built with";
-        check("max_num_tokens", self.max_num_tokens, bounds.tokens, built)?;
+        check("max_num_tokens", self.max_num_tokens, bounds.max_num_tokens, built)?;
         let because =
             "sequences, rows, state slots and entries of sampled ids of the model bound it";
-        check("max_num_seqs", self.max_num_seqs, bounds.sequences, because)?;
+        check("max_num_seqs", self.max_num_seqs, bounds.max_num_seqs, because)?;
         let because = "the block table and the KV pool bound it (see memory_budget)";
-        check("max_seq_len", self.max_seq_len, bounds.positions, because)?;
+        check("max_seq_len", self.max_seq_len, bounds.max_seq_len, because)?;
         let because = "the logits of the model bound it";
         check("vocab", self.vocab, bounds.vocab, because)?;
         self.run_ahead &= roles.has_feedback();
@@ -298,37 +305,5 @@ impl EngineOptions {
         }
         self.prefix_cache &= roles.table_pages.is_some() && roles.state_slots == 0;
         Ok(self)
-    }
-}
-
-struct ModelBounds {
-    tokens: u64,
-    sequences: u64,
-    positions: u64,
-    vocab: u64,
-}
-
-impl ModelBounds {
-    fn of<D: Device>(model: &CompiledModel<D>, roles: &RoleMap) -> Self {
-        let symbols = model.symbols();
-        let tokens = symbols.count(SymbolClass::Tokens, symbols.bounds());
-        let has = |class| (0..symbols.len()).any(|i| symbols.class_at(i) == class);
-        let mut sequences = model.max_logit_rows().min(tokens);
-        if has(SymbolClass::Sequences) {
-            sequences = sequences.min(symbols.count(SymbolClass::Sequences, symbols.bounds()));
-        }
-        if roles.sampled_entries > 0 {
-            sequences = sequences.min(roles.sampled_entries);
-        }
-        if roles.state_slots > 0 {
-            sequences = sequences.min(roles.state_slots);
-        }
-        let most = i32::MAX as u64;
-        Self {
-            tokens,
-            sequences,
-            positions: roles.max_positions().unwrap_or(most).min(most),
-            vocab: roles.logits.map_or(most, |(_, vocab)| vocab.min(most)),
-        }
     }
 }

@@ -230,7 +230,7 @@ proptest! {
                 engine.remove(id).unwrap();
             }
         }
-        prop_assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+        prop_assert_eq!(engine.pool.free_pages(), engine.pool.pages());
         prop_assert!(engine.sequences.is_empty() && engine.kept.is_empty());
         prop_assert_eq!(engine.entries.len(), 6);
     }
@@ -275,7 +275,7 @@ proptest! {
         let expected: Vec<_> =
             (1..=ids.len()).map(|n| next_id(&ids[..n], Sampling::default())).collect();
         prop_assert_eq!(rows, expected);
-        prop_assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+        prop_assert_eq!(engine.pool.free_pages(), engine.pool.pages());
     }
 }
 
@@ -324,7 +324,7 @@ fn a_full_pool_preempts_the_sequence_admitted_last() {
     let ids: Vec<_> = requests.iter().map(|r| engine.add(r.clone()).unwrap()).collect();
     let mut events = Vec::new();
     engine.run(&mut events).unwrap();
-    assert!(engine.preemptions() > 0);
+    assert!(engine.preemptions > 0);
     for (id, request) in ids.iter().zip(&requests) {
         assert_answer(&engine, &events, *id, &request.prompt, request);
     }
@@ -343,17 +343,17 @@ fn removing_a_request_frees_its_pages_and_leaves_the_others_alone() {
     for _ in 0..3 {
         engine.step(&mut events).unwrap();
     }
-    let (free, held) = (engine.pool().free_pages(), engine.sequences[&a].table.pages().len());
+    let (free, held) = (engine.pool.free_pages(), engine.sequences[&a].table.pages().len());
     engine.remove(a).unwrap();
     assert!(held > 0 && !engine.in_flight.is_empty(), "it runs, and a step is under way");
-    assert_eq!(engine.pool().free_pages(), free + held, "at once");
+    assert_eq!(engine.pool.free_pages(), free + held, "at once");
     let c = engine.add(request.clone()).unwrap();
     engine.run(&mut events).unwrap();
     for id in [b, c] {
         assert_answer(&engine, &events, id, &[2], &request);
     }
     assert!(matches!(engine.remove(a), Err(EngineError::UnknownRequest { .. })));
-    assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+    assert_eq!(engine.pool.free_pages(), engine.pool.pages());
 }
 
 #[test]

@@ -44,6 +44,7 @@ pub use update::{Failure, Sink, Update, Watcher};
 
 use crate::engine::Engine;
 use crate::metrics::Metrics;
+use std::collections::BTreeMap;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use worker::Worker;
@@ -74,7 +75,7 @@ impl Default for ThreadOptions {
 #[derive(Debug)]
 pub struct EngineThread {
     handle: EngineHandle,
-    thread: Option<JoinHandle<Option<Box<dyn Engine>>>>,
+    thread: Option<JoinHandle<Box<dyn Engine>>>,
 }
 
 impl EngineThread {
@@ -106,11 +107,20 @@ impl EngineThread {
             engine: *engine.options(),
             metrics: metrics.clone(),
         };
-        let requests = metrics.requests(&options.model_name).clone();
-        let capture = options.capture_when_idle;
-        let worker = Worker::new(engine, capture, received, shared, requests, watcher);
+        let worker = Worker {
+            capture_when_idle: options.capture_when_idle,
+            commands: received,
+            shared,
+            entries: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            events: Vec::new(),
+            sleepy: Vec::new(),
+            metrics: metrics.requests(&options.model_name).clone(),
+            watcher,
+            failures: 0,
+        };
         let thread = std::thread::Builder::new().name("engine".to_owned()).stack_size(STACK);
-        let thread = thread.spawn(move || worker.run())?;
+        let thread = thread.spawn(move || worker.run(engine))?;
         Ok(Self { handle, thread: Some(thread) })
     }
 
@@ -128,13 +138,13 @@ impl EngineThread {
     /// where the thread panicked.
     pub fn finish(mut self) -> Option<Box<dyn Engine>> {
         self.handle.drain();
-        self.thread.take()?.join().ok()?
+        self.thread.take()?.join().ok()
     }
 
     /// Ends the requests that are there, and gives the engine back; `None` where the thread panicked.
     pub fn stop(mut self) -> Option<Box<dyn Engine>> {
         self.handle.stop();
-        self.thread.take()?.join().ok()?
+        self.thread.take()?.join().ok()
     }
 }
 

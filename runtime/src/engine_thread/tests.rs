@@ -112,7 +112,7 @@ fn requests_of_many_threads_get_their_ids_and_nothing_is_left() {
     let text = thread.metrics().text().unwrap();
     assert!(text.contains("finished_reason=\"length\",model_name=\"model\"} 40"), "{text}");
     let engine = thread.finish().unwrap();
-    assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+    assert_eq!(engine.load().free_kv_pages, engine.load().kv_pages);
     let stats = engine.model().statistics();
     assert_eq!(stats.hits() + stats.misses(), stats.steps);
 }
@@ -164,7 +164,7 @@ fn whoever_is_sent_back_to_wait_hears_of_it() {
     }
     let engine = thread.finish().unwrap();
     assert!(told > 0);
-    assert_eq!(engine.preemptions(), told);
+    assert_eq!(engine.load().preemptions, told);
 }
 
 #[test]
@@ -212,11 +212,11 @@ fn a_dropped_ticket_frees_its_pages_before_the_next_step() {
     let (gone, dropped, held) = submit_and_hold(thread.handle(), Request::new([3], 100));
     let (_stays, stays) = submit(thread.handle(), request(2));
     let has_pages =
-        thread.handle().call(|engine| engine.pool().free_pages() < engine.pool().pages());
+        thread.handle().call(|engine| engine.load().free_kv_pages < engine.load().kv_pages);
     let steps = thread.handle().call(|engine| engine.model().statistics().steps);
     drop(gone);
     let after = thread.handle().call(|engine| {
-        (engine.model().statistics().steps, engine.pool().free_pages() == engine.pool().pages())
+        (engine.model().statistics().steps, engine.load().free_kv_pages == engine.load().kv_pages)
     });
     drop(held);
     assert!(has_pages.recv().unwrap(), "it has pages");
@@ -225,7 +225,7 @@ fn a_dropped_ticket_frees_its_pages_before_the_next_step() {
     assert!(end.is_none(), "{end:?}");
     assert_answered(2, &stays);
     let engine = thread.finish().unwrap();
-    assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+    assert_eq!(engine.load().free_kv_pages, engine.load().kv_pages);
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn a_request_that_has_enough_ends_as_one_that_stopped() {
     assert_eq!(usage.generated, 1 + ids.len() as u64);
     drop(ticket);
     let engine = thread.finish().unwrap();
-    assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+    assert_eq!(engine.load().free_kv_pages, engine.load().kv_pages);
     let text = engine_text(engine);
     assert!(text.contains("finished_reason=\"stop\",model_name=\"model\"} 1"), "{text}");
     assert!(text.contains("finished_reason=\"abort\",model_name=\"model\"} 0"), "{text}");
@@ -275,7 +275,7 @@ fn a_drained_thread_ends_its_requests_and_a_stopped_one_does_not_wait() {
             assert!(matches!(end, Some(Update::Failed(Failure::Stopped))), "{end:?}");
         }
         let engine = thread.finish().unwrap();
-        assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+        assert_eq!(engine.load().free_kv_pages, engine.load().kv_pages);
         assert_eq!((handle.phase(), handle.live_requests()), (Phase::Stopped, 0));
         assert!(handle.call(|_| ()).recv().is_err(), "nobody is left to answer");
     }
@@ -309,7 +309,7 @@ fn a_device_that_is_back_after_a_while_loses_no_request() {
         assert_answered(number as u32, &updates);
     }
     let engine = thread.finish().unwrap();
-    assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+    assert_eq!(engine.load().free_kv_pages, engine.load().kv_pages);
 }
 
 #[test]
@@ -331,7 +331,7 @@ fn a_device_that_stays_lost_ends_each_request_and_serves_once_it_is_back() {
     let (_ticket, updates) = submit(thread.handle(), request(4));
     assert_answered(4, &updates);
     let engine = thread.finish().unwrap();
-    assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+    assert_eq!(engine.load().free_kv_pages, engine.load().kv_pages);
 }
 
 #[test]

@@ -16,55 +16,29 @@ use std::time::{Duration, Instant};
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(500)];
 
 /// A request that the engine has.
-struct Entry {
+pub(super) struct Entry {
     sink: Sink,
     place: Place,
     times: RequestTimes,
 }
 
 pub(super) struct Worker {
-    /// `None` once it was given back.
-    engine: Option<Box<dyn Engine>>,
-    capture_when_idle: bool,
-    commands: Receiver<Command>,
-    shared: Arc<Shared>,
-    entries: BTreeMap<RequestId, Entry>,
-    requests: BTreeMap<u64, RequestId>,
-    events: Vec<RequestEvent>,
+    pub(super) capture_when_idle: bool,
+    pub(super) commands: Receiver<Command>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) entries: BTreeMap<RequestId, Entry>,
+    pub(super) requests: BTreeMap<u64, RequestId>,
+    pub(super) events: Vec<RequestEvent>,
     /// To fall asleep once all that is there has ended.
-    sleepy: Vec<SleepOrder>,
-    metrics: RequestMetrics,
-    watcher: Watcher,
+    pub(super) sleepy: Vec<SleepOrder>,
+    pub(super) metrics: RequestMetrics,
+    pub(super) watcher: Watcher,
     /// Errors of nobody's since a step went well.
-    failures: usize,
+    pub(super) failures: usize,
 }
 
 impl Worker {
-    pub(super) fn new(
-        engine: Box<dyn Engine>,
-        capture_when_idle: bool,
-        commands: Receiver<Command>,
-        shared: Arc<Shared>,
-        metrics: RequestMetrics,
-        watcher: Watcher,
-    ) -> Self {
-        Self {
-            engine: Some(engine),
-            capture_when_idle,
-            commands,
-            shared,
-            entries: BTreeMap::new(),
-            requests: BTreeMap::new(),
-            events: Vec::new(),
-            sleepy: Vec::new(),
-            metrics,
-            watcher,
-            failures: 0,
-        }
-    }
-
-    pub(super) fn run(mut self) -> Option<Box<dyn Engine>> {
-        let mut engine = self.engine.take()?;
+    pub(super) fn run(mut self, mut engine: Box<dyn Engine>) -> Box<dyn Engine> {
         loop {
             while let Ok(command) = self.commands.try_recv() {
                 self.execute(&mut *engine, command);
@@ -99,7 +73,7 @@ impl Worker {
         }
         engine.metrics();
         (self.watcher)(&*engine);
-        Some(engine)
+        engine
     }
 
     fn execute(&mut self, engine: &mut dyn Engine, command: Command) {

@@ -25,6 +25,17 @@ impl StateKind {
             _ => Self::Other,
         }
     }
+
+    /// Where each of such states of a model lies, and the bytes of a row of it.
+    pub(crate) fn rows(self, graph: &Graph, memory: &Memory) -> Vec<(Address, u64)> {
+        let bounds = &memory.layout().bounds;
+        let states = graph.states().iter().filter(|state| Self::of(state) == self);
+        let states = states.filter_map(|state| {
+            let row = graph.ty(state.value).row().bytes(bounds);
+            Some((memory.address(graph, state.value)?, row))
+        });
+        states.collect()
+    }
 }
 
 /// A slot that is owned. It can't be copied, so a slot has one owner, and giving it back takes it
@@ -56,14 +67,9 @@ pub struct SlotPool {
 impl SlotPool {
     /// A pool of `slots` slots of the states of role `sequence.state`.
     pub fn new(graph: &Graph, memory: &Memory, slots: u64) -> Self {
-        let bounds = &memory.layout().bounds;
-        let states = graph.states().iter().filter(|s| StateKind::of(s) == StateKind::Slots);
-        let states = states.filter_map(|state| {
-            let row = graph.ty(state.value).row().bytes(bounds);
-            Some((memory.address(graph, state.value)?, row))
-        });
+        let states = StateKind::Slots.rows(graph, memory);
         let numbers = 0..u32::try_from(slots).unwrap_or(u32::MAX);
-        Self { free: numbers.rev().map(StateSlot).collect(), slots, states: states.collect() }
+        Self { free: numbers.rev().map(StateSlot).collect(), slots, states }
     }
 
     /// Whether sequences need slots at all.

@@ -12,7 +12,7 @@ use piecewise_backend::device::DeviceError;
 pub enum MeasureError {
     /// Building or stepping failed.
     #[error(transparent)]
-    Model(ModelError),
+    Model(#[from] ModelError),
     /// A clock or a wait failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -43,14 +43,4 @@ pub enum MeasureError {
         sequence: usize,
         reason: String,
     },
-}
-
-impl From<ModelError> for MeasureError {
-    /// What fills a step's inputs fails alike, whether before or while the step is submitted.
-    fn from(error: ModelError) -> Self {
-        match error {
-            ModelError::Fill(error) => Self::Fill(error),
-            error => Self::Model(error),
-        }
-    }
 }

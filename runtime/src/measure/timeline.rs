@@ -1,6 +1,7 @@
 //! Where and when the blocks of a step ran.
 
 use crate::model::StepLaunch;
+use indexmap::IndexMap;
 use piecewise_backend::measure::{BlockTime, GraphTimes};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -112,22 +113,13 @@ impl Timeline {
     /// Launches of one kernel at the same place of every layer together, in the order of the first
     /// of them.
     pub fn groups(&self) -> Vec<GroupSummary> {
-        let mut order = Vec::new();
-        let mut found: BTreeMap<(String, String), Vec<Option<LaunchSummary>>> = BTreeMap::new();
+        let mut found: IndexMap<_, Vec<Option<LaunchSummary>>> = IndexMap::new();
         for (times, summary) in self.launches.iter().zip(self.summaries()) {
             let key = (times.launch.kernel.clone(), times.launch.starred_path());
-            let group = found.entry(key.clone()).or_default();
-            if group.is_empty() {
-                order.push(key);
-            }
-            group.push(summary);
+            found.entry(key).or_default().push(summary);
         }
-        let group = |key: (String, String)| {
-            let all = found.remove(&key).unwrap_or_default();
-            let (kernel, path) = key;
-            GroupSummary::of(kernel, path, &all)
-        };
-        order.into_iter().map(group).collect()
+        let group = |((kernel, path), all): (_, Vec<_>)| GroupSummary::of(kernel, path, &all);
+        found.into_iter().map(group).collect()
     }
 }
 

@@ -7,10 +7,10 @@ use super::timeline::Timeline;
 use crate::batch::{
     BatchBuffers, Chunk, ChunkTokens, RoleMap, SampleControls, Sampling, full_steps,
 };
-use crate::dispatch::StepSizes;
+use crate::dispatch::{Dispatch, StepSizes};
 use crate::kv::{PagePool, PageTable};
 use crate::mode::GraphMode;
-use crate::model::{CompiledModel, Model, Progress, StepLaunch, StepReport, Ticket};
+use crate::model::{CompiledModel, Model, Progress, StepLaunch, Ticket};
 use piecewise_backend::measure::{GraphShape, MeasuredDevice, ReadBandwidth};
 use piecewise_backend::tuning::TuneMode;
 use std::time::{Duration, Instant};
@@ -141,14 +141,8 @@ impl<D: MeasuredDevice> ModelTimer<D> {
     /// What is in all captured graphs.
     fn shape(&self) -> GraphShape {
         let device = self.model.device();
-        self.model.ready_graphs().fold(GraphShape::default(), |sum, graph| {
-            let shape = device.graph_shape(graph);
-            GraphShape {
-                launches: sum.launches + shape.launches,
-                nodes: sum.nodes + shape.nodes,
-                programmatic_edges: sum.programmatic_edges + shape.programmatic_edges,
-            }
-        })
+        let shapes = self.model.ready_graphs().map(|graph| device.graph_shape(graph));
+        shapes.fold(GraphShape::default(), |sum, shape| sum + shape)
     }
 }
 
@@ -192,7 +186,7 @@ impl<D: MeasuredDevice> StepTimer for ModelTimer<D> {
         let StepRecord { mode, sizes, fallback, .. } = *record;
         let mut times = Vec::with_capacity(BARE_SUBMITS);
         for _ in 0..BARE_SUBMITS {
-            times.extend(self.model.bare_submit(StepReport { mode, sizes, fallback })?);
+            times.extend(self.model.bare_submit(Dispatch { mode, sizes, fallback })?);
         }
         times.sort_unstable();
         Ok(times.get(times.len() / 2).copied())

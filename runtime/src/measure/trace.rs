@@ -4,6 +4,7 @@
 use super::timeline::{LaunchTimes, Timeline};
 use crate::model::StepLaunch;
 use crate::perfetto::{Note, TraceWriter, Track};
+use piecewise_backend::measure::BlockTime;
 use std::io::{self, Write};
 
 impl Timeline {
@@ -19,29 +20,23 @@ impl Timeline {
         let launches = trace.track(launches, "launches")?;
         let mut slices: Vec<Vec<Slice<'_>>> = vec![Vec::new(); self.multiprocessors as usize];
         for launch in &self.launches {
-            for (i, block) in launch.blocks.iter().enumerate() {
+            for (number, block) in launch.blocks.iter().enumerate() {
                 let of = block.multiprocessor as usize;
                 if slices.len() <= of {
                     slices.resize(of + 1, Vec::new());
                 }
-                let (start, end) = (block.start, block.end.max(block.start));
-                slices[of].push(Slice {
-                    launch: &launch.launch,
-                    block: i,
-                    start,
-                    end,
-                    released: block.released,
-                });
+                let block = BlockTime { end: block.end.max(block.start), ..*block };
+                slices[of].push(Slice { launch: &launch.launch, number, block });
             }
         }
         self.write_launches(&mut trace, launches)?;
         for (n, slices) in slices.iter_mut().enumerate() {
             let process = trace.process(&format!("multiprocessor {n}"))?;
-            slices.sort_by_key(|slice| (slice.start, slice.end));
+            slices.sort_by_key(|slice| (slice.block.start, slice.block.end));
             // Each with when it is free again.
             let mut tracks: Vec<(Track, u64)> = Vec::new();
             for slice in slices {
-                let free = tracks.iter().position(|&(_, free)| free <= slice.start);
+                let free = tracks.iter().position(|&(_, free)| free <= slice.block.start);
                 let at = match free {
                     Some(at) => at,
                     None => {
@@ -50,7 +45,7 @@ impl Timeline {
                         tracks.len() - 1
                     }
                 };
-                tracks[at].1 = slice.end;
+                tracks[at].1 = slice.block.end;
                 slice.write(&mut trace, tracks[at].0)?;
             }
         }
@@ -98,21 +93,20 @@ fn name_of(launch: &StepLaunch) -> &str {
 #[derive(Clone)]
 struct Slice<'a> {
     launch: &'a StepLaunch,
-    block: usize,
-    start: u64,
-    end: u64,
-    released: Option<u64>,
+    number: usize,
+    block: BlockTime,
 }
 
 impl Slice<'_> {
     fn write<W: Write>(&self, trace: &mut TraceWriter<W>, track: Track) -> io::Result<()> {
-        let notes = vec![("block", Note::Count(self.block as u64))];
-        trace.begin(track, self.start, name_of(self.launch), &self.launch.kernel, notes)?;
-        if let Some(released) = self.released {
-            trace.begin(track, self.start, "wait", "wait", Vec::new())?;
-            trace.end(track, released.clamp(self.start, self.end))?;
+        let BlockTime { start, end, released, .. } = self.block;
+        let notes = vec![("block", Note::Count(self.number as u64))];
+        trace.begin(track, start, name_of(self.launch), &self.launch.kernel, notes)?;
+        if let Some(released) = released {
+            trace.begin(track, start, "wait", "wait", Vec::new())?;
+            trace.end(track, released.clamp(start, end))?;
         }
-        trace.end(track, self.end)
+        trace.end(track, end)
     }
 }
 
@@ -120,7 +114,7 @@ impl Slice<'_> {
 mod tests {
     use super::*;
     use crate::perfetto::slices;
-    use piecewise_backend::measure::{BlockTime, GraphTimes};
+    use piecewise_backend::measure::GraphTimes;
 
     #[test]
     fn slices_of_a_track_nest_and_follow_each_other() {

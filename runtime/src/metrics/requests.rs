@@ -132,9 +132,7 @@ impl RequestMetrics {
     pub fn failed(&self) {
         self.lock().ends[3] += 1;
     }
-}
 
-impl RequestMetrics {
     /// All of it, and the load of the engine.
     pub(super) fn families(&self, load: &EngineLoad) -> Vec<MetricFamily> {
         let labels = |more: &[(&'static str, String)]| {

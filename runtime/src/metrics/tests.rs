@@ -107,9 +107,7 @@ fn promtool_finds_nothing_wrong() {
 fn a_line_tells_what_happened_since_the_one_before() {
     let Snapshot { statistics, load, .. } = snapshot();
     let mut before = Statistics::default();
-    let line = |before: &Statistics| {
-        line_of(&Counted::of(before), &statistics, load, Duration::from_secs(2))
-    };
+    let line = |before: &Statistics| line_of(before, &statistics, load, Duration::from_secs(2));
     assert_eq!(
         line(&before),
         "3 steps: 66.7% replayed, 35.0% padding, 6 tokens/s; 3 running, 0 waiting, 25.0% of the KV \

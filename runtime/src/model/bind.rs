@@ -2,14 +2,14 @@
 
 use super::error::ModelError;
 use super::memory::Memory;
+use super::parts::label;
 use super::programs::{Member, Members};
 use crate::artifact_store::CompiledPieces;
 use crate::symbols::SymbolTable;
 use piecewise_backend::artifact::{Choice, PieceSize};
 use piecewise_backend::device::{Address, Binding, Device, DeviceError};
 use piecewise_ir::entity::{Entity, UniquePieceId};
-use piecewise_ir::module::{Module, PieceUse, Step, Stitch};
-use piecewise_ir::op::Op;
+use piecewise_ir::module::{Module, PieceUse, Stitch};
 
 /// What programs are bound from and to.
 pub(super) struct BindSite<'a> {
@@ -47,16 +47,6 @@ impl BindSite<'_> {
         device.bind(&self.compiled.artifacts[unique][i], &binding)
     }
 
-    /// What a member is called: `p3`, or the op's name.
-    pub(super) fn label(&self, step: Step) -> String {
-        let graph = self.module.graph();
-        let usage = &self.stitch.uses[step.id()];
-        match (step, usage.nodes.last().map(|&n| &graph.node(n).op)) {
-            (Step::Prologue(_) | Step::Split(_), Some(Op::Custom(call))) => call.name.clone(),
-            _ => step.id().to_string(),
-        }
-    }
-
     /// Every member at each of its sizes.
     pub(super) fn bind_all<'c, D: Device>(
         &self,
@@ -66,7 +56,7 @@ impl BindSite<'_> {
         let mut list = Vec::with_capacity(self.stitch.steps.len());
         for &step in &self.stitch.steps {
             let usage = &self.stitch.uses[step.id()];
-            let label = self.label(step);
+            let label = label(self.module.graph(), self.stitch, step);
             let over = self.stitch.unique[usage.unique].over.map(|s| self.symbols.over(s));
             let mut sized = Vec::new();
             let mut general = None;

@@ -13,7 +13,6 @@ use super::options::{BuildOptions, CaptureWhen};
 use super::origin::Origin;
 use super::pace::Pace;
 use super::progress::Progress;
-use super::reports::BuildTimes;
 use crate::artifact_store::CompiledPieces;
 use crate::dispatch::MeasuredWays;
 use crate::stats::Statistics;
@@ -25,8 +24,24 @@ use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
+use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// How long the parts of building took, each to the end of its work on the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct BuildTimes {
+    /// Every unique piece at every size, and the check of the launches.
+    pub compile: Duration,
+    /// Reserving memory and making the weights.
+    pub load: Duration,
+    /// Binding programs and making host blocks.
+    pub bind: Duration,
+    /// Choosing ways by measurement: no part of a start that finds them remembered.
+    pub measure: Duration,
+    /// Warming up, capturing, and mapping the states.
+    pub capture: Duration,
+}
 
 impl<D: Device> CompiledModel<D> {
     /// Builds a model from a planned module and its artifacts, compiled for the dispatcher of
@@ -61,9 +76,7 @@ impl<D: Device> CompiledModel<D> {
         let ledger = Ledger::new(module.graph(), layout, scratch, symbols.bounds())
             .with_code(&module, &symbols, &dispatcher, lowered, compiled.footprint)
             .with_pinned(&module, &symbols, read, logit_rows);
-        let mut origin = Origin::new(&symbols, ledger, compiled, weights);
-        origin.read(&options.read_outputs, options.max_logit_rows, &symbols);
-        origin.capture_exclude.clone_from(&options.capture_exclude);
+        let mut origin = Origin::new(&options, &symbols, ledger, compiled, weights);
         let memory = origin.load(&mut device, &module, progress)?;
         let load_end = started.elapsed();
         let staging = origin.stage(&mut device, &module, &memory)?;
@@ -86,10 +99,9 @@ impl<D: Device> CompiledModel<D> {
         choices.extend(&mut device, &site, options.tune, store);
         let mut members = site.bind_all(&mut device, &|unique, i| choices.of(unique, i))?;
         members.exclude(&options.capture_exclude, &module)?;
-        let read_counts = Vec::with_capacity(symbols.len());
+        let read_counts = Vec::with_capacity(symbols.bounds().len());
         let compiled_in = origin.compiled.time;
         let (compile, tuning) = (origin.compiled.counts.clone(), choices.report);
-        let max_logit_rows = origin.max_logit_rows;
         origin.choices = choices;
         let bound_to = memory.bases();
         let mut model = Self {
@@ -111,7 +123,6 @@ impl<D: Device> CompiledModel<D> {
             on_capture_failure: options.on_capture_failure,
             capture_attempts: options.capture_attempts,
             checks: options.checks,
-            max_logit_rows,
             next_step: 0,
             last: None,
             read_counts,
@@ -166,7 +177,7 @@ impl<D: Device> CompiledModel<D> {
         }
         let measure = measure.elapsed();
         if options.capture == CaptureWhen::Startup {
-            model.capture_all(options.on_capture_failure, &mut |p| progress(p))?;
+            model.capture_listed(options.on_capture_failure, &mut |p| progress(p), None)?;
             model.measure_padding()?;
             if options.tune == TuneMode::Measure {
                 let left = options.tune_budget.saturating_sub(measure).max(for_launches);

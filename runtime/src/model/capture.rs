@@ -10,7 +10,7 @@ use crate::dispatch::{Dispatch, Dispatcher, FallbackReason, OpSupport, StepSizes
 use crate::mode::{GraphMode, StepMode};
 use crate::symbols::SymbolClass;
 use piecewise_backend::artifact::PieceSize;
-use piecewise_backend::device::{Device, DeviceError};
+use piecewise_backend::device::Device;
 use piecewise_ir::op::Op;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext, StepContext};
 use rustc_hash::FxHashSet;
@@ -128,18 +128,6 @@ impl<D: Device> CompiledModel<D> {
         self.background.wake();
     }
 
-    /// Captures every listed graph that is neither ready nor disabled, largest first.
-    ///
-    /// # Errors
-    /// The first failure, if `on_failure` says so; the graphs captured before it stay.
-    pub fn capture_all(
-        &mut self,
-        on_failure: OnCaptureFailure,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<(), ModelError> {
-        self.capture_listed(on_failure, progress, None)
-    }
-
     /// Drops every graph and captures those of a mode. From then on nothing is captured lazily.
     ///
     /// # Errors
@@ -166,7 +154,7 @@ impl<D: Device> CompiledModel<D> {
         Ok(self.device.wait(&end)?)
     }
 
-    pub(super) fn capture_listed(
+    pub(crate) fn capture_listed(
         &mut self,
         on_failure: OnCaptureFailure,
         progress: &mut dyn FnMut(Progress),
@@ -269,7 +257,7 @@ impl<D: Device> CompiledModel<D> {
         };
         let (label, programs, by_symbol) = match key {
             GraphKey::Full(sizes) => {
-                let mut by_symbol = vec![0; symbols.len()];
+                let mut by_symbol = vec![0; symbols.bounds().len()];
                 symbols.fill(&mut by_symbol, |class| sizes.rows_of(class));
                 let label = match sizes.uniform() {
                     Some(size) => format!("full step of {size} tokens"),
@@ -290,32 +278,20 @@ impl<D: Device> CompiledModel<D> {
         let result = slot.capture(|| device.capture(&label, &programs, &by_symbol));
         self.stats.capture_time += started.elapsed();
         self.stats.recaptures += u64::from(again && result.is_ok());
-        self.settle(result, on_failure)
-    }
-
-    fn settle(
-        &mut self,
-        result: Result<(), DeviceError>,
-        on_failure: OnCaptureFailure,
-    ) -> Result<(), ModelError> {
         match result {
-            Ok(()) => {
-                self.stats.captures += 1;
-                Ok(())
-            }
-            // What fails then is not the capture.
-            Err(error) if error.is_lost() => Err(error.into()),
+            Ok(()) => self.stats.captures += 1,
+            Err(error) if error.is_lost() => return Err(error.into()),
             Err(error) => {
                 self.stats.capture_failures += 1;
                 match on_failure {
-                    OnCaptureFailure::Error => Err(error.into()),
+                    OnCaptureFailure::Error => return Err(error.into()),
                     OnCaptureFailure::Launch => {
                         tracing::warn!("{error}; steps of this size are launched");
-                        Ok(())
                     }
                 }
             }
         }
+        Ok(())
     }
 
     /// Launches every program of each unique piece once on a dummy step: counts 0, slots -1, lengths

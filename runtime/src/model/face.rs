@@ -6,10 +6,9 @@ use super::graphs::OnCaptureFailure;
 use super::origin::load_weights;
 use super::{
     BuildTimes, CaptureWhen, CapturedGraph, ChosenWays, CompiledModel, GraphReport, GraphSlot,
-    Ledger, ModelError, Progress, StepData, StepOutputs, StepReport, StepTimes, SuspendedWeights,
-    Ticket,
+    Ledger, ModelError, Progress, StepData, StepOutputs, StepTimes, SuspendedWeights, Ticket,
 };
-use crate::dispatch::Dispatcher;
+use crate::dispatch::{Dispatch, Dispatcher};
 use crate::mode::GraphMode;
 use crate::stats::Statistics;
 use crate::symbols::SymbolTable;
@@ -55,7 +54,7 @@ pub trait Model: Any + std::fmt::Debug + Send {
     fn describe_device(&self) -> String;
 
     /// How the last submitted step ran.
-    fn last_step(&self) -> Option<StepReport>;
+    fn last_step(&self) -> Option<Dispatch>;
 
     /// How long a step took that was read; `None` where it was not, or its place is another's now.
     fn step_times(&self, ticket: &Ticket) -> Option<StepTimes>;
@@ -166,7 +165,7 @@ impl<D: Device> Model for CompiledModel<D> {
     }
 
     fn captured_graphs(&self) -> usize {
-        self.graphs.ready_count()
+        self.graphs.ready().count()
     }
 
     fn graphs(&self) -> Vec<GraphReport> {
@@ -181,7 +180,7 @@ impl<D: Device> Model for CompiledModel<D> {
         self.device.describe()
     }
 
-    fn last_step(&self) -> Option<StepReport> {
+    fn last_step(&self) -> Option<Dispatch> {
         self.last
     }
 
@@ -227,7 +226,7 @@ impl<D: Device> Model for CompiledModel<D> {
         self.graphs.slots_mut().for_each(GraphSlot::enable);
         self.background.wake();
         if self.capture_when == CaptureWhen::Startup {
-            self.capture_all(self.on_capture_failure, &mut |_| {})?;
+            self.capture_listed(self.on_capture_failure, &mut |_| {}, None)?;
         }
         Ok(self.captured_graphs())
     }
@@ -260,7 +259,7 @@ impl<D: Device> Model for CompiledModel<D> {
         }
         self.warm_up()?;
         if self.capture_when == CaptureWhen::Startup {
-            self.capture_all(OnCaptureFailure::Launch, &mut |_| {})?;
+            self.capture_listed(OnCaptureFailure::Launch, &mut |_| {}, None)?;
         }
         if self.origin.backed_early {
             self.device.drop_backing(states)?;

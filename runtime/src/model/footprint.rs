@@ -51,8 +51,8 @@ impl Ledger {
         let Some(layout) = module.layout() else { return self };
         let mut bounds = symbols.bounds().to_vec();
         for (i, bound) in bounds.iter_mut().enumerate() {
-            if symbols.class_at(i) == SymbolClass::Rows {
-                *bound = (*bound).max(max_logit_rows * symbols.times_at(i));
+            if symbols.at(i).class == SymbolClass::Rows {
+                *bound = (*bound).max(max_logit_rows * symbols.at(i).times);
             }
         }
         let graph = module.graph();

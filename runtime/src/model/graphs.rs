@@ -17,15 +17,13 @@ pub enum OnCaptureFailure {
     Launch,
 }
 
-/// Where a graph is: `Empty -> Capturing -> Ready -> Stale -> Capturing -> Ready`, and `Disabled`
+/// Where a graph is: `Empty -> Ready -> Stale -> Ready`, and `Disabled`
 /// from wherever it fails too often.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GraphState {
     /// It was never captured.
     Empty,
-    /// It is being captured.
-    Capturing,
     /// It can be replayed.
     Ready,
     /// It was captured and is there no longer: it was dropped, or a replay of it was refused. The
@@ -54,7 +52,6 @@ pub struct GraphCounts {
 #[derive(Debug)]
 pub struct GraphSlot<G> {
     graph: Option<G>,
-    capturing: bool,
     /// Failed captures in a row.
     failures: u32,
     /// Refused replays in a row, whatever captures came between.
@@ -66,7 +63,7 @@ impl<G> GraphSlot<G> {
     /// A graph that is yet to be captured.
     pub fn empty() -> Self {
         let counts = GraphCounts::default();
-        Self { graph: None, capturing: false, failures: 0, refusals: 0, counts }
+        Self { graph: None, failures: 0, refusals: 0, counts }
     }
 
     /// The graph, if it is ready.
@@ -77,9 +74,10 @@ impl<G> GraphSlot<G> {
     /// Where it is, where so many failures in a row disable it; 0 is none.
     pub fn state(&self, attempts: u32) -> GraphState {
         match () {
-            () if self.capturing => GraphState::Capturing,
             () if self.graph.is_some() => GraphState::Ready,
-            () if self.is_disabled(attempts) => GraphState::Disabled,
+            () if attempts > 0 && self.failures.max(self.refusals) >= attempts => {
+                GraphState::Disabled
+            }
             () if self.counts.captures > 0 => GraphState::Stale,
             () => GraphState::Empty,
         }
@@ -90,12 +88,7 @@ impl<G> GraphSlot<G> {
         self.counts
     }
 
-    /// Whether it was disabled: by so many failures in a row, unless that is 0.
-    pub fn is_disabled(&self, attempts: u32) -> bool {
-        attempts > 0 && self.failures.max(self.refusals) >= attempts
-    }
-
-    /// Whether a capture may start: it is neither ready, under way nor disabled.
+    /// Whether a capture may start: it is neither ready nor disabled.
     pub fn wants_capture(&self, attempts: u32) -> bool {
         matches!(self.state(attempts), GraphState::Empty | GraphState::Stale)
     }
@@ -105,10 +98,7 @@ impl<G> GraphSlot<G> {
     /// # Errors
     /// What `capture` failed with; the failure is counted and the slot stays empty.
     pub fn capture<E>(&mut self, capture: impl FnOnce() -> Result<G, E>) -> Result<(), E> {
-        self.capturing = true;
-        let result = capture();
-        self.capturing = false;
-        match result {
+        match capture() {
             Ok(graph) => {
                 self.graph = Some(graph);
                 self.failures = 0;
@@ -199,7 +189,7 @@ impl GraphTotals {
         for GraphReport { state, counts, .. } in graphs {
             match state {
                 GraphState::Ready => all.ready += 1,
-                GraphState::Empty | GraphState::Capturing => all.empty += 1,
+                GraphState::Empty => all.empty += 1,
                 GraphState::Stale => all.stale += 1,
                 GraphState::Disabled => all.disabled += 1,
             }
@@ -331,11 +321,6 @@ impl<G> GraphSet<G> {
         let pieces = self.pieces.iter().flatten().filter_map(|(_, slot)| slot.ready());
         pieces.chain(self.full.iter().filter_map(|(_, slot)| slot.ready()))
     }
-
-    /// The number of graphs that are ready.
-    pub(crate) fn ready_count(&self) -> usize {
-        self.ready().count()
-    }
 }
 
 /// Slots for `keys`, ascending; those of `before` are taken over.
@@ -371,10 +356,10 @@ mod tests {
         slot.invalidate();
         assert_eq!((slot.ready(), slot.wants_capture(3)), (None, true));
         for _ in 0..3 {
-            assert!(!slot.is_disabled(3));
+            assert_ne!(slot.state(3), GraphState::Disabled);
             fail(&mut slot).unwrap_err();
         }
-        assert!(slot.is_disabled(3) && !slot.wants_capture(3));
+        assert!(slot.state(3) == GraphState::Disabled && !slot.wants_capture(3));
         assert!(slot.wants_capture(4) && slot.wants_capture(0));
         assert_eq!(slot.state(3), GraphState::Disabled);
         slot.enable();

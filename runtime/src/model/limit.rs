@@ -40,12 +40,12 @@ impl<D: Device> CompiledModel<D> {
         let Err(ModelError::BeyondLimit { what, needed, from, limit, fits }) = checked else {
             return Ok(ledger);
         };
-        let can = |lower: &&GraphMode| {
-            **lower != mode
-                && self.supported_mode(**lower).1.is_none()
-                && of_mode(**lower).total() <= limit
+        let can = |lower: &GraphMode| {
+            *lower != mode
+                && self.supported_mode(*lower).1.is_none()
+                && of_mode(*lower).total() <= limit
         };
-        let lower = mode.and_lower().iter().find(can);
+        let lower = mode.and_lower().find(can);
         let fits = lower.map_or(fits.clone(), |lower| {
             format!("graph mode {} would fit, or {fits}", lower.name())
         });

@@ -14,7 +14,6 @@ mod face;
 mod footprint;
 mod given;
 mod graphs;
-mod late_sizes;
 mod launches;
 mod limit;
 mod lowering;
@@ -29,7 +28,6 @@ mod probe;
 mod programs;
 mod progress;
 mod ranges;
-mod reports;
 mod spans;
 mod specialize;
 mod staging;
@@ -39,6 +37,7 @@ mod step_end;
 mod step_launches;
 mod ways;
 
+pub use build::BuildTimes;
 pub use capture::{CapturedGraph, GraphKind};
 pub use choose::{ChosenPart, ChosenWays, WaysOrigin};
 pub use clock::StepTimes;
@@ -52,20 +51,18 @@ pub use memory::{Ledger, Memory};
 pub use options::{BuildOptions, CaptureWhen, Checks, SuspendedWeights};
 pub(crate) use parts::StepPart;
 pub use progress::Progress;
-pub use reports::{BuildTimes, StepReport};
 pub use spans::{SpanKind, StepSpan, StepTrace};
 pub(crate) use staging::POISON;
 pub use step::{StepOutputs, Ticket};
 pub use step_data::{InputSource, StepData};
 pub use step_launches::StepLaunch;
 
-use crate::dispatch::{Dispatcher, MeasuredWays};
+use crate::dispatch::{Dispatch, Dispatcher, MeasuredWays};
 use crate::stats::Statistics;
 use crate::symbols::SymbolTable;
 use clock::StepClock;
 use given::GivenInputs;
 use graphs::GraphSet;
-use late_sizes::LateSizes;
 use origin::Origin;
 use pace::Pace;
 use piecewise_backend::device::{Address, Device};
@@ -74,6 +71,7 @@ use piecewise_ir::module::Module;
 use programs::Members;
 use ranges::StepRanges;
 use spans::Tracer;
+use specialize::LateSizes;
 use staging::Staging;
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,7 +79,7 @@ use std::time::Duration;
 /// A model compiled for a device: `Send`, used by one thread at a time, one stream, at most two
 /// steps submitted.
 #[derive(derive_more::Debug)]
-#[debug("CompiledModel on {}, {} graphs, {memory:?}", device.describe(), graphs.ready_count())]
+#[debug("CompiledModel on {}, {} graphs, {memory:?}", device.describe(), graphs.ready().count())]
 pub struct CompiledModel<D: Device> {
     // Captured graphs and programs go before the device that they live on.
     graphs: GraphSet<D::Captured>,
@@ -103,9 +101,8 @@ pub struct CompiledModel<D: Device> {
     on_capture_failure: OnCaptureFailure,
     capture_attempts: u32,
     checks: Checks,
-    max_logit_rows: u64,
     next_step: u64,
-    last: Option<StepReport>,
+    last: Option<Dispatch>,
     read_counts: Vec<u64>,
     given: GivenInputs,
     reduced: Option<String>,
@@ -158,7 +155,7 @@ impl<D: Device> CompiledModel<D> {
 
     /// The most rows that a step may want logits for.
     pub fn max_logit_rows(&self) -> u64 {
-        self.max_logit_rows
+        self.origin.max_logit_rows
     }
 
     /// Addresses, to put another reservation in the place of a part, with what it held: the next step

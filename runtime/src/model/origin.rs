@@ -4,6 +4,7 @@
 use super::choose::Choices;
 use super::error::ModelError;
 use super::memory::{Ledger, Memory};
+use super::options::BuildOptions;
 use super::progress::Progress;
 use super::staging::Staging;
 use crate::artifact_store::CompiledPieces;
@@ -32,34 +33,31 @@ pub(super) struct Origin {
 
 impl Origin {
     pub(super) fn new(
+        options: &BuildOptions,
         symbols: &SymbolTable,
         ledger: Ledger,
         compiled: CompiledPieces,
         weights: Arc<dyn WeightSource>,
     ) -> Self {
+        let mut max_logit_rows = options.max_logit_rows;
+        let mut output_bounds = symbols.bounds().to_vec();
+        for (i, bound) in output_bounds.iter_mut().enumerate() {
+            if symbols.at(i).class == SymbolClass::Rows {
+                let times = symbols.at(i).times;
+                max_logit_rows = max_logit_rows.max(*bound / times);
+                *bound = max_logit_rows * times;
+            }
+        }
         Self {
             compiled,
             choices: Choices::default(),
-            capture_exclude: Vec::new(),
+            capture_exclude: options.capture_exclude.clone(),
             backed_early: false,
-            max_logit_rows: 0,
+            max_logit_rows,
             ledger,
             weights,
-            read_outputs: Vec::new(),
-            output_bounds: symbols.bounds().to_vec(),
-        }
-    }
-
-    /// Outputs that are read back, by position, of steps that want so many rows at most.
-    pub(super) fn read(&mut self, outputs: &[usize], max_logit_rows: u64, symbols: &SymbolTable) {
-        self.read_outputs = outputs.to_vec();
-        self.max_logit_rows = max_logit_rows;
-        for (i, bound) in self.output_bounds.iter_mut().enumerate() {
-            if symbols.class_at(i) == SymbolClass::Rows {
-                let times = symbols.times_at(i);
-                self.max_logit_rows = self.max_logit_rows.max(*bound / times);
-                *bound = self.max_logit_rows * times;
-            }
+            read_outputs: options.read_outputs.clone(),
+            output_bounds,
         }
     }
 

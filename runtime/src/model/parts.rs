@@ -1,10 +1,29 @@
 //! What the members of a step are called, and where the model's code made them.
 
-use piecewise_ir::module::{Module, Step};
+use indexmap::IndexSet;
+use piecewise_ir::entity::Node;
+use piecewise_ir::graph::Graph;
+use piecewise_ir::module::{Module, Step, Stitch};
 use piecewise_ir::op::Op;
 
-/// What stands between the scopes of a member.
-const SCOPES: &str = " + ";
+/// What stands between scopes of the model's code.
+pub(super) const SCOPES: &str = " + ";
+
+/// What a member of a step is called: `p3`, or the op's name.
+pub(super) fn label(graph: &Graph, stitch: &Stitch, step: Step) -> String {
+    let usage = &stitch.uses[step.id()];
+    match (step, usage.nodes.last().map(|&n| &graph.node(n).op)) {
+        (Step::Prologue(_) | Step::Split(_), Some(Op::Custom(call))) => call.name.clone(),
+        _ => step.id().to_string(),
+    }
+}
+
+/// Where the model's code made these nodes, each scope once.
+pub(super) fn scopes(graph: &Graph, nodes: impl Iterator<Item = Node>) -> String {
+    let scopes = nodes.map(|node| graph.node(node).loc.scope.as_str());
+    let scopes: IndexSet<&str> = scopes.filter(|scope| !scope.is_empty()).collect();
+    Vec::from_iter(scopes).join(SCOPES)
+}
 
 /// A member of the step, for people.
 #[derive(Debug)]
@@ -20,26 +39,14 @@ impl StepPart {
     pub(crate) fn of(module: &Module) -> Vec<Self> {
         let Some(stitch) = module.stitch() else { return Vec::new() };
         let graph = module.graph();
-        let part = |step: &Step| {
-            let nodes = &stitch.uses[step.id()].nodes;
-            let mut scopes: Vec<&str> = Vec::new();
-            for &node in nodes {
-                let scope = graph.node(node).loc.scope.as_str();
-                if !scope.is_empty() && !scopes.contains(&scope) {
-                    scopes.push(scope);
-                }
-            }
-            let (kind, op) = match step {
-                Step::Piece(_) => ("piece", None),
-                Step::Split(_) => ("split op", nodes.last()),
-                Step::Prologue(_) => ("prologue", nodes.first()),
+        let part = |&step: &Step| {
+            let kind = match step {
+                Step::Piece(_) => "piece",
+                Step::Split(_) => "split op",
+                Step::Prologue(_) => "prologue",
             };
-            let op = op.and_then(|&node| match &graph.node(node).op {
-                Op::Custom(call) => Some(call.name.clone()),
-                _ => None,
-            });
-            let name = op.unwrap_or_else(|| step.id().to_string());
-            Self { name, kind, path: scopes.join(SCOPES) }
+            let nodes = stitch.uses[step.id()].nodes.iter().copied();
+            Self { name: label(graph, stitch, step), kind, path: scopes(graph, nodes) }
         };
         stitch.steps.iter().map(part).collect()
     }

@@ -94,7 +94,7 @@ impl<D: Device> CompiledModel<D> {
             let why = "no step of made-up values that would show more fits the bounds of the graph";
             return Ok(Finding::Nothing(why.to_owned()));
         }
-        let mut sizes = vec![0; self.symbols.len()];
+        let mut sizes = vec![0; self.symbols.bounds().len()];
         self.symbols.fill(&mut sizes, |class| probe.sizes.rows_of(class));
         let Self { members, device, staging, symbols, memory, .. } = self;
         let program = members.list[member].program(&probe.sizes);

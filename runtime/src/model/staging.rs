@@ -101,9 +101,9 @@ pub(crate) struct Staging<D: Device> {
     /// between them.
     apart: Vec<(usize, ByteRows)>,
     in_blocks: [HostBlock; BLOCKS],
-    out_blocks: [HostBlock; BLOCKS],
+    pub out_blocks: [HostBlock; BLOCKS],
     /// The ends of the steps that the blocks were used by.
-    ends: [StepEnd<D::Event>; BLOCKS],
+    pub ends: [StepEnd<D::Event>; BLOCKS],
 }
 
 /// How much of a step the mirror is to have.
@@ -195,8 +195,8 @@ impl<D: Device> Staging<D> {
     /// Fills the mirror with a step that brings nothing, padded to the bounds: counts 0, slots -1,
     /// lengths 0. Returns its counts.
     pub(crate) fn fill_empty(&mut self, symbols: &SymbolTable) -> Result<Vec<u64>, ModelError> {
-        let counts: Vec<u64> = (0..symbols.len())
-            .map(|i| match symbols.class_at(i) {
+        let counts: Vec<u64> = (0..symbols.bounds().len())
+            .map(|i| match symbols.at(i).class {
                 SymbolClass::Fixed => symbols.bounds()[i],
                 _ => 0,
             })
@@ -396,11 +396,6 @@ impl<D: Device> Staging<D> {
         Ok(())
     }
 
-    /// Marks the step of block `turn` as done once the stream gets here.
-    pub(crate) fn finish(&mut self, device: &mut D, turn: usize) -> Result<(), DeviceError> {
-        self.ends[turn].record(device)
-    }
-
     /// Writes over what a step of so many rows is to bring back into block `turn`, once nothing is copied
     /// there any more.
     pub(crate) fn forget_out(
@@ -429,16 +424,6 @@ impl<D: Device> Staging<D> {
             let last = &all[all.len().saturating_sub(4 * size_of::<f32>())..];
             last.len() >= size_of::<f32>() && last.iter().all(|&byte| byte == UNREAD)
         })
-    }
-
-    /// Waits for the outputs of block `turn`.
-    pub(crate) fn wait_out(&mut self, device: &mut D, turn: usize) -> Result<(), DeviceError> {
-        self.ends[turn].wait(device)
-    }
-
-    /// The bytes of block `turn`, which was waited for.
-    pub(crate) fn read_out<'d>(&self, device: &'d D, turn: usize) -> &'d [u8] {
-        device.host_bytes(self.out_blocks[turn])
     }
 }
 

@@ -4,7 +4,6 @@ use super::audit::audit_addresses;
 use super::compare::Trace;
 use super::error::ModelError;
 use super::graphs::{GraphKey, GraphSet};
-use super::reports::StepReport;
 use super::spans::SpanKind;
 use super::staging::{BLOCKS, Filling, POISON, ReadOutput};
 use super::step_data::StepData;
@@ -14,7 +13,6 @@ use crate::kv::RowsError;
 use crate::mode::StepMode;
 use crate::symbols::SymbolClass;
 use piecewise_backend::device::{Address, Device, DeviceError};
-use piecewise_ir::dim::Symbols;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::module::Step;
 use piecewise_ir::types::TensorType;
@@ -170,7 +168,7 @@ impl<D: Device> CompiledModel<D> {
         }
         self.mark_span(turn, SpanKind::ReadBack)?;
         self.clock.end(&mut self.device, turn)?;
-        self.staging.finish(&mut self.device, turn)?;
+        self.staging.ends[turn].record(&mut self.device)?;
         let number = self.next_step;
         self.next_step += 1;
         if was_refused {
@@ -180,15 +178,14 @@ impl<D: Device> CompiledModel<D> {
             self.stats.refused_replays += 1;
         }
         let real = self.symbols.count(SymbolClass::Tokens, &counts);
-        let Dispatch { mode, sizes, fallback } = dispatch;
-        let report = StepReport { mode, sizes, fallback };
-        self.clock.submitted(turn, started, mode);
+        self.clock.submitted(turn, started, dispatch.mode);
         if let Some(tracer) = &mut self.tracer {
             tracer.submitted(turn, started, dispatch);
         }
         self.stats.count_step(&dispatch, real, started.elapsed());
-        self.last = Some(report);
-        self.specialize_between_steps(sizes.query_length.is_none().then_some(real))?;
+        self.last = Some(dispatch);
+        let is_mixed = dispatch.sizes.query_length.is_none();
+        self.specialize_between_steps(is_mixed.then_some(real))?;
         self.capture_between_steps()?;
         Ok(Ticket { step: number, counts })
     }
@@ -206,7 +203,7 @@ impl<D: Device> CompiledModel<D> {
     pub(super) fn read(&mut self, ticket: &Ticket) -> Result<StepOutputs<'_>, ModelError> {
         let turn = self.turn_of(ticket).ok_or(ModelError::Expired { step: ticket.step })?;
         let waiting = self.tracer.as_ref().map(|_| Instant::now());
-        self.staging.wait_out(&mut self.device, turn)?;
+        self.staging.ends[turn].wait(&mut self.device)?;
         if let (Some(tracer), Some(waiting)) = (&mut self.tracer, waiting) {
             tracer.read(&mut self.device, turn, waiting)?;
         }
@@ -216,7 +213,7 @@ impl<D: Device> CompiledModel<D> {
         {
             return Err(ModelError::ReadEarly { step: ticket.step, output });
         }
-        let block = self.staging.read_out(&self.device, turn);
+        let block = self.device.host_bytes(self.staging.out_blocks[turn]);
         // The ticket's counts are copied so that the outputs borrow from the model alone.
         self.read_counts.clear();
         self.read_counts.extend_from_slice(&ticket.counts);
@@ -242,12 +239,11 @@ impl<D: Device> CompiledModel<D> {
         }
         match *ty.dims(&self.read_counts) {
             [rows, found] if found == width && ty.dtype == DType::F32 => Ok((*from, rows)),
-            _ => Err(shape(format!("output {output} is {}", ty.display(self.symbols_of_graph())))),
+            _ => Err(shape(format!(
+                "output {output} is {}",
+                ty.display(self.module.graph().symbols())
+            ))),
         }
-    }
-
-    fn symbols_of_graph(&self) -> &Symbols {
-        self.module.graph().symbols()
     }
 
     /// The host blocks of a step; `None` where another has them.
@@ -261,7 +257,7 @@ impl<D: Device> CompiledModel<D> {
         let bounds = self.symbols.bounds();
         let mut counts: SmallVec<[u64; 8]> = SmallVec::from_slice(bounds);
         for (i, count) in counts.iter_mut().enumerate() {
-            let class = self.symbols.class_at(i);
+            let class = self.symbols.at(i).class;
             if class == SymbolClass::Fixed {
                 continue;
             }
@@ -274,9 +270,11 @@ impl<D: Device> CompiledModel<D> {
                     return Err(ModelError::TooManyOwn { symbol, count, bound });
                 }
                 SymbolClass::Own(_) => continue,
-                SymbolClass::Rows | SymbolClass::Fixed => {
-                    ("rows", "max_logit_rows", self.max_logit_rows * self.symbols.times_at(i))
-                }
+                SymbolClass::Rows | SymbolClass::Fixed => (
+                    "rows",
+                    "max_logit_rows",
+                    self.origin.max_logit_rows * self.symbols.at(i).times,
+                ),
             };
             if *count > bound {
                 return Err(ModelError::TooMany { what, count: *count, bound, option });
@@ -288,15 +286,15 @@ impl<D: Device> CompiledModel<D> {
 
     /// What the graph calls the symbol at an index.
     fn symbol_at(&self, index: usize) -> String {
-        let decl = self.symbols_of_graph().values().nth(index);
+        let decl = self.module.graph().symbols().values().nth(index);
         decl.map_or_else(String::new, |decl| decl.name.clone())
     }
 
     /// Holds the counts of symbols that are tied to each other against each other.
     fn check_tied(&self, counts: &[u64]) -> Result<(), ModelError> {
         for (i, &count) in counts.iter().enumerate() {
-            let class = self.symbols.class_at(i);
-            let expected = self.symbols.count(class, counts) * self.symbols.times_at(i);
+            let class = self.symbols.at(i).class;
+            let expected = self.symbols.count(class, counts) * self.symbols.at(i).times;
             if class != SymbolClass::Fixed && count != expected {
                 let symbol = self.symbol_at(i);
                 return Err(ModelError::Tied { symbol, count, expected });
@@ -351,8 +349,8 @@ impl<D: Device> CompiledModel<D> {
         let max = self.dispatcher.max_rows;
         let mut of_call: SmallVec<[u64; 8]> = SmallVec::from_slice(counts);
         for (i, count) in of_call.iter_mut().enumerate() {
-            if self.symbols.class_at(i) == SymbolClass::Rows {
-                let max = max * self.symbols.times_at(i);
+            if self.symbols.at(i).class == SymbolClass::Rows {
+                let max = max * self.symbols.at(i).times;
                 *count = count.saturating_sub(call * max).min(max);
             }
         }

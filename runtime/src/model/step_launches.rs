@@ -1,16 +1,14 @@
 //! The launches of a step by name, and steps without some of them: for seeing where time goes.
 
+use super::parts::{SCOPES, scopes};
 use super::programs::Member;
-use super::{CompiledModel, Model, StepReport};
-use crate::dispatch::StepSizes;
+use super::{CompiledModel, Model};
+use crate::dispatch::{Dispatch, StepSizes};
 use crate::mode::StepMode;
 use piecewise_backend::device::DeviceError;
 use piecewise_backend::measure::{GraphTimes, LaunchView, MeasuredDevice, StepPart};
 use piecewise_ir::module::{Module, Step};
 use std::time::Duration;
-
-/// What stands between the scopes of a launch that computes several nodes.
-const SCOPES: &str = " + ";
 
 /// A kernel or library call of a step, by what it computes and where the model's code says so.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
@@ -25,21 +23,12 @@ pub struct StepLaunch {
 
 impl StepLaunch {
     fn of(module: &Module, step: Step, launch: &LaunchView<'_>) -> Self {
-        let mut path: Vec<&str> = Vec::new();
         let usage = module.stitch().map(|stitch| &stitch.uses[step.id()]);
-        for &at in launch.nodes {
-            let node = usage.and_then(|usage| usage.nodes.get(at as usize));
-            let scope = node.map_or("", |&node| module.graph().node(node).loc.scope.as_str());
-            if !scope.is_empty() && !path.contains(&scope) {
-                path.push(scope);
-            }
-        }
+        let nodes = launch.nodes.iter().filter_map(|&at| usage?.nodes.get(at as usize).copied());
         let (kernel, name) = (launch.kernel.to_owned(), launch.name.to_owned());
-        Self { kernel, name, path: path.join(SCOPES) }
+        Self { kernel, name, path: scopes(module.graph(), nodes) }
     }
-}
 
-impl StepLaunch {
     /// The path with `*` for numbers, the same in every layer: `model.layers.*.mlp`.
     pub fn starred_path(&self) -> String {
         let is_number = |part: &str| !part.is_empty() && part.bytes().all(|c| c.is_ascii_digit());
@@ -92,9 +81,9 @@ impl<D: MeasuredDevice> CompiledModel<D> {
     ///
     /// # Errors
     /// When a call fails.
-    pub fn bare_submit(&mut self, step: StepReport) -> Result<Option<Duration>, DeviceError> {
+    pub fn bare_submit(&mut self, step: Dispatch) -> Result<Option<Duration>, DeviceError> {
         let Self { members, graphs, device, symbols, .. } = self;
-        let mut sizes = vec![0; symbols.len()];
+        let mut sizes = vec![0; symbols.bounds().len()];
         symbols.fill(&mut sizes, |class| step.sizes.rows_of(class));
         let mut parts = Vec::new();
         if let (StepMode::Full, Some(graph)) = (step.mode, graphs.full(step.sizes)) {

@@ -104,7 +104,7 @@ impl<D: Device> CompiledModel<D> {
 
     /// Stages a step that is nobody's: no row of a state is written.
     fn stage_empty(&mut self, shape: StepShape, dispatch: Dispatch) -> Result<Staged, ModelError> {
-        let mut counts = vec![0; self.symbols.len()];
+        let mut counts = vec![0; self.symbols.bounds().len()];
         let mut sizes = counts.clone();
         self.symbols.fill(&mut counts, |class| match class {
             SymbolClass::Tokens => shape.tokens,
@@ -128,8 +128,7 @@ impl<D: Device> CompiledModel<D> {
         for _ in 0..times {
             self.run_as(step.run, &step.counts, &step.sizes, None)?;
         }
-        let end = self.device.record(None)?;
-        self.device.wait(&end)?;
+        self.wait_idle()?;
         Ok(started.elapsed())
     }
 }

@@ -167,7 +167,7 @@ fn an_abort_frees_pages_before_the_next_step_and_is_counted() {
     while pair.next().is_empty() {}
     let engine = pair.handle.service.engine.clone();
     let now = |engine: &mut dyn Engine| {
-        (engine.model().statistics().steps, engine.pool().pages() - engine.pool().free_pages())
+        (engine.model().statistics().steps, engine.load().kv_pages - engine.load().free_kv_pages)
     };
     // No step is made until the abort has been read.
     let (release, held) = mpsc::channel::<()>();

@@ -33,7 +33,7 @@ pub(super) fn fold_literals(graph: &mut Graph, report: &mut PassReport) {
     let mut constant = FxHashSet::default();
     for node in nodes {
         editor.resolve_operands(node);
-        let graph = editor.graph();
+        let graph = &*editor.graph;
         if !is_constant(graph, &constant, node) {
             editor.keep(node);
             continue;
@@ -70,13 +70,14 @@ pub(super) fn fold_tables(graph: &mut Graph, names: &Names, report: &mut PassRep
             let data = graph.node(node);
             let result = data.results[0];
             constant.insert(result);
-            computes[result.index()] = !is_data(&data.op) && !data.op.is_remap()
+            computes[result.index()] = !matches!(data.op, Op::Literal(_) | Op::Iota { .. })
+                && !data.op.is_remap()
                 || data.operands.iter().any(|v| computes[v.index()]);
         }
     }
     let mut editor = Editor::new(graph);
     for node in nodes {
-        let graph = editor.graph();
+        let graph = &*editor.graph;
         let result = match *graph.node(node).results.as_slice() {
             [result] if constant.contains(&result) => result,
             _ => {
@@ -99,19 +100,15 @@ pub(super) fn fold_tables(graph: &mut Graph, names: &Names, report: &mut PassRep
         editor.keep(node);
         if in_memory || table {
             report.count("constant table");
-            let recipe = Recipe::Graph(Box::new(expression(editor.graph(), result)));
-            let weight = editor.add_weight(ty, recipe);
+            let recipe = Recipe::Graph(Box::new(expression(editor.graph, result)));
+            let weight = editor.graph.add_weight(ty, recipe);
             editor.replace(result, weight);
         } else if users.is_returned(result) {
-            let place = names.node(editor.graph(), node);
+            let place = names.node(editor.graph, node);
             report.remark("constant made in every step", place, "the graph returns it");
         }
     }
     editor.finish();
-}
-
-fn is_data(op: &Op) -> bool {
-    matches!(op, Op::Literal(_) | Op::Iota { .. })
 }
 
 fn is_constant(graph: &Graph, constant: &FxHashSet<Value>, node: Node) -> bool {

@@ -41,7 +41,7 @@ pub(super) fn fold(graph: &mut Graph, names: &Names, report: &mut PassReport) {
     let mut derived: FxHashMap<Value, Derived> = FxHashMap::default();
     let mut editor = Editor::new(graph);
     for node in nodes {
-        let graph = editor.graph();
+        let graph = &*editor.graph;
         let Some(found) = derive(graph, &users, &derived, node) else {
             editor.keep(node);
             continue;
@@ -56,7 +56,7 @@ pub(super) fn fold(graph: &mut Graph, names: &Names, report: &mut PassReport) {
         if materialised || (is_last && found.sole_reader && !found.has_cast) {
             report.count("derived weight");
             let ty = graph.ty(result).clone();
-            let weight = editor.add_weight(ty, found.recipe.clone());
+            let weight = editor.graph.add_weight(ty, found.recipe.clone());
             editor.replace(result, weight);
         } else if is_last && !users.nodes(result).is_empty() {
             report.remark(

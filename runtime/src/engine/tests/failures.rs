@@ -11,10 +11,10 @@ fn graphs_that_failures_disabled_come_back_when_somebody_says_so() {
     let mut engine = engine(&setup, false);
     for _ in 0..3 {
         assert_eq!(engine.model().captured_graphs(), 0);
-        engine.model.capture_all(OnCaptureFailure::Launch, &mut |_| {}).unwrap();
+        engine.model.capture_listed(OnCaptureFailure::Launch, &mut |_| {}, None).unwrap();
     }
     setup.faults.failing_captures.store(0, Ordering::Relaxed);
-    engine.model.capture_all(OnCaptureFailure::Launch, &mut |_| {}).unwrap();
+    engine.model.capture_listed(OnCaptureFailure::Launch, &mut |_| {}, None).unwrap();
     assert_eq!(engine.model().captured_graphs(), 0, "disabled");
     let all = engine.enable_graphs().unwrap();
     assert!(all > 0 && all == engine.model().captured_graphs());
@@ -42,7 +42,7 @@ fn a_failure_at_any_point_loses_no_request() {
             for (id, request) in ids.into_iter().zip(&requests) {
                 assert_answer(&engine, &events, id, &request.prompt, request);
             }
-            assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+            assert_eq!(engine.pool.free_pages(), engine.pool.pages());
             assert_eq!(engine.entries.len() as u64, engine.roles.sampled_entries);
             if fault.load(Ordering::Relaxed) > 0 {
                 continue;
@@ -102,7 +102,7 @@ fn what_was_kept_survives_a_lost_device() {
     engine.run(&mut events).unwrap();
     assert_answer(&engine, &events, id, &whole, &Request::new(whole.clone(), 5));
     assert_eq!(engine.ids(other), None);
-    assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+    assert_eq!(engine.pool.free_pages(), engine.pool.pages());
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn suspended_requests_lose_nothing_and_go_on() {
         let captured = engine.model().statistics().captures;
         engine.suspend(SuspendedWeights::Keep, &mut events).unwrap();
         assert_eq!(engine.model().suspended(), Some(SuspendedWeights::Keep));
-        assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+        assert_eq!(engine.pool.free_pages(), engine.pool.pages());
         let error = engine.step(&mut events).unwrap_err();
         assert!(error.to_string().contains("suspended"), "{error}");
         engine.add(Request::new([9], 2)).unwrap();
@@ -141,7 +141,7 @@ fn suspended_requests_lose_nothing_and_go_on() {
         // A conversation that was kept goes on.
         assert_answer(&engine, &events, *id, &[&ids[..], &[3]].concat(), &more);
         assert_eq!(engine.model().statistics().captures, captured, "graphs stay");
-        assert_eq!(engine.preemptions(), 0);
+        assert_eq!(engine.preemptions, 0);
     }
 }
 
@@ -182,6 +182,6 @@ fn what_can_t_be_told_of_one_request_ends_it_alone() {
         for (id, request) in [first, second].into_iter().zip(&good) {
             assert_answer(&engine, &events, id, &request.prompt, request);
         }
-        assert_eq!((engine.ids(bad), engine.pool().free_pages()), (None, engine.pool().pages()));
+        assert_eq!((engine.ids(bad), engine.pool.free_pages()), (None, engine.pool.pages()));
     }
 }

@@ -72,7 +72,7 @@ fn a_full_pool_preempts_who_matters_least() {
     let ids = requests.each_ref().map(|request| engine.add(request.clone()).unwrap());
     let mut events = Vec::new();
     engine.run(&mut events).unwrap();
-    assert!(engine.preemptions() > 0);
+    assert!(engine.preemptions > 0);
     for (id, request) in ids.iter().zip(&requests) {
         assert_answer(&engine, &events, *id, &request.prompt, request);
     }
@@ -116,7 +116,7 @@ fn a_deadline_ends_a_request_wherever_it_is() {
         events.clear();
         engine.run(&mut events).unwrap();
         assert_answer(&engine, &events, runs, &ids, &more);
-        assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+        assert_eq!(engine.pool.free_pages(), engine.pool.pages());
         assert_eq!(engine.entries.len() as u64, engine.roles.sampled_entries);
     }
 }

@@ -176,7 +176,7 @@ proptest! {
             }
         }
         check_pages(&engine);
-        prop_assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+        prop_assert_eq!(engine.pool.free_pages(), engine.pool.pages());
     }
 }
 
@@ -215,7 +215,7 @@ fn a_conversation_is_found_but_for_its_new_turn() {
     }
     assert!(cached * 100 >= known * 95, "{cached} of {known}");
     assert!(cached * 100 >= prompts * 95, "{cached} of {prompts}, new turns among them");
-    assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+    assert_eq!(engine.pool.free_pages(), engine.pool.pages());
 }
 
 /// One of them is computed, and the others begin with its pages, in the next step.
@@ -238,7 +238,7 @@ fn equal_prompts_are_computed_once() {
     }
     assert_eq!(engine.prefix_counts.hits, 2 * 32);
     assert_eq!(engine.model().statistics().real_tokens, 4 * (40 + 11) - 2 * 32);
-    assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+    assert_eq!(engine.pool.free_pages(), engine.pool.pages());
     // Nobody waits for who matters less.
     let late = Request { priority: -1, ..Request::new(text(2, 40), 1) };
     engine.add(Request::new(text(2, 40), 1)).unwrap();
@@ -274,7 +274,7 @@ fn a_preempted_sequence_finds_its_own_pages() {
         let ids = requests.each_ref().map(|request| engine.add(request.clone()).unwrap());
         let mut events = Vec::new();
         engine.run(&mut events).unwrap();
-        assert!(engine.preemptions() > 0);
+        assert!(engine.preemptions > 0);
         for (id, request) in ids.iter().zip(&requests) {
             assert_answer(&engine, &events, *id, &request.prompt, request);
         }

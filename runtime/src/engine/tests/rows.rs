@@ -42,7 +42,7 @@ fn rows_that_a_lost_device_took_end_their_requests_and_no_others() {
         assert!(engine.kept().is_empty() && engine.sequences.is_empty());
         assert_eq!(collect(&events, kept), (Vec::new(), None), "it had ended before");
         assert_eq!(engine.free_rows(), 8);
-        assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+        assert_eq!(engine.pool.free_pages(), engine.pool.pages());
         // Asked for once more, with rows anew, it is served.
         let (request, stands_for) = with_rows(&mut engine, false);
         let again = engine.add(request.clone()).unwrap();

@@ -91,7 +91,7 @@ fn what_an_engine_is_not_to_keep_ends_when_it_falls_asleep() {
     assert_eq!(handle.live_requests(), 0);
     wake(handle);
     let engine = thread.finish().unwrap();
-    assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+    assert_eq!(engine.load().free_kv_pages, engine.load().kv_pages);
 }
 
 /// Nobody else could wake it then, and SIGTERM would wait for ever.

@@ -256,12 +256,16 @@ impl<'m, D: Device> Descent<'m, D> {
         self.settle(&candidate, trial)
     }
 
-    /// Keeps a trial that is clearly faster than the best, and gives up any other.
+    /// Keeps a trial that is clearly faster than the best, and leaves the library as it was before any
+    /// other.
     fn settle(&mut self, candidate: &[(Place, Choice)], trial: Trial<D>) -> Result<(), ModelError> {
-        match trial.ratio < 1.0 - self.noise {
-            true => self.commit(candidate, trial),
-            false => self.give_up(trial),
+        if trial.ratio < 1.0 - self.noise {
+            return self.commit(candidate, trial);
         }
+        for (product, before) in trial.algorithms {
+            self.prefer(&product, before)?;
+        }
+        Ok(())
     }
 
     /// Leaves a trial with the library's algorithms that are the fastest for it.
@@ -438,14 +442,6 @@ impl<'m, D: Device> Descent<'m, D> {
             }
         }
         self.best = Some(trial.graph);
-        Ok(())
-    }
-
-    /// Leaves the library as it was before a trial.
-    fn give_up(&mut self, trial: Trial<D>) -> Result<(), ModelError> {
-        for (product, before) in trial.algorithms {
-            self.prefer(&product, before)?;
-        }
         Ok(())
     }
 }

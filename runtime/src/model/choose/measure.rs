@@ -3,8 +3,7 @@
 use super::descent::Descent;
 use super::record::RecordKey;
 use super::step::MeasuredStep;
-use super::ways_origin::WaysOrigin;
-use super::{Choices, Place};
+use super::{Choices, Place, WaysOrigin};
 use crate::batch::SyntheticStep;
 use crate::dispatch::StepSizes;
 use crate::model::CompiledModel;

@@ -75,17 +75,13 @@ impl RecordKey {
     pub(super) fn new<D: Device>(device: &D, site: &BindSite<'_>, place: Place) -> Self {
         let (artifact, (unique, i)) = (site.artifact(place), place);
         let bounds = &site.compiled.sizes[unique.index()][i].bounds;
-        let mut factors = vec![
+        let factors = vec![
             ("piece", Digest(artifact.piece).to_string()),
             ("size", artifact.size.to_string()),
             ("limits", format!("{bounds:?}")),
-            ("compiler", site.compiled.compiler.clone()),
-            ("device", device.model()),
         ];
-        if artifact.ways().any(|way| way.uses_library) {
-            factors.push(("library", device.library().unwrap_or_default()));
-        }
-        Self { kind: KIND, factors }
+        let uses_library = artifact.ways().any(|way| way.uses_library);
+        Self { kind: KIND, factors }.made_by(device, site, uses_library)
     }
 
     /// Of a step in pieces: `members` are its artifacts in order, each with whether it is captured. What
@@ -105,16 +101,20 @@ impl RecordKey {
             text += &format!("{piece} {} {bounds:?} {is_captured}\n", artifact.size);
             uses_library |= artifact.ways().any(|way| way.uses_library);
         }
-        let mut factors = vec![
+        let factors = vec![
             ("pieces", Digest::of(text.as_bytes()).to_string()),
             ("sizes", format!("{sizes:?}")),
-            ("compiler", site.compiled.compiler.clone()),
-            ("device", device.model()),
         ];
+        Self { kind: KIND_OF_STEP, factors }.made_by(device, site, uses_library)
+    }
+
+    fn made_by<D: Device>(mut self, device: &D, site: &BindSite<'_>, uses_library: bool) -> Self {
+        self.factors.push(("compiler", site.compiled.compiler.clone()));
+        self.factors.push(("device", device.model()));
         if uses_library {
-            factors.push(("library", device.library().unwrap_or_default()));
+            self.factors.push(("library", device.library().unwrap_or_default()));
         }
-        Self { kind: KIND_OF_STEP, factors }
+        self
     }
 
     fn digest(&self) -> Digest {

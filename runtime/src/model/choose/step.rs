@@ -29,7 +29,7 @@ impl MeasuredStep {
         sizes: StepSizes,
         whole: bool,
     ) -> Self {
-        let mut by_symbol = vec![0; model.symbols.len()];
+        let mut by_symbol = vec![0; model.symbols.bounds().len()];
         model.symbols.fill(&mut by_symbol, |class| sizes.rows_of(class));
         let members = model.members.list.iter().enumerate();
         let members = members.filter(|(_, member)| whole || member.is_captured_piece());

@@ -3,7 +3,7 @@
 use super::*;
 use crate::artifact_store::LateCompiler;
 use crate::model::Model as _;
-use crate::model::late_sizes::LateSizes;
+use crate::model::specialize::LateSizes;
 use crate::testing::fake_module;
 use piecewise_backend::compiler::NoStore;
 use piecewise_backend::tuning::TuneMode;
@@ -35,10 +35,10 @@ fn a_failed_capture_is_an_error_or_a_counted_fallback() {
     assert_eq!(sampled(&mut model, &ticket), expected(&[4, 5, 6]));
     assert_eq!(model.last_step().unwrap().fallback, Some(FallbackReason::NotCaptured));
     for _ in 0..2 {
-        model.capture_all(OnCaptureFailure::Launch, &mut |_| {}).unwrap();
+        model.capture_listed(OnCaptureFailure::Launch, &mut |_| {}, None).unwrap();
     }
     setup.faults.failing_captures.store(0, Ordering::Relaxed);
-    model.capture_all(OnCaptureFailure::Launch, &mut |_| {}).unwrap();
+    model.capture_listed(OnCaptureFailure::Launch, &mut |_| {}, None).unwrap();
     assert_eq!(model.captured_graphs(), 0, "disabled after three failures in a row");
     let all = model.enable_graphs().unwrap();
     assert!(all > 0);
@@ -46,7 +46,7 @@ fn a_failed_capture_is_an_error_or_a_counted_fallback() {
     assert_eq!(model.last_step().unwrap().mode, StepMode::Piecewise);
     model.invalidate_graphs();
     assert_eq!(model.captured_graphs(), 0);
-    model.capture_all(OnCaptureFailure::Error, &mut |_| {}).unwrap();
+    model.capture_listed(OnCaptureFailure::Error, &mut |_| {}, None).unwrap();
     assert_eq!(model.captured_graphs(), all);
 }
 
@@ -135,7 +135,7 @@ fn invalidated_graphs_are_captured_again_by_the_steps_that_want_them() {
         assert_eq!(model.last_step().unwrap().mode, StepMode::Full);
         assert_eq!((model.captured_graphs(), model.statistics().recaptures), (1, 1));
     }
-    model.capture_all(OnCaptureFailure::Error, &mut |_| {}).unwrap();
+    model.capture_listed(OnCaptureFailure::Error, &mut |_| {}, None).unwrap();
     assert_eq!(
         (model.captured_graphs() as u64, all as u64),
         (all as u64, model.statistics().recaptures)
