@@ -5,42 +5,41 @@
 //! enough to search orders.
 
 use super::greedy::{Gap, Placement};
-use super::item::{Conflicts, Item, Packing};
+use super::item::{Packing, Problem};
 
 /// Beyond this many items the search would take too long.
 pub(super) const MOST_ITEMS: usize = 8;
 
 /// The lowest packing, given one that is not known to be.
-pub(super) fn lowest(items: &[Item], conflicts: &Conflicts, bound: u64, known: Packing) -> Packing {
-    let mut search = Search { items, conflicts, bound, best: known };
-    search.extend(&mut Placement::new(items.len()), 0, 0);
+pub(super) fn lowest(problem: &Problem, bound: u64, known: Packing) -> Packing {
+    let mut search = Search { bound, best: known };
+    search.extend(&mut Placement::new(problem), 0, 0);
     search.best
 }
 
-struct Search<'a> {
-    items: &'a [Item],
-    conflicts: &'a Conflicts,
+struct Search {
     bound: u64,
     best: Packing,
 }
 
-impl Search<'_> {
-    fn extend(&mut self, placement: &mut Placement, placed: usize, height: u64) {
+impl Search {
+    fn extend(&mut self, placement: &mut Placement<'_>, placed: usize, height: u64) {
         if height >= self.best.height || self.best.height <= self.bound {
             return;
         }
-        if placed == self.items.len() {
-            self.best = placement.packing(self.items);
+        let items = &placement.problem.items;
+        if placed == items.len() {
+            self.best = placement.packing();
             return;
         }
-        for item in 0..self.items.len() {
-            if placement.offset(item).is_some() {
+        for (i, item) in items.iter().enumerate() {
+            if placement.offsets[i].is_some() {
                 continue;
             }
-            let offset = placement.fit(self.items, self.conflicts, item, Gap::Lowest);
-            placement.set(item, Some(offset));
-            self.extend(placement, placed + 1, height.max(offset + self.items[item].size));
-            placement.set(item, None);
+            let offset = placement.fit(i, Gap::Lowest);
+            placement.offsets[i] = Some(offset);
+            self.extend(placement, placed + 1, height.max(offset + item.size));
+            placement.offsets[i] = None;
         }
     }
 }

@@ -4,15 +4,13 @@
 //! What is live at the end of the first of the two is made one item with what was live at its
 //! beginning, so the first can be repeated as often as it was cut out.
 
-use super::item::{Conflicts, Item, Packing};
+use super::item::{Item, Packing, Problem};
 
 /// Items with periods cut out, and how to get the others back.
 #[derive(Debug)]
 pub(super) struct Folded {
     /// The items that stay. One that stands for two has the size of both and spans both.
-    pub(super) items: Vec<Item>,
-    /// Which of them can't share bytes.
-    pub(super) conflicts: Conflicts,
+    pub(super) kept: Problem,
     /// For every original item, the kept item whose place it takes.
     place_of: Vec<usize>,
 }
@@ -42,7 +40,7 @@ pub(super) fn fold(items: &[Item]) -> Option<Folded> {
         (0..period)
             .filter_map(|shift| repetition.within(repetition.begin + shift, period))
             .filter_map(|rotated| rotated.cut(items, &starting))
-            .min_by_key(|folded| folded.conflicts.twofold.len())
+            .min_by_key(|folded| folded.kept.twofold.len())
     })
 }
 
@@ -129,9 +127,9 @@ impl Repetition {
             })
             .collect::<Option<Vec<usize>>>()?;
         let ties = ties(&kept, begin, second)?;
-        let (items, conflicts, merged) = Conflicts::among(&kept).merge(&kept, &ties);
+        let (kept, merged) = Problem::of(kept).merge(&ties);
         let place_of = place_of.into_iter().map(|kept| merged[kept]).collect();
-        Some(Folded { items, conflicts, place_of })
+        Some(Folded { kept, place_of })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Low packings by placing items one after the other: several orders, two rules for the gap, and
 //! a search of fixed length that brings items earlier that stand at the top.
 
-use super::item::{Conflicts, Item, Packing};
+use super::item::{Packing, Problem};
 use std::cmp::Reverse;
 
 /// Placements that the improvement of one packing may try.
@@ -18,32 +18,20 @@ pub(super) enum Gap {
 
 /// The offsets of the items placed so far.
 #[derive(Debug)]
-pub(super) struct Placement {
-    offsets: Vec<Option<u64>>,
+pub(super) struct Placement<'a> {
+    pub(super) problem: &'a Problem,
+    pub(super) offsets: Vec<Option<u64>>,
 }
 
-impl Placement {
-    pub(super) fn new(items: usize) -> Self {
-        Self { offsets: vec![None; items] }
-    }
-
-    pub(super) fn offset(&self, item: usize) -> Option<u64> {
-        self.offsets[item]
-    }
-
-    pub(super) fn set(&mut self, item: usize, offset: Option<u64>) {
-        self.offsets[item] = offset;
+impl<'a> Placement<'a> {
+    pub(super) fn new(problem: &'a Problem) -> Self {
+        Self { problem, offsets: vec![None; problem.items.len()] }
     }
 
     /// The free ranges below `height` beside what `item` is in use together with, ascending.
-    pub(super) fn gaps(
-        &self,
-        items: &[Item],
-        conflicts: &Conflicts,
-        item: usize,
-        height: u64,
-    ) -> Vec<(u64, u64)> {
-        let placed = conflicts.of(item).iter();
+    pub(super) fn gaps(&self, item: usize, height: u64) -> Vec<(u64, u64)> {
+        let Problem { items, conflicts, .. } = self.problem;
+        let placed = conflicts[item].iter();
         let mut taken: Vec<(u64, u64)> = placed
             .filter_map(|&other| self.offsets[other].map(|at| (at, at + items[other].size)))
             .collect();
@@ -62,9 +50,9 @@ impl Placement {
         gaps
     }
 
-    pub(super) fn fit(&self, items: &[Item], conflicts: &Conflicts, item: usize, gap: Gap) -> u64 {
-        let size = items[item].size;
-        let gaps = self.gaps(items, conflicts, item, u64::MAX);
+    pub(super) fn fit(&self, item: usize, gap: Gap) -> u64 {
+        let size = self.problem.items[item].size;
+        let gaps = self.gaps(item, u64::MAX);
         let mut fitting = gaps.iter().filter(|(start, end)| end - start >= size);
         let chosen = match gap {
             Gap::Lowest => fitting.next(),
@@ -73,9 +61,9 @@ impl Placement {
         chosen.map_or(0, |(start, _)| *start)
     }
 
-    pub(super) fn packing(&self, items: &[Item]) -> Packing {
+    pub(super) fn packing(&self) -> Packing {
         let offsets: Vec<u64> = self.offsets.iter().map(|o| o.unwrap_or(0)).collect();
-        let ends = offsets.iter().zip(items).map(|(&at, item)| at + item.size);
+        let ends = offsets.iter().zip(&self.problem.items).map(|(&at, item)| at + item.size);
         Packing { height: ends.max().unwrap_or(0), offsets }
     }
 }
@@ -89,11 +77,11 @@ pub(super) struct Attempt {
 }
 
 /// One packing for each order and rule, the lowest first; only the first that reaches `bound`.
-pub(super) fn attempts(items: &[Item], conflicts: &Conflicts, bound: u64) -> Vec<Attempt> {
+pub(super) fn attempts(problem: &Problem, bound: u64) -> Vec<Attempt> {
     let mut attempts = Vec::new();
-    for order in orders(items, conflicts) {
+    for order in orders(problem) {
         for gap in [Gap::Lowest, Gap::Tightest] {
-            let packing = place(items, conflicts, &order, gap);
+            let packing = place(problem, &order, gap);
             let attempt = Attempt { order: order.clone(), gap, packing };
             if attempt.packing.height <= bound {
                 return vec![attempt];
@@ -105,11 +93,12 @@ pub(super) fn attempts(items: &[Item], conflicts: &Conflicts, bound: u64) -> Vec
     attempts
 }
 
-fn orders(items: &[Item], conflicts: &Conflicts) -> Vec<Vec<usize>> {
+fn orders(problem: &Problem) -> Vec<Vec<usize>> {
+    let Problem { items, conflicts, .. } = problem;
     let length = |i: usize| (items[i].end - items[i].start) as u64 + 1;
     let area = |i: usize| u128::from(items[i].size) * u128::from(length(i));
     let crowd = |i: usize| {
-        let others: u128 = conflicts.of(i).iter().map(|&j| u128::from(items[j].size)).sum();
+        let others: u128 = conflicts[i].iter().map(|&j| u128::from(items[j].size)).sum();
         others + u128::from(items[i].size)
     };
     let sorted = |key: &dyn Fn(usize) -> (u128, u128)| {
@@ -129,23 +118,18 @@ fn orders(items: &[Item], conflicts: &Conflicts) -> Vec<Vec<usize>> {
     ]
 }
 
-fn place(items: &[Item], conflicts: &Conflicts, order: &[usize], gap: Gap) -> Packing {
-    let mut placement = Placement::new(items.len());
+fn place(problem: &Problem, order: &[usize], gap: Gap) -> Packing {
+    let mut placement = Placement::new(problem);
     for &item in order {
-        let offset = placement.fit(items, conflicts, item, gap);
-        placement.set(item, Some(offset));
+        placement.offsets[item] = Some(placement.fit(item, gap));
     }
-    placement.packing(items)
+    placement.packing()
 }
 
 /// Brings items that end at the top before items below them, as long as the packing gets no
 /// higher, within a fixed number of tries.
-pub(super) fn improve(
-    items: &[Item],
-    conflicts: &Conflicts,
-    bound: u64,
-    attempt: Attempt,
-) -> Packing {
+pub(super) fn improve(problem: &Problem, bound: u64, attempt: Attempt) -> Packing {
+    let items = &problem.items;
     let Attempt { mut order, gap, mut packing } = attempt;
     let mut best = packing.clone();
     let mut choice = Choice(0x9e37_79b9_7f4a_7c15);
@@ -162,7 +146,7 @@ pub(super) fn improve(
         let mut moved = order.clone();
         moved.remove(from);
         moved.insert(to, top);
-        let next = place(items, conflicts, &moved, gap);
+        let next = place(problem, &moved, gap);
         if next.height <= packing.height {
             order = moved;
             packing = next;

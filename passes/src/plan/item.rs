@@ -44,67 +44,62 @@ pub fn largest_live_sum(items: &[Item]) -> u64 {
     largest
 }
 
-/// The items that each item is in use together with.
+/// Items, and which of them are in use together.
 #[derive(Debug)]
-pub(super) struct Conflicts {
-    of: Vec<Vec<usize>>,
+pub(super) struct Problem {
+    pub(super) items: Vec<Item>,
+    /// For each item, those that it is in use together with.
+    pub(super) conflicts: Vec<Vec<usize>>,
+    /// The items that stand for two.
     pub(super) twofold: Vec<usize>,
 }
 
-impl Conflicts {
-    pub(super) fn among(items: &[Item]) -> Self {
+impl Problem {
+    pub(super) fn of(items: Vec<Item>) -> Self {
         let mut by_start: Vec<usize> = (0..items.len()).collect();
         by_start.sort_by_key(|&i| items[i].start);
-        let mut of = vec![Vec::new(); items.len()];
+        let mut conflicts = vec![Vec::new(); items.len()];
         let mut active: Vec<usize> = Vec::new();
         for &i in &by_start {
             active.retain(|&j| items[j].end >= items[i].start);
             for &j in &active {
                 if items[i].conflicts(&items[j]) {
-                    of[i].push(j);
-                    of[j].push(i);
+                    conflicts[i].push(j);
+                    conflicts[j].push(i);
                 }
             }
             active.push(i);
         }
-        Self { of, twofold: Vec::new() }
+        Self { items, conflicts, twofold: Vec::new() }
     }
 
-    pub(super) fn of(&self, item: usize) -> &[usize] {
-        &self.of[item]
-    }
-
-    /// The second of each pair made one with the first: the items left, what they are in use
-    /// together with, and for each item the one that it became.
-    pub(super) fn merge(
-        &self,
-        items: &[Item],
-        pairs: &[(usize, usize)],
-    ) -> (Vec<Item>, Self, Vec<usize>) {
-        let mut first: Vec<usize> = (0..items.len()).collect();
+    /// The second of each pair made one with the first: what is left, and for each item the one that
+    /// it became.
+    pub(super) fn merge(&self, pairs: &[(usize, usize)]) -> (Self, Vec<usize>) {
+        let mut first: Vec<usize> = (0..self.items.len()).collect();
         pairs.iter().for_each(|&(i, j)| first[j] = i);
-        let mut merged = vec![0; items.len()];
-        let mut left: Vec<Item> = Vec::new();
-        for i in (0..items.len()).filter(|&i| first[i] == i) {
-            merged[i] = left.len();
-            left.push(items[i]);
+        let mut merged = vec![0; self.items.len()];
+        let mut items: Vec<Item> = Vec::new();
+        for i in (0..self.items.len()).filter(|&i| first[i] == i) {
+            merged[i] = items.len();
+            items.push(self.items[i]);
         }
         let mut twofold = Vec::new();
         for &(i, j) in pairs {
             merged[j] = merged[i];
-            let item = &mut left[merged[i]];
-            item.start = item.start.min(items[j].start);
-            item.end = item.end.max(items[j].end);
+            let item = &mut items[merged[i]];
+            item.start = item.start.min(self.items[j].start);
+            item.end = item.end.max(self.items[j].end);
             twofold.push(merged[i]);
         }
-        let mut of = vec![Vec::new(); left.len()];
-        for (i, others) in self.of.iter().enumerate() {
-            of[merged[i]].extend(others.iter().map(|&other| merged[other]));
+        let mut conflicts = vec![Vec::new(); items.len()];
+        for (i, others) in self.conflicts.iter().enumerate() {
+            conflicts[merged[i]].extend(others.iter().map(|&other| merged[other]));
         }
-        for list in &mut of {
+        for list in &mut conflicts {
             list.sort_unstable();
             list.dedup();
         }
-        (left, Self { of, twofold }, merged)
+        (Self { items, conflicts, twofold }, merged)
     }
 }

@@ -1,7 +1,7 @@
 //! Packing intervals of time into an address range (dynamic storage allocation).
 
 use super::fold::fold;
-use super::item::{Conflicts, Item, Packing, largest_live_sum};
+use super::item::{Item, Packing, Problem, largest_live_sum};
 use super::sweep::{self, Preference};
 use super::{exact, greedy};
 
@@ -14,32 +14,30 @@ pub fn pack(items: &[Item]) -> Packing {
     let bound = largest_live_sum(items);
     let folded = fold(items);
     if let Some(folded) = &folded {
-        let packing = pack_below(&folded.items, &folded.conflicts, bound);
+        let packing = pack_below(&folded.kept, bound);
         if packing.height <= bound {
             return folded.unfold(&packing);
         }
     }
-    let conflicts = Conflicts::among(items);
-    let packing = pack_below(items, &conflicts, bound);
-    match folded.map(|f| f.unfold(&pack_below(&f.items, &f.conflicts, bound))) {
+    let packing = pack_below(&Problem::of(items.to_vec()), bound);
+    match folded.map(|f| f.unfold(&pack_below(&f.kept, bound))) {
         Some(repeated) if repeated.height <= packing.height => repeated,
         _ => packing,
     }
 }
 
-fn pack_below(items: &[Item], conflicts: &Conflicts, bound: u64) -> Packing {
-    let attempts = greedy::attempts(items, conflicts, bound);
+fn pack_below(problem: &Problem, bound: u64) -> Packing {
+    let attempts = greedy::attempts(problem, bound);
     let Some(best) = attempts.first().map(|attempt| attempt.packing.clone()) else {
         return Packing::default();
     };
     if best.height <= bound {
         return best;
     }
-    if items.len() <= exact::MOST_ITEMS && conflicts.twofold.is_empty() {
-        return exact::lowest(items, conflicts, bound, best);
+    if problem.items.len() <= exact::MOST_ITEMS && problem.twofold.is_empty() {
+        return exact::lowest(problem, bound, best);
     }
-    let improved =
-        attempts.into_iter().take(STARTS).map(|a| greedy::improve(items, conflicts, bound, a));
+    let improved = attempts.into_iter().take(STARTS).map(|a| greedy::improve(problem, bound, a));
     let best = improved.min_by_key(|packing| packing.height).unwrap_or(best);
     if best.height <= bound {
         return best;
@@ -48,7 +46,7 @@ fn pack_below(items: &[Item], conflicts: &Conflicts, bound: u64) -> Packing {
     let swept = heights.take_while(|&height| height < best.height).find_map(|height| {
         Preference::ALL.into_iter().find_map(|preference| {
             let configurations = if height == bound { AT_BOUND } else { ABOVE_BOUND };
-            sweep::within(items, conflicts, height, preference, configurations)
+            sweep::within(problem, height, preference, configurations)
         })
     });
     swept.unwrap_or(best)

@@ -100,7 +100,7 @@ impl<D: Device> BatchingEngine<D> {
         for (request, message) in failed {
             self.plan.retain(|planned| planned.request != request);
             let reason = FinishReason::ConstraintFailed;
-            self.finish_with(request, reason, Some(message.into()), events);
+            self.finish(request, reason, Some(message.into()), events);
         }
     }
 

@@ -6,18 +6,9 @@ use piecewise_backend::device::Device;
 use std::time::Instant;
 
 impl<D: Device> BatchingEngine<D> {
-    /// Ends the present turn of a request, wherever it is; what it has in flight is dropped.
+    /// Ends the present turn of a request, wherever it is, and says what went wrong; what it has in
+    /// flight is dropped.
     pub(super) fn finish(
-        &mut self,
-        request: RequestId,
-        reason: FinishReason,
-        events: &mut Vec<RequestEvent>,
-    ) {
-        self.finish_with(request, reason, None, events);
-    }
-
-    /// The same, and says what went wrong.
-    pub(super) fn finish_with(
         &mut self,
         request: RequestId,
         reason: FinishReason,
@@ -57,7 +48,7 @@ impl<D: Device> BatchingEngine<D> {
         while let Some(&(deadline, request)) = self.deadlines.first()
             && deadline <= Instant::now()
         {
-            self.finish(request, FinishReason::Deadline, events);
+            self.finish(request, FinishReason::Deadline, None, events);
         }
     }
 }

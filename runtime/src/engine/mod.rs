@@ -115,13 +115,10 @@ impl<D: Device> BatchingEngine<D> {
         roles: RoleMap,
         options: EngineOptions,
     ) -> Result<Self, EngineError> {
-        let sample_states = sample_states(&mut model, &roles)?;
+        let sample_states = SampleStates::new(&mut model, &roles)?;
         let graph = model.module().graph();
         let options = options.checked(&model, &roles)?;
-        let entries = match roles.sampled_entries {
-            0 => 0,
-            entries => u32::try_from(entries).unwrap_or(u32::MAX),
-        };
+        let entries = u32::try_from(roles.sampled_entries).unwrap_or(u32::MAX);
         let poison = model.checks().poison.then(|| KvPoison::new(graph, model.memory()));
         let seqs = options.max_num_seqs as usize;
         let ticker = options.stats_interval.map(Ticker::new);
@@ -163,17 +160,6 @@ impl<D: Device> BatchingEngine<D> {
     pub fn model_mut(&mut self) -> &mut CompiledModel<D> {
         &mut self.model
     }
-}
-
-/// The states that sampling goes by, where the graph is told what rows ask for.
-fn sample_states<D: Device>(
-    model: &mut CompiledModel<D>,
-    roles: &RoleMap,
-) -> Result<Option<SampleStates<D>>, EngineError> {
-    let Some((_, vocabulary)) = roles.logits.filter(|_| roles.has_controls()) else {
-        return Ok(None);
-    };
-    Ok(SampleStates::new(model, vocabulary)?)
 }
 
 #[cfg(test)]

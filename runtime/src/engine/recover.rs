@@ -3,7 +3,7 @@
 use super::request::{FinishReason, RequestEvent};
 use super::{BatchingEngine, Engine, EngineError};
 use crate::checks::KvPoison;
-use crate::kv::SlotPool;
+use crate::kv::{SampleStates, SlotPool};
 use crate::model::Model;
 use piecewise_backend::device::Device;
 
@@ -64,7 +64,7 @@ impl<D: Device> BatchingEngine<D> {
         self.embeddings.lose(graph, memory);
         self.slots = SlotPool::new(graph, memory, self.roles.state_slots);
         self.poison = self.poison.take().map(|_| KvPoison::new(graph, memory));
-        self.sample_states = super::sample_states(&mut self.model, &self.roles)?;
+        self.sample_states = SampleStates::new(&mut self.model, &self.roles)?;
         Ok(())
     }
 }

@@ -248,7 +248,7 @@ impl<D: Device> BatchingEngine<D> {
             ended.push((request, reason, None));
         }
         for (request, reason, message) in ended {
-            self.finish_with(request, reason, message, events);
+            self.finish(request, reason, message, events);
         }
         let microseconds = |time: Duration| time.as_secs_f64() * 1e6;
         let times = self.model.step_times(&step.ticket);

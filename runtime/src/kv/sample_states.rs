@@ -1,6 +1,7 @@
 //! States that sampling goes by, which the host writes between steps: which ids may come, and what
 //! penalties and biases are made from.
 
+use crate::batch::RoleMap;
 use crate::model::{CompiledModel, Model};
 use crate::roles;
 use piecewise_backend::device::{Address, Device, DeviceError, HostBlock};
@@ -39,15 +40,17 @@ fn state(graph: &Graph, role: &str, bounds: &[u64]) -> Option<(Value, u64, u64)>
 }
 
 impl<D: Device> SampleStates<D> {
-    /// The states of a model whose logits are `vocabulary` wide; `None` where it lacks one of them, or
-    /// they are of another width.
+    /// The states that sampling goes by, where the graph is told what rows ask for; `None` where a
+    /// model lacks one of them, or they are of another width than its logits.
     ///
     /// # Errors
     /// When memory for the blocks is short.
     pub(crate) fn new(
         model: &mut CompiledModel<D>,
-        vocabulary: u64,
+        roles: &RoleMap,
     ) -> Result<Option<Self>, DeviceError> {
+        let logits = roles.logits.filter(|_| roles.has_controls());
+        let Some((_, vocabulary)) = logits else { return Ok(None) };
         let (graph, memory) = (model.module().graph(), model.memory());
         let bounds = &memory.layout().bounds;
         let place = |role, words: u64| {

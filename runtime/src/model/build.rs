@@ -13,6 +13,7 @@ use super::options::{BuildOptions, CaptureWhen};
 use super::origin::Origin;
 use super::pace::Pace;
 use super::progress::Progress;
+use super::reports::BuildTimes;
 use crate::artifact_store::CompiledPieces;
 use crate::dispatch::MeasuredWays;
 use crate::stats::Statistics;
@@ -24,24 +25,8 @@ use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
-use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// How long the parts of building took, each to the end of its work on the device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct BuildTimes {
-    /// Every unique piece at every size, and the check of the launches.
-    pub compile: Duration,
-    /// Reserving memory and making the weights.
-    pub load: Duration,
-    /// Binding programs and making host blocks.
-    pub bind: Duration,
-    /// Choosing ways by measurement: no part of a start that finds them remembered.
-    pub measure: Duration,
-    /// Warming up, capturing, and mapping the states.
-    pub capture: Duration,
-}
 
 impl<D: Device> CompiledModel<D> {
     /// Builds a model from a planned module and its artifacts, compiled for the dispatcher of

@@ -4,6 +4,7 @@
 use super::CompiledModel;
 use super::bind::BindSite;
 use super::error::ModelError;
+use super::late_sizes::LateSizes;
 use super::launches::check_artifacts;
 use crate::artifact_store::{CompiledPieces, LateCompiler};
 use piecewise_backend::artifact::{Artifact, PieceSize};
@@ -12,21 +13,10 @@ use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::entity::Entity;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long steps wait for the measuring of a size.
 const LATE_BUDGET: Duration = Duration::from_millis(500);
-
-/// Sizes that are specialized once a step wants them.
-pub(super) struct LateSizes {
-    pub(super) compiler: Arc<LateCompiler>,
-    pub(super) tune: TuneMode,
-    /// Those that nothing is lowered for.
-    pub(super) wanted: BTreeSet<u64>,
-    /// The one that is being lowered.
-    pub(super) running: Option<(u64, JoinHandle<Result<CompiledPieces, ModelError>>)>,
-}
 
 impl<D: Device> CompiledModel<D> {
     /// Specializes `sizes`, each from some time after the first step of exactly so many tokens: it is

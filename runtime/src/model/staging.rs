@@ -118,13 +118,6 @@ pub(crate) enum Filling {
     Poisoned,
 }
 
-impl Filling {
-    /// How a step is filled that is copied from the mirror by its used parts.
-    pub(crate) fn checked(poison: bool) -> Self {
-        if poison { Self::Poisoned } else { Self::Read }
-    }
-}
-
 impl<D: Device> Staging<D> {
     /// Makes the host blocks. `read` says which outputs come back; `output_bounds` are the
     /// largest counts of the rows that do.

@@ -130,7 +130,8 @@ impl<D: Device> CompiledModel<D> {
         if is_direct {
             self.staging.fill_direct(&mut self.device, turn, step, (&counts, &sizes))?;
         } else if calls == 1 {
-            let filling = Filling::checked(self.checks.poison);
+            let poison = self.checks.poison;
+            let filling = if poison { Filling::Poisoned } else { Filling::Read };
             self.staging.fill(step, &counts, &sizes, filling)?;
         } else {
             self.fill_head_call(step, &counts, &sizes, 0)?;

@@ -3,7 +3,8 @@
 use super::descent::Descent;
 use super::record::RecordKey;
 use super::step::MeasuredStep;
-use super::{Choices, Place, WaysOrigin};
+use super::ways_origin::WaysOrigin;
+use super::{Choices, Place};
 use crate::batch::SyntheticStep;
 use crate::dispatch::StepSizes;
 use crate::model::CompiledModel;

@@ -8,9 +8,11 @@ mod record;
 mod report;
 mod rounds;
 mod step;
+mod ways_origin;
 
-pub use report::{ChosenPart, ChosenWays, WaysOrigin};
+pub use report::{ChosenPart, ChosenWays};
 pub(super) use step::MeasuredStep;
+pub use ways_origin::WaysOrigin;
 
 use super::bind::BindSite;
 use piecewise_backend::artifact::{Artifact, Choice, PieceSize};

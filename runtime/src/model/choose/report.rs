@@ -1,26 +1,12 @@
 //! What was chosen, for people.
 
+use super::ways_origin::WaysOrigin;
 use super::{Choices, Chosen};
 use crate::model::CompiledModel;
 use piecewise_backend::artifact::{Artifact, PieceSize};
 use piecewise_backend::device::Device;
 use piecewise_ir::entity::Entity;
 use serde::Serialize;
-
-/// Where a choice comes from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum WaysOrigin {
-    /// There is nothing to choose, or nobody asked.
-    #[default]
-    First,
-    /// Nothing is known: the first ways.
-    Unmeasured,
-    /// The store had a record.
-    Remembered,
-    /// It was measured at this start.
-    Measured,
-}
 
 /// How a piece is run at a size of its own.
 #[derive(Clone, PartialEq, Debug, Serialize)]

@@ -3,7 +3,7 @@
 use super::*;
 use crate::artifact_store::LateCompiler;
 use crate::model::Model as _;
-use crate::model::specialize::LateSizes;
+use crate::model::late_sizes::LateSizes;
 use crate::testing::fake_module;
 use piecewise_backend::compiler::NoStore;
 use piecewise_backend::tuning::TuneMode;
