@@ -48,7 +48,7 @@ pub struct CudaDevice {
     pub(super) counts: Cell<LaunchCounts>,
     images: Images<CudaImage>,
     modules: Modules,
-    lt: Option<LtView>,
+    pub(super) lt: Option<LtView>,
     blocks: Vec<PinnedBlock>,
     loader: Loader,
     memory: Memory,
@@ -69,7 +69,7 @@ impl CudaDevice {
     /// A compiler for this device, with the ops of `registry`. It shares its kernels with the
     /// device.
     pub fn compiler(&self, registry: Arc<OpRegistry>) -> CudaCompiler {
-        CudaCompiler::over(registry, self.loader.kernels().clone(), self.options.stamps)
+        CudaCompiler::over(registry, self.kernels().clone(), self.options.stamps)
     }
 
     /// The device as the driver describes it.
@@ -77,8 +77,8 @@ impl CudaDevice {
         &self.context.device
     }
 
-    pub(super) fn lt(&self) -> Option<&LtView> {
-        self.lt.as_ref()
+    pub(super) fn loaded_lt(&self) -> Result<&LtView, String> {
+        self.lt.as_ref().ok_or_else(|| "cuBLASLt is not loaded".to_owned())
     }
 
     fn driver(&self) -> &dyn Driver {
@@ -116,7 +116,7 @@ impl CudaDevice {
     }
 
     pub(super) fn kernels(&self) -> &Arc<KernelCache> {
-        self.loader.kernels()
+        &self.loader.kernels
     }
 
     pub(super) fn kernel(&mut self, cubin: &[u8], entry: &str) -> Result<Arc<Kernel>, CallError> {

@@ -4,10 +4,10 @@
 //! images.
 
 use super::code::Code;
-use super::matmul::Matmul;
 use super::nvrtc::Arch;
 use crate::artifact::Digest;
 use crate::compiler::ImageListing;
+use crate::matmul::Matmul;
 use piecewise_ir::custom::Attrs;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::op::cuda::LaunchRecipe;

@@ -209,14 +209,14 @@ impl Builder {
                 let out = self.temp(DType::I32, &shape);
                 let mut wide = out.clone();
                 wide.dims.insert(*axis, super::view::Axis { extent: 1, stride: 1 });
-                self.top_k(*axis, &operands[0], None, Some(&wide), 1);
+                self.top_k(*axis, &operands[0], None, &wide, 1);
                 one(out)
             }
             Op::TopK { axis } => {
                 let shape = static_dims(&results[0])?;
                 let values = self.temp(self.dtype(&operands[0]), &shape);
                 let indices = self.temp(DType::I32, &shape);
-                self.top_k(*axis, &operands[0], Some(&values), Some(&indices), shape[*axis]);
+                self.top_k(*axis, &operands[0], Some(&values), &indices, shape[*axis]);
                 Ok(vec![values, indices])
             }
             Op::Broadcast => one(operands[0].broadcast(&static_dims(&results[0])?)),

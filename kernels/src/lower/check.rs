@@ -6,6 +6,7 @@
 
 use super::error::{LowerError, fail};
 use super::execute::MAX_LOOPS;
+use super::line::lane_of;
 use super::row_program::{Access, ArgKind, MapOp, Nest, PlaceKind, RowProgram, RowStep};
 use piecewise_ir::dtype::DType;
 
@@ -181,7 +182,7 @@ impl RowProgram {
                 }
                 let mut found = nest.extents[..last].to_vec();
                 found.push(*k);
-                for access in [values, indices].into_iter().flatten() {
+                for access in values.iter().chain([indices]) {
                     if access.strides.len() != found.len() {
                         return fail("an access with strides for other loops");
                     }
@@ -193,13 +194,7 @@ impl RowProgram {
                     }
                     self.inside(access, &[*k])?;
                 }
-                let lane = match self.dtype(input)? {
-                    DType::F32 | DType::F16 | DType::BF16 => DType::F32,
-                    DType::I32 => DType::I32,
-                    DType::I64 => DType::I64,
-                    DType::U8 | DType::Bool => DType::U8,
-                };
-                self.expect(best_values, lane)?;
+                self.expect(best_values, lane_of(self.dtype(input)?))?;
                 self.expect(best_indices, DType::I32)
             }
             RowStep::Gather { table, offset, extent, row, nest, indices, out } => {

@@ -153,8 +153,8 @@ pub enum RowStep {
         input: Access,
         /// Where values go, if anywhere: strides for the loops that stay, then along k.
         values: Option<Access>,
-        /// Where i32 indices go, if anywhere: strides for the loops that stay, then along k.
-        indices: Option<Access>,
+        /// Where i32 indices go: strides for the loops that stay, then along k.
+        indices: Access,
         /// An f32 or integer temporary of k elements for the values found so far.
         best_values: Access,
         /// An i32 temporary of k elements for their indices.

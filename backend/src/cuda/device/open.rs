@@ -66,7 +66,7 @@ impl CudaDevice {
     pub fn open(options: CudaOptions, registry: OpRegistry) -> Result<Self, CudaError> {
         let faults = options.faults();
         let driver = open_driver(&faults)?;
-        let major = Some(driver.inner.version().major());
+        let major = Some(driver.inner.version.major());
         let dirs = library_dirs(&options.library_dirs);
         if faults.misses(CudaLibrary::CublasLt) {
             return Err(missing(CudaLibrary::CublasLt).into());

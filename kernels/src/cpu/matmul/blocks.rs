@@ -20,9 +20,6 @@ pub(super) struct PackRows {
     pub(super) stride: usize,
 }
 
-/// The same of columns.
-pub(super) type PackColumns = PackRows;
-
 /// f32 rows of x, to be multiplied with `columns` columns.
 #[derive(Clone, Copy)]
 pub(super) struct Columns {
@@ -72,7 +69,7 @@ impl<'a> StoredMatrix<'a> {
 
     /// # Safety
     /// The matrix holds the columns, `pack.to` is valid for writing them as rows.
-    pub(super) unsafe fn pack_columns(self, isa: Isa, pack: PackColumns) {
+    pub(super) unsafe fn pack_columns(self, isa: Isa, pack: PackRows) {
         // SAFETY: the caller's promise; columns are contiguous if the matrix is transposed.
         unsafe { self.pack_lines(isa, pack, self.transposed) }
     }

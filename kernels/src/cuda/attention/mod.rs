@@ -5,7 +5,7 @@
 
 mod decode;
 pub(super) mod hopper;
-mod prefill;
+pub(super) mod prefill;
 mod ranges;
 mod shape;
 mod split;
