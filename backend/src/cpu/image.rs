@@ -120,7 +120,7 @@ impl Kernel {
             #[cfg(piecewise_testing)]
             Self::Poison(_) => "fills results with NaN",
         };
-        let name = self.name();
+        let name = self.name().to_owned();
         let (language, text) = match self {
             Self::Rows(program) => ("txt", program.to_string()),
             kernel => {
@@ -128,8 +128,7 @@ impl Kernel {
                 ("json", json.unwrap_or_else(|e| e.to_string()))
             }
         };
-        let recipe = serde_json::Value::Null;
-        ImageListing { name: name.to_owned(), kind, language, text, recipe, programmatic: false }
+        ImageListing { name, kind, language, text, ..ImageListing::default() }
     }
 
     /// The types of its arguments, where those are whole tensors, and a bit for each that is written.

@@ -161,10 +161,8 @@ fn cast(from: &[u8], source: DType, target: DType, out: &mut [u8]) {
             match source {
                 // Integers beyond 2^53 would not survive f64.
                 DType::I64 if target == DType::I64 => to.copy_from_slice(&bits[..to_size]),
-                DType::F32 | DType::F16 | DType::BF16 | DType::I32 | DType::I64 => {
-                    put(to, target, x.to_f64());
-                }
-                DType::U8 | DType::Bool => put(to, target, x.to_f64()),
+                DType::F32 | DType::F16 | DType::BF16 => put(to, target, x.to_f64()),
+                DType::I32 | DType::I64 | DType::U8 | DType::Bool => put(to, target, x.to_f64()),
             }
         }
     });

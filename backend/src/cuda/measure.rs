@@ -164,10 +164,13 @@ impl MeasuredDevice for CudaDevice {
         let what = "what is read to measure the bandwidth";
         let buffer = TemporaryBlock::allocate(&context, what, bytes)?;
         let sink = TemporaryBlock::allocate(&context, what, 4 * u64::from(most_blocks))?;
-        self.fill_normal(buffer.address, bytes / 4)?;
-        let kernels = self.kernels();
+        self.loader.fill_normal(&mut self.modules, buffer.address, bytes / 4)?;
+        let kernels = &self.loader.kernels;
         let code = kernels.compiled(BANDWIDTH_KERNEL, "bandwidth", &NoStore).map_err(refused)?;
-        let kernel = self.kernel(&code.cubin, "read_blocks").map_err(|e| refused(e.to_string()))?;
+        let kernel = self
+            .modules
+            .kernel(&code.cubin, "read_blocks", 0)
+            .map_err(|e| refused(e.to_string()))?;
         let mut times = Vec::new();
         for per_multiprocessor in BLOCKS_PER_MULTIPROCESSOR {
             let blocks =

@@ -51,9 +51,4 @@ impl CudaDevice {
             reason: e.to_string(),
         })
     }
-
-    /// The library's name and version.
-    pub(super) fn library_identity(&self) -> Option<String> {
-        self.lt.as_ref().map(|lt| lt.lock().identity())
-    }
 }

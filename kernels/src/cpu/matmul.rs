@@ -154,8 +154,7 @@ pub fn matmul(isa: Isa, args: MatmulArgs<'_>) -> Result<(), CpuMathError> {
         let a = a.offset(batch * problem.a.batch_stride);
         let b = b.offset(batch * problem.b.batch_stride);
         let out = out.offset(batch * problem.out.batch_stride);
-        let mut first = 0;
-        while first < rows {
+        for first in (0..rows).step_by(ROW_BLOCK) {
             let count = (rows - first).min(ROW_BLOCK);
             let (x, x_stride) = if row_panel == 0 {
                 a.f32_rows(first)
@@ -193,7 +192,6 @@ pub fn matmul(isa: Isa, args: MatmulArgs<'_>) -> Result<(), CpuMathError> {
                     }
                 }
             });
-            first += count;
         }
     }
     Ok(())

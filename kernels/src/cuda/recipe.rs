@@ -142,12 +142,6 @@ impl OpKernels {
     pub fn new(launches: impl IntoIterator<Item = LaunchRecipe>) -> Self {
         Self { launches: launches.into_iter().collect(), scratch: Dim::constant(0) }
     }
-
-    /// The same with so many bytes of scratch: a number, or a function of the sizes.
-    #[must_use]
-    pub fn with_scratch(self, bytes: impl Into<Dim>) -> Self {
-        Self { scratch: bytes.into(), ..self }
-    }
 }
 
 /// Why a launch has no grid.

@@ -185,24 +185,16 @@ impl Builder {
             return fail("a whole operand of symbolic extent can only be gathered from");
         }
         let one = |view| Ok(vec![view]);
+        let inputs: Vec<&View> = operands.iter().collect();
         match op {
-            Op::Unary(unary) => {
-                one(self.map(MapOp::Unary(*unary), &[&operands[0]], &results[0])?)
-            }
-            Op::Binary(binary) => {
-                let inputs = [&operands[0], &operands[1]];
-                one(self.map(MapOp::Binary(*binary), &inputs, &results[0])?)
-            }
+            Op::Unary(unary) => one(self.map(MapOp::Unary(*unary), &inputs, &results[0])?),
+            Op::Binary(binary) => one(self.map(MapOp::Binary(*binary), &inputs, &results[0])?),
             Op::Compare(compare) => {
-                let inputs = [&operands[0], &operands[1]];
                 one(self.map(MapOp::Compare(*compare), &inputs, &results[0])?)
             }
-            Op::Select => {
-                let inputs = [&operands[0], &operands[1], &operands[2]];
-                one(self.map(MapOp::Select, &inputs, &results[0])?)
-            }
+            Op::Select => one(self.map(MapOp::Select, &inputs, &results[0])?),
             Op::Cast if self.dtype(&operands[0]) == results[0].dtype => one(operands[0].clone()),
-            Op::Cast => one(self.map(MapOp::Cast, &[&operands[0]], &results[0])?),
+            Op::Cast => one(self.map(MapOp::Cast, &inputs, &results[0])?),
             Op::Reduce { op, axes } => one(self.reduce(*op, axes, &operands[0], &results[0])?),
             Op::ArgMax { axis } => {
                 let shape = static_dims(&results[0])?;

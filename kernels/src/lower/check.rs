@@ -88,12 +88,11 @@ impl RowProgram {
     }
 
     fn is_table(&self, place: u32) -> bool {
-        match self.places.get(place as usize).map(|p| p.kind) {
-            Some(PlaceKind::Arg(arg)) => {
-                self.args.get(arg as usize).is_some_and(|a| a.kind == ArgKind::Table)
-            }
-            _ => false,
-        }
+        let arg = self.places.get(place as usize).and_then(|place| match place.kind {
+            PlaceKind::Arg(arg) => self.args.get(arg as usize),
+            PlaceKind::Temp(_) | PlaceKind::Constant(_) => None,
+        });
+        arg.is_some_and(|decl| decl.kind == ArgKind::Table)
     }
 
     /// Checks that the elements of an access over `extents` lie inside its place.

@@ -135,21 +135,32 @@ impl Shape {
 
     /// What the source of either kernel starts with; `few` is 0 where there is one kernel alone.
     pub(super) fn header(&self, few: u64, own: &[(&str, u64)]) -> String {
-        let [q, k] = self.dtypes.map(storage);
-        let mut source = format!("#include \"prelude.cuh\"\n\ntypedef {q} Q;\ntypedef {k} K;\n");
-        let common = [
-            ("HEADS", self.heads),
-            ("KV_HEADS", self.kv_heads),
-            ("GROUP", self.group()),
-            ("DIM", self.dim),
-            ("VALUE_DIM", self.value_dim),
-            ("CAUSAL", u64::from(self.spec.causal)),
-            ("FEW", few),
-        ];
-        source += &defines(common.iter().chain(own).copied());
-        source.push_str(include_str!("walk.cuh"));
-        source
+        let own: Vec<_> = [("FEW", few)].iter().chain(own).copied().collect();
+        let dims = [self.dim, self.value_dim];
+        header(self.dtypes, [self.heads, self.kv_heads], dims, self.spec.causal, &own)
     }
+}
+
+/// What the source of a kernel of attention starts with, with macros of its `own`.
+pub(in super::super) fn header(
+    dtypes: [DType; 2],
+    [heads, kv_heads]: [u64; 2],
+    [dim, value_dim]: [u64; 2],
+    causal: bool,
+    own: &[(&str, u64)],
+) -> String {
+    let [q, k] = dtypes.map(storage);
+    let mut source = format!("#include \"prelude.cuh\"\n\ntypedef {q} Q;\ntypedef {k} K;\n");
+    let common = [
+        ("HEADS", heads),
+        ("KV_HEADS", kv_heads),
+        ("GROUP", heads / kv_heads.max(1)),
+        ("DIM", dim),
+        ("VALUE_DIM", value_dim),
+        ("CAUSAL", u64::from(causal)),
+    ];
+    source += &defines(common.iter().chain(own).copied());
+    source + include_str!("walk.cuh")
 }
 
 pub(super) fn blocks_at(parts: &[Blocks], sizes: &[u64]) -> u64 {

@@ -2,10 +2,10 @@
 //! allow it, on Hopper by warpgroups where widths allow that, else without them; the mean over
 //! segments.
 
-use super::attention::hopper;
 use super::attention::prefill::{ENOUGH_BLOCKS, Staging};
+use super::attention::{header, hopper};
 use super::recipe::{Blocks, GridAxis, LaunchRecipe, OpKernels, Param, Scalar};
-use super::text::{defines, storage};
+use super::text::storage;
 use crate::attention::ScoreSpec;
 use crate::lower::{LowerError, fail};
 use crate::op::cuda::CudaOpCall;
@@ -80,23 +80,14 @@ impl Shape {
     }
 
     fn header(&self, own: &[(&str, u64)]) -> String {
-        let [q, k] = self.dtypes.map(storage);
-        let mut source = format!("#include \"prelude.cuh\"\n\ntypedef {q} Q;\ntypedef {k} K;\n");
-        let common = [
-            ("HEADS", self.heads),
-            ("KV_HEADS", self.kv_heads),
-            ("GROUP", self.group()),
-            ("DIM", self.dim),
-            ("VALUE_DIM", self.value_dim),
-            ("CAUSAL", u64::from(self.spec.causal)),
+        let segments = [
             ("WINDOWED", u64::from(self.spec.window.is_some())),
             ("WINDOW", u64::from(self.spec.window.unwrap_or(0))),
             ("MOST_PAGES", MOST_PAGES),
         ];
-        source += &defines(common.iter().chain(own).copied());
-        source.push_str(include_str!("../attention/walk.cuh"));
-        source.push_str(include_str!("seen.cuh"));
-        source
+        let own: Vec<_> = segments.iter().chain(own).copied().collect();
+        let (heads, dims) = ([self.heads, self.kv_heads], [self.dim, self.value_dim]);
+        header(self.dtypes, heads, dims, self.spec.causal, &own) + include_str!("seen.cuh")
     }
 
     /// Scores as powers of two.
