@@ -43,7 +43,7 @@ pub enum CompileError {
 }
 
 /// What a kernel image holds, for people and dumps.
-#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+#[derive(Clone, PartialEq, Debug, Default, serde::Serialize)]
 pub struct ImageListing {
     /// The kernel's entry, or what it computes.
     pub name: String,

@@ -9,6 +9,7 @@ pub mod cuda;
 pub mod device;
 mod lowering;
 mod mapped_file;
+mod matmul;
 pub mod measure;
 pub mod nvtx;
 pub mod store;

@@ -28,8 +28,17 @@ impl<'p> Positions<'p> {
         Self { of_values: positions, names: Names::of(&piece.graph) }
     }
 
-    pub(crate) fn of(&self, value: Value) -> Option<u32> {
-        self.of_values.get(value.index()).copied().flatten()
+    /// The arguments of a launch, by value and access.
+    pub(crate) fn args(
+        &self,
+        arguments: impl IntoIterator<Item = (Value, Access)>,
+    ) -> Result<Vec<Arg>, String> {
+        let arg = |(value, access): (Value, Access)| {
+            let position = self.of_values.get(value.index()).copied().flatten();
+            let unknown = || format!("{} is no operand of the piece", self.names.value(value));
+            Ok(Arg { at: ArgRef::Operand(position.ok_or_else(unknown)?), access })
+        };
+        arguments.into_iter().map(arg).collect()
     }
 }
 
@@ -69,13 +78,7 @@ pub(crate) fn node_args(
         (value, access)
     });
     let written = data.results.iter().map(|&value| (value, Access::Write));
-    read.chain(written)
-        .map(|(value, access)| {
-            let unknown = || format!("{} is no operand of the piece", positions.names.value(value));
-            let position = positions.of(value).ok_or_else(unknown)?;
-            Ok(Arg { at: ArgRef::Operand(position), access })
-        })
-        .collect()
+    positions.args(read.chain(written))
 }
 
 /// The layouts of every weight of every unique piece: row-major, which every kernel here reads.

@@ -18,12 +18,9 @@ pub(crate) enum Place {
 pub(crate) struct StridedCopy {
     /// Bytes of an element.
     pub(crate) element: u64,
-    /// Outermost first.
-    pub(crate) extents: Vec<u64>,
-    /// In elements.
-    pub(crate) from_strides: Vec<u64>,
-    /// In elements.
-    pub(crate) to_strides: Vec<u64>,
+    /// Outermost first: the extent of an axis, and its strides in elements where it is read and where
+    /// it is written.
+    pub(crate) axes: Vec<[u64; 3]>,
 }
 
 /// What makes a part of a weight.
@@ -173,13 +170,9 @@ impl<'a> WeightPlan<'a> {
     }
 
     fn copy(&mut self, element: u64, shape: &[u64], from: &View, to: &View) {
-        let copy = StridedCopy {
-            element,
-            extents: shape.to_vec(),
-            from_strides: from.strides.clone(),
-            to_strides: to.strides.clone(),
-        };
-        let copy = copy.merged().widened(from.offset, to.offset);
+        let axes = shape.iter().zip(&from.strides).zip(&to.strides);
+        let axes = axes.map(|((&extent, &from), &to)| [extent, from, to]).collect();
+        let copy = StridedCopy { element, axes }.merged().widened(from.offset, to.offset);
         self.steps.push(WeightStep::Copy {
             from: from.place,
             from_offset: from.offset,
@@ -197,56 +190,38 @@ fn is_dense(shape: &[u64], strides: &[u64]) -> bool {
 impl StridedCopy {
     /// The number of elements.
     pub(crate) fn elements(&self) -> u64 {
-        self.extents.iter().product()
+        self.axes.iter().map(|[extent, ..]| extent).product()
     }
 
     /// The same copy over as few axes as can be.
-    fn merged(&self) -> Self {
-        let mut merged =
-            Self { extents: vec![], from_strides: vec![], to_strides: vec![], ..*self };
-        for axis in 0..self.extents.len() {
-            let extent = self.extents[axis];
-            let (from, to) = (self.from_strides[axis], self.to_strides[axis]);
-            if extent == 1 {
-                continue;
+    fn merged(self) -> Self {
+        let mut axes: Vec<[u64; 3]> = Vec::with_capacity(self.axes.len());
+        for [extent, from, to] in self.axes.into_iter().filter(|[extent, ..]| *extent != 1) {
+            match axes.last_mut() {
+                Some([outer, f, t]) if (*f, *t) == (from * extent, to * extent) => {
+                    *outer *= extent;
+                    (*f, *t) = (from, to);
+                }
+                _ => axes.push([extent, from, to]),
             }
-            if let (Some(last), Some(f), Some(t)) = (
-                merged.extents.last_mut(),
-                merged.from_strides.last_mut(),
-                merged.to_strides.last_mut(),
-            ) && *f == from * extent
-                && *t == to * extent
-            {
-                *last *= extent;
-                (*f, *t) = (from, to);
-                continue;
-            }
-            merged.extents.push(extent);
-            merged.from_strides.push(from);
-            merged.to_strides.push(to);
         }
-        merged
+        Self { axes, ..self }
     }
 
     /// The same copy with elements of up to 16 bytes, where both sides allow it.
     fn widened(mut self, from_offset: u64, to_offset: u64) -> Self {
         while self.element < 16 {
-            let Some(inner) = self.extents.len().checked_sub(1) else { break };
-            let pairs = |strides: &[u64]| {
-                strides[inner] == 1 && strides[..inner].iter().all(|stride| stride % 2 == 0)
-            };
+            let Some(([extent, 1, 1], outer)) = self.axes.split_last_mut() else { break };
             let aligned = [from_offset, to_offset].iter().all(|at| at % (2 * self.element) == 0);
-            let fits = self.extents[inner].is_multiple_of(2)
-                && pairs(&self.from_strides)
-                && pairs(&self.to_strides);
-            if !fits || !aligned {
+            let pairs = outer.iter().all(|[_, from, to]| from % 2 == 0 && to % 2 == 0);
+            if !extent.is_multiple_of(2) || !aligned || !pairs {
                 break;
             }
             self.element *= 2;
-            self.extents[inner] /= 2;
-            for axis in 0..inner {
-                self.from_strides[axis] /= 2;
-                self.to_strides[axis] /= 2;
+            *extent /= 2;
+            for [_, from, to] in outer {
+                *from /= 2;
+                *to /= 2;
             }
         }
         self
@@ -446,7 +421,8 @@ mod tests {
             Recipe::Slice { axis: 1, start: 32, len: 64, of: Box::new(tensor("a", &[4, 96])) };
         let plan = WeightPlan::new(&slice).unwrap();
         let WeightStep::Copy { copy, .. } = &plan.steps[1] else { panic!("{plan:?}") };
-        assert_eq!((copy.element, copy.extents.as_slice()), (16, [4, 4].as_slice()));
+        let extents = Vec::from_iter(copy.axes.iter().map(|[extent, ..]| *extent));
+        assert_eq!((copy.element, extents), (16, vec![4, 4]));
         check(&slice);
     }
 }

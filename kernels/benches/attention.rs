@@ -11,10 +11,10 @@ use std::time::Instant;
 
 use half::bf16;
 use piecewise_kernels::cpu::attention::{
-    AttentionShape, PAGE_ROWS, PagedAttention, attention_scratch_bytes, paged_attention,
+    Attention, AttentionShape, Keys, PAGE_ROWS, attention_scratch_bytes,
 };
 use piecewise_kernels::cpu::sampling::{SampleArgs, sample, sample_scratch_bytes};
-use piecewise_kernels::cpu::{FloatSlice, FloatSliceMut, Isa};
+use piecewise_kernels::cpu::{self, FloatSlice, FloatSliceMut, Isa};
 
 const SHAPE: AttentionShape =
     AttentionShape { q_heads: 16, kv_heads: 8, head_dim: 128, value_dim: 128 };
@@ -57,21 +57,19 @@ fn attention(sequences: usize, queries: usize, length: usize, threads: usize, ro
     let query_start: Vec<i32> = (0..=sequences).map(|s| (s * queries) as i32).collect();
     let mut scratch = scratch(attention_scratch_bytes(SHAPE, threads));
     let seconds = best(rounds, || {
-        let args = PagedAttention {
+        let call = Attention {
             shape: SHAPE,
             q: FloatSlice::Bf16(&q),
             k: FloatSlice::Bf16(&pool),
             v: FloatSlice::Bf16(&values),
-            block_table: &table,
-            max_blocks: blocks,
-            seq_lens: &seq_lens,
             query_start: &query_start,
+            keys: Keys::Paged { block_table: &table, max_blocks: blocks, lengths: &seq_lens },
             scale: 0.088,
             causal: true,
-            out: FloatSliceMut::Bf16(&mut out),
-            scratch: aligned(&mut scratch),
+            window: None,
         };
-        paged_attention(Isa::detected(), args).unwrap();
+        let out = FloatSliceMut::Bf16(&mut out);
+        cpu::attention::attention(Isa::detected(), &call, out, aligned(&mut scratch)).unwrap();
     });
     let seen: usize = (0..queries).map(|j| length - queries + j + 1).sum::<usize>() * sequences;
     let flops = (4 * seen * SHAPE.q_heads * SHAPE.head_dim) as f64;

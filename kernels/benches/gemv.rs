@@ -9,8 +9,9 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use half::bf16;
+use piecewise_ir::dtype::DType;
 use piecewise_kernels::cpu::matmul::{MatmulArgs, MatmulProblem, matmul, matmul_scratch_bytes};
-use piecewise_kernels::cpu::{FloatSlice, FloatSliceMut, FloatType, Isa};
+use piecewise_kernels::cpu::{FloatSlice, FloatSliceMut, Isa};
 use rayon::prelude::*;
 
 /// Bytes that weights rotate through: well past the last-level cache's share.
@@ -33,8 +34,7 @@ fn run(threads: usize, rounds: usize) {
     println!("{:>8} {:>6} {:>3} {:>9} {:>9} {:>7}", "n", "k", "m", "GB/s", "read", "share");
     for (n, k) in [(4096, 1024), (1024, 2048), (6144, 1024), (1024, 3072), (151_936, 1024)] {
         for m in [1, 2, 4, 8] {
-            let problem =
-                MatmulProblem::linear(m, n, k, FloatType::Bf16, FloatType::Bf16, FloatType::Bf16);
+            let problem = MatmulProblem::linear(m, n, k, DType::BF16, DType::BF16, DType::BF16);
             let mut call = Call::new(isa, problem, threads);
             let layers = weights.len() / (n * k);
             let (mut read, mut ours) = (f64::INFINITY, f64::INFINITY);
@@ -56,8 +56,7 @@ fn run(threads: usize, rounds: usize) {
     println!("{:>8} {:>6} {:>5} {:>9}", "n", "k", "m", "GFLOP/s");
     for (n, k) in [(4096, 1024), (1024, 3072)] {
         for m in [16, 32, 64, 256, 1024] {
-            let problem =
-                MatmulProblem::linear(m, n, k, FloatType::Bf16, FloatType::Bf16, FloatType::Bf16);
+            let problem = MatmulProblem::linear(m, n, k, DType::BF16, DType::BF16, DType::BF16);
             let mut call = Call::new(isa, problem, threads);
             let flops = (2 * m * n * k) as f64 / 1e9;
             let ours = flops / best(rounds, || call.run(&weights[..n * k]));

@@ -1,15 +1,12 @@
 //! The custom ops that this crate defines.
 
-use crate::attention::{CpuPagedAttention, CudaPagedAttention, PagedAttention};
+use crate::attention::PagedAttention;
 use crate::inputs;
-use crate::op::OpRegistry;
-use crate::sampling::{
-    ControlledSample, CpuControlledSample, CpuSample, CudaControlledSample, CudaSample, Sample,
-};
-use crate::segments::{
-    CpuSegmentAttention, CpuSegmentMean, CudaSegmentAttention, CudaSegmentMean, SegmentAttention,
-    SegmentMean,
-};
+use crate::op::cuda::CudaOp;
+use crate::op::{CpuOp, OpRegistry};
+use crate::sampling::{ControlledSample, Sample};
+use crate::segments::{SegmentAttention, SegmentMean};
+use piecewise_ir::custom::CustomOpDef;
 use std::sync::Arc;
 
 impl OpRegistry {
@@ -20,17 +17,16 @@ impl OpRegistry {
         registry.declare_inputs(PagedAttention::NAME, PagedAttention::inputs());
         registry.declare_inputs(Sample::NAME, Sample::inputs());
         registry.declare_inputs(ControlledSample::NAME, ControlledSample::inputs());
-        registry.define(Arc::new(ControlledSample));
-        registry.implement_cpu(Arc::new(CpuControlledSample));
-        registry.implement_cuda(Arc::new(CudaControlledSample));
-        registry.define(Arc::new(PagedAttention)).define(Arc::new(Sample));
-        registry.define(Arc::new(SegmentAttention)).define(Arc::new(SegmentMean));
-        registry.implement_cpu(Arc::new(CpuPagedAttention)).implement_cpu(Arc::new(CpuSample));
-        registry.implement_cpu(Arc::new(CpuSegmentAttention));
-        registry.implement_cpu(Arc::new(CpuSegmentMean));
-        registry.implement_cuda(Arc::new(CudaPagedAttention)).implement_cuda(Arc::new(CudaSample));
-        registry.implement_cuda(Arc::new(CudaSegmentAttention));
-        registry.implement_cuda(Arc::new(CudaSegmentMean));
+        registry.add(PagedAttention);
+        registry.add(Sample);
+        registry.add(ControlledSample);
+        registry.add(SegmentAttention);
+        registry.add(SegmentMean);
         registry
+    }
+
+    fn add<T: CustomOpDef + CpuOp + CudaOp + 'static>(&mut self, op: T) {
+        let op = Arc::new(op);
+        self.define(op.clone()).implement_cpu(op.clone()).implement_cuda(op);
     }
 }

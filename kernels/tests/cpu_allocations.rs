@@ -11,14 +11,13 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use half::bf16;
+use piecewise_ir::dtype::DType;
 use piecewise_kernels::cpu::attention::{
-    AttentionShape, PagedAttention, SegmentAttention, attention_scratch_bytes, paged_attention,
-    segment_attention,
+    Attention, AttentionShape, Keys, attention, attention_scratch_bytes,
 };
-use piecewise_kernels::cpu::convert::convert;
 use piecewise_kernels::cpu::matmul::{MatmulArgs, MatmulProblem, matmul, matmul_scratch_bytes};
 use piecewise_kernels::cpu::sampling::{SampleArgs, sample, sample_scratch_bytes};
-use piecewise_kernels::cpu::{FloatSlice, FloatSliceMut, FloatType, Isa, SCRATCH_ALIGN};
+use piecewise_kernels::cpu::{FloatSlice, FloatSliceMut, Isa, SCRATCH_ALIGN};
 
 const CALLS: usize = 50;
 
@@ -69,7 +68,7 @@ impl Buffers {
     }
 
     fn linear(&mut self, isa: Isa, rows: usize) {
-        let bf16 = FloatType::Bf16;
+        let bf16 = DType::BF16;
         let problem = MatmulProblem::linear(ROWS, 512, 512, bf16, bf16, bf16);
         let start = self.scratch();
         assert!(matmul_scratch_bytes(&problem, 4) + start <= self.scratch.len());
@@ -87,36 +86,32 @@ impl Buffers {
     fn attention(&mut self, isa: Isa) {
         let start = self.scratch();
         assert!(attention_scratch_bytes(SHAPE, 4) + start <= self.scratch.len());
-        let args = PagedAttention {
+        let paged = Attention {
             shape: SHAPE,
             q: FloatSlice::Bf16(&self.x),
             k: FloatSlice::Bf16(&self.w),
             v: FloatSlice::Bf16(&self.w),
-            block_table: &[3, 1, 2, 0, 4, 5, 6, 7],
-            max_blocks: 4,
-            seq_lens: &[64, 50],
             query_start: &[0, 30, 31],
+            keys: Keys::Paged {
+                block_table: &[3, 1, 2, 0, 4, 5, 6, 7],
+                max_blocks: 4,
+                lengths: &[64, 50],
+            },
             scale: 0.125,
             causal: true,
-            out: FloatSliceMut::Bf16(&mut self.y),
-            scratch: &mut self.scratch[start..],
+            window: None,
         };
-        paged_attention(isa, args).unwrap();
-        let args = SegmentAttention {
-            shape: SHAPE,
-            q: FloatSlice::Bf16(&self.x),
-            k: FloatSlice::Bf16(&self.w),
-            v: FloatSlice::Bf16(&self.w),
+        let segments = Attention {
             query_start: &[0, 40, 64],
-            key_starts: &[0, 40],
-            key_lengths: &[40, 24],
-            scale: 0.125,
+            keys: Keys::Segments { starts: &[0, 40], lengths: &[40, 24] },
             causal: false,
             window: Some(7),
-            out: FloatSliceMut::Bf16(&mut self.y),
-            scratch: &mut self.scratch[start..],
+            ..paged
         };
-        segment_attention(isa, args).unwrap();
+        for call in [paged, segments] {
+            let out = FloatSliceMut::Bf16(&mut self.y);
+            attention(isa, &call, out, &mut self.scratch[start..]).unwrap();
+        }
     }
 
     fn sample(&mut self, isa: Isa) {
@@ -136,12 +131,6 @@ impl Buffers {
             scratch: &mut self.scratch[start..],
         };
         sample(isa, args).unwrap();
-    }
-
-    fn convert(&mut self, isa: Isa) {
-        let len = self.x.len().min(self.wide.len());
-        let from = FloatSlice::Bf16(&self.x[..len]);
-        convert(isa, from, FloatSliceMut::F32(&mut self.wide[..len])).unwrap();
     }
 }
 
@@ -165,7 +154,6 @@ fn no_kernel_allocates_on_any_thread() {
                 ("many rows", allocations_of(|| buffers.linear(isa, ROWS))),
                 ("attention", allocations_of(|| buffers.attention(isa))),
                 ("sample", allocations_of(|| buffers.sample(isa))),
-                ("convert", allocations_of(|| buffers.convert(isa))),
             ]
         });
         // Rayon's workers each register with the epoch collector of their queues when they first

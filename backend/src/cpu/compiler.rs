@@ -3,18 +3,18 @@
 // A new op or dtype must not compile before it is here.
 #![warn(clippy::wildcard_enum_match_arm)]
 
-use super::image::{CustomKernel, IMAGE_VERSION, Kernel, MatMul};
+use super::image::{CustomKernel, IMAGE_VERSION, Kernel};
 use super::program::check_arguments;
 use crate::artifact::{Alternative, Arg, Artifact, Digest, Launch, PieceSize, Way};
 use crate::compiler::{CompileError, Compiler, ImageListing, PieceAt, Store};
 use crate::lowering::{Positions, launch_name, location, node_args, row_major};
+use crate::matmul::Matmul;
 use crate::weights::WeightLayout;
 use piecewise_ir::entity::Node;
 use piecewise_ir::graph::ValueDef;
 use piecewise_ir::module::{Stitch, UniquePiece};
 use piecewise_ir::op::Op;
 use piecewise_ir::types::TensorType;
-use piecewise_kernels::cpu::matmul::matmul_scratch_bytes;
 use piecewise_kernels::lower::{lower_node, lower_region};
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::step::CaptureSupport;
@@ -63,21 +63,16 @@ impl CpuCompiler {
             let bytes = bytes.ok_or_else(|| failed("its image is missing".to_owned()))?;
             let kernel = Kernel::from_image(bytes).map_err(failed)?;
             check_arguments(&kernel, &launch.args, &operands, limits).map_err(failed)?;
-            let scratch = match &kernel {
-                Kernel::Rows(program) => {
-                    program.scratch_bytes(program.rows(limits), self.workers as u64)
-                }
-                Kernel::MatMul(matmul) => matmul_scratch(matmul, limits, self.workers),
-                Kernel::Custom(custom) => {
-                    let op = self.registry.cpu(&custom.name);
-                    let op = op.ok_or_else(|| failed("its op has no implementation".to_owned()))?;
-                    op.scratch_bytes(&custom.call(limits, self.workers)).max(custom.scratch)
-                }
-                #[cfg(piecewise_testing)]
-                Kernel::Absorbed(_) => way.scratch,
-                #[cfg(piecewise_testing)]
-                Kernel::Poison(_) => 0,
-            };
+            let mut scratch = kernel.scratch_bytes(limits, self.workers);
+            if let Kernel::Custom(custom) = &kernel {
+                let op = self.registry.cpu(&custom.name);
+                let op = op.ok_or_else(|| failed("its op has no implementation".to_owned()))?;
+                scratch = scratch.max(op.scratch_bytes(&custom.call(limits, self.workers)));
+            }
+            #[cfg(piecewise_testing)]
+            if let Kernel::Absorbed(_) = &kernel {
+                scratch = way.scratch;
+            }
             most = most.max(aligned(scratch));
         }
         Ok(most)
@@ -106,24 +101,11 @@ impl CpuCompiler {
             data.operands.iter().map(|&v| matches!(graph.def(v), ValueDef::State(_))).collect();
         let (operand_types, result_types) = (graph.operand_types(node), graph.result_types(node));
         let mut capture = CaptureSupport::Always;
-        let (kernel, scratch, grid) = match &data.op {
-            Op::MatMul { transpose_lhs, transpose_rhs } => {
-                let [lhs, rhs] = &operand_types[..] else {
-                    return Err(unsupported("a matmul takes two operands".to_owned()));
-                };
-                let [out] = &result_types[..] else {
-                    return Err(unsupported("a matmul has one result".to_owned()));
-                };
-                let matmul = MatMul {
-                    transpose_lhs: *transpose_lhs,
-                    transpose_rhs: *transpose_rhs,
-                    lhs: lhs.clone(),
-                    rhs: rhs.clone(),
-                    out: out.clone(),
-                };
-                matmul.check().map_err(unsupported)?;
-                let scratch = matmul_scratch(&matmul, limits, 1);
-                (Kernel::MatMul(Box::new(matmul)), scratch, 1)
+        let kernel = match &data.op {
+            Op::MatMul { .. } => {
+                let matmul = Matmul::of(graph, node).map_err(unsupported)?;
+                matmul.check_rows().map_err(unsupported)?;
+                Kernel::MatMul(Box::new(matmul))
             }
             Op::Custom(call) => {
                 let Some(op) = self.registry.cpu(&call.name) else {
@@ -146,23 +128,23 @@ impl CpuCompiler {
                 if kernel.operands.len() + kernel.results.len() > 64 {
                     return Err(unsupported("more than 64 operands and results".to_owned()));
                 }
-                let scratch = kernel.scratch;
-                (Kernel::Custom(kernel), scratch, 1)
+                Kernel::Custom(kernel)
             }
             op => {
                 let program = match op {
                     Op::Region(region) => lower_region(region, &states),
                     op => lower_node(op, &operand_types, &states, &result_types),
                 };
-                let program = program.map_err(|e| unsupported(e.to_string()))?;
-                let rows = program.rows(limits);
-                let scratch = program.scratch_bytes(rows, 1);
-                let tiles = program.tiles(rows);
-                (Kernel::Rows(program), scratch, tiles)
+                Kernel::Rows(program.map_err(|e| unsupported(e.to_string()))?)
             }
         };
+        let scratch = aligned(kernel.scratch_bytes(limits, 1));
+        let grid = if let Kernel::Rows(program) = &kernel {
+            program.tiles(program.rows(limits))
+        } else {
+            1
+        };
         let args = node_args(graph, operands, node).map_err(unsupported)?;
-        let scratch = aligned(scratch);
         let name = launch_name(graph, &operands.names, node);
         Ok(NodeLaunch { name, kernel, args, scratch, grid, capture })
     }
@@ -171,14 +153,6 @@ impl CpuCompiler {
 /// Whole cache lines.
 fn aligned(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(64).unwrap_or(u64::MAX)
-}
-
-/// Scratch bytes of a matmul for `threads` threads at sizes up to these.
-pub(super) fn matmul_scratch(matmul: &MatMul, limits: &[u64], threads: usize) -> u64 {
-    match matmul.problem(limits, limits) {
-        Some((problem, _)) => matmul_scratch_bytes(&problem, threads) as u64,
-        None => u64::MAX,
-    }
 }
 
 /// Collects launches and images into an artifact.

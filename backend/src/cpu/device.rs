@@ -39,10 +39,6 @@ pub struct CpuDevice {
     faults: super::faults::CpuFaults,
 }
 
-/// A point in the stream: all work before it is done.
-#[derive(Clone, Copy, Debug)]
-pub struct CpuEvent(());
-
 impl CpuDevice {
     /// A device of `threads` threads (0: one for each core) that runs the custom ops of
     /// `registry`.
@@ -144,7 +140,7 @@ impl CpuDevice {
 impl Device for CpuDevice {
     type Program = CpuProgram;
     type Captured = CpuCaptured;
-    type Event = CpuEvent;
+    type Event = ();
     type Mark = Instant;
 
     fn describe(&self) -> String {
@@ -304,12 +300,11 @@ impl Device for CpuDevice {
         Ok(())
     }
 
-    fn record(&mut self, _: Option<CpuEvent>) -> Result<CpuEvent, DeviceError> {
-        self.outside_capture("an event", CaptureRule::NoSynchronization)?;
-        Ok(CpuEvent(()))
+    fn record(&mut self, _: Option<()>) -> Result<(), DeviceError> {
+        self.outside_capture("an event", CaptureRule::NoSynchronization)
     }
 
-    fn wait(&mut self, _: &CpuEvent) -> Result<(), DeviceError> {
+    fn wait(&mut self, (): &()) -> Result<(), DeviceError> {
         self.outside_capture("a wait", CaptureRule::NoSynchronization)?;
         #[cfg(piecewise_testing)]
         self.faults.pass(super::faults::FaultPoint::Wait, "a wait")?;

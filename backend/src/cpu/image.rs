@@ -5,13 +5,12 @@
 
 use crate::artifact::Digest;
 use crate::compiler::ImageListing;
+use crate::matmul::Matmul;
 use piecewise_ir::custom::Attrs;
-use piecewise_ir::dtype::DType;
-use piecewise_ir::entity::{Entity, Symbol};
-use piecewise_ir::op::{Op, RowTreatment, row_treatment};
+use piecewise_ir::entity::Entity;
+use piecewise_ir::op::{RowTreatment, row_treatment};
 use piecewise_ir::types::TensorType;
-use piecewise_kernels::cpu::FloatType;
-use piecewise_kernels::cpu::matmul::{MatmulProblem, Operand};
+use piecewise_kernels::cpu::matmul::{MatmulProblem, Operand, matmul_scratch_bytes};
 use piecewise_kernels::lower::RowProgram;
 use piecewise_kernels::op::CpuOpCall;
 use serde::{Deserialize, Serialize};
@@ -25,7 +24,7 @@ pub(super) enum Kernel {
     /// A region or primitive.
     Rows(RowProgram),
     /// A matrix product.
-    MatMul(Box<MatMul>),
+    MatMul(Box<Matmul>),
     /// A custom op, found by name when the artifact is bound.
     Custom(CustomKernel),
     #[cfg(piecewise_testing)]
@@ -34,16 +33,6 @@ pub(super) enum Kernel {
     #[cfg(piecewise_testing)]
     /// Fills results of these types with NaNs (the largest value, for integers).
     Poison(Vec<TensorType>),
-}
-
-/// A matrix product whose sizes are known when it runs.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(super) struct MatMul {
-    pub(super) transpose_lhs: bool,
-    pub(super) transpose_rhs: bool,
-    pub(super) lhs: TensorType,
-    pub(super) rhs: TensorType,
-    pub(super) out: TensorType,
 }
 
 /// A custom op's call.
@@ -131,7 +120,7 @@ impl Kernel {
             #[cfg(piecewise_testing)]
             Self::Poison(_) => "fills results with NaN",
         };
-        let name = self.name();
+        let name = self.name().to_owned();
         let (language, text) = match self {
             Self::Rows(program) => ("txt", program.to_string()),
             kernel => {
@@ -139,14 +128,41 @@ impl Kernel {
                 ("json", json.unwrap_or_else(|e| e.to_string()))
             }
         };
-        let recipe = serde_json::Value::Null;
-        ImageListing { name: name.to_owned(), kind, language, text, recipe, programmatic: false }
+        ImageListing { name, kind, language, text, ..ImageListing::default() }
+    }
+
+    /// The types of its arguments, where those are whole tensors, and a bit for each that is written.
+    pub(super) fn tensors(&self) -> (Vec<&TensorType>, u64) {
+        match self {
+            Self::MatMul(matmul) => (vec![&matmul.lhs, &matmul.rhs, &matmul.out], 1 << 2),
+            Self::Custom(custom) => {
+                let types: Vec<_> = custom.operands.iter().chain(&custom.results).collect();
+                let written = (custom.operands.len()..types.len()).chain(custom.mutates.clone());
+                (types, written.fold(0, |bits, i| bits | 1 << i))
+            }
+            Self::Rows(_) => (Vec::new(), 0),
+            #[cfg(piecewise_testing)]
+            Self::Absorbed(_) | Self::Poison(_) => (Vec::new(), 0),
+        }
+    }
+
+    /// Scratch for so many threads; of a custom op, what it can't run without.
+    pub(super) fn scratch_bytes(&self, limits: &[u64], threads: usize) -> u64 {
+        match self {
+            Self::Rows(program) => program.scratch_bytes(program.rows(limits), threads as u64),
+            Self::MatMul(matmul) => matmul
+                .rows_problem(limits, limits)
+                .map_or(u64::MAX, |(problem, _)| matmul_scratch_bytes(&problem, threads) as u64),
+            Self::Custom(custom) => custom.scratch,
+            #[cfg(piecewise_testing)]
+            Self::Absorbed(_) | Self::Poison(_) => 0,
+        }
     }
 
     fn check(&self) -> Result<(), String> {
         match self {
             Self::Rows(program) => program.check().map_err(|e| e.to_string()),
-            Self::MatMul(matmul) => matmul.check(),
+            Self::MatMul(matmul) => matmul.check_rows(),
             Self::Custom(custom) => custom.check(),
             #[cfg(piecewise_testing)]
             Self::Poison(_) => Ok(()),
@@ -180,36 +196,17 @@ impl CustomKernel {
     }
 }
 
-/// The float type of a dtype.
-pub(super) fn float_type(dtype: DType) -> Option<FloatType> {
-    match dtype {
-        DType::F32 => Some(FloatType::F32),
-        DType::F16 => Some(FloatType::F16),
-        DType::BF16 => Some(FloatType::Bf16),
-        DType::I32 | DType::I64 | DType::U8 | DType::Bool => None,
-    }
-}
-
 fn product(dims: &[u64]) -> u64 {
     dims.iter().fold(1, |n, d| n.saturating_mul(*d))
 }
 
-impl MatMul {
-    fn op(&self) -> Op {
-        Op::MatMul { transpose_lhs: self.transpose_lhs, transpose_rhs: self.transpose_rhs }
-    }
-
+impl Matmul {
     /// Checks types, and that a symbol only counts independent rows.
-    pub(super) fn check(&self) -> Result<(), String> {
-        let operands = [self.lhs.clone(), self.rhs.clone()];
-        let results = [self.out.clone()];
-        piecewise_ir::op::check_types(&self.op(), &operands, &results)
-            .map_err(|e| e.to_string())?;
-        let mut symbols: Vec<Symbol> = Vec::new();
-        for ty in operands.iter().chain(&results) {
-            symbols.extend(ty.shape.iter().flat_map(|d| d.terms().iter().map(|t| t.0)));
-        }
-        for symbol in symbols {
+    pub(super) fn check_rows(&self) -> Result<(), String> {
+        self.check_types()?;
+        let (operands, results) = ([self.lhs.clone(), self.rhs.clone()], [self.out.clone()]);
+        let dims = operands.iter().chain(&results).flat_map(|ty| &ty.shape);
+        for &(symbol, _) in dims.flat_map(|dim| dim.terms()) {
             if row_treatment(&self.op(), &operands, &results, symbol) == RowTreatment::Mixed {
                 return Err(format!(
                     "rows of symbol {} mix in a matmul; only the outermost axis of the left \
@@ -222,7 +219,11 @@ impl MatMul {
     }
 
     /// The problem with memory of `sizes` and work of `counts`, and how many rows are real.
-    pub(super) fn problem(&self, sizes: &[u64], counts: &[u64]) -> Option<(MatmulProblem, usize)> {
+    pub(super) fn rows_problem(
+        &self,
+        sizes: &[u64],
+        counts: &[u64],
+    ) -> Option<(MatmulProblem, usize)> {
         let (lhs, rhs) = (self.lhs.dims(sizes), self.rhs.dims(sizes));
         let (l, r) = (lhs.len(), rhs.len());
         let (m_axis, k_axis) = if self.transpose_lhs { (l - 1, l - 2) } else { (l - 2, l - 1) };
@@ -241,7 +242,7 @@ impl MatMul {
         let (m, n, k) = (size(m)?, size(n)?, size(k)?);
         let matrix = |ty: &TensorType, row: usize, all: usize, transposed: bool| {
             Some(Operand {
-                float_type: float_type(ty.dtype)?,
+                dtype: Some(ty.dtype).filter(|dtype| dtype.is_float())?,
                 row_stride: row,
                 batch_stride: if all == 0 { 0 } else { all },
                 transposed,
@@ -261,8 +262,10 @@ impl MatMul {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use piecewise_ir::dtype::DType;
+    use piecewise_ir::entity::Symbol;
     use piecewise_ir::graph::{Graph, Loc};
-    use piecewise_ir::op::{BinaryOp, ReduceOp};
+    use piecewise_ir::op::{BinaryOp, Op, ReduceOp};
     use piecewise_ir::region::{ParamMode, Region};
     use piecewise_kernels::lower::{PlaceKind, RowStep, lower_region};
 
@@ -335,13 +338,13 @@ mod tests {
     fn a_matmul_over_padding_rows_is_refused() {
         let symbolic = |axes: [piecewise_ir::dim::Dim; 2]| TensorType::new(DType::F32, axes);
         let t = || piecewise_ir::dim::Dim::from(Symbol(0));
-        let matmul = MatMul {
+        let matmul = Matmul {
             transpose_lhs: true,
             transpose_rhs: false,
             lhs: symbolic([t(), 4u64.into()]),
             rhs: symbolic([t(), 5u64.into()]),
             out: symbolic([4u64.into(), 5u64.into()]),
         };
-        assert!(matmul.check().unwrap_err().contains("rows of symbol 0 mix"));
+        assert!(matmul.check_rows().unwrap_err().contains("rows of symbol 0 mix"));
     }
 }

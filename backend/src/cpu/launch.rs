@@ -4,18 +4,19 @@
 // A new op or dtype must not compile before it is here.
 #![warn(clippy::wildcard_enum_match_arm)]
 
-use super::image::{Kernel, MatMul};
+use super::image::{CustomKernel, Kernel};
 use super::profile::Profile;
-use super::program::{BoundCall, BoundKernel, BoundPart, CustomCall};
+use super::program::{BoundCall, BoundPart};
 use crate::device::{Address, DeviceError};
-use half::{bf16, f16};
-use piecewise_ir::dtype::DType;
+use crate::matmul::Matmul;
+use piecewise_ir::custom::Attrs;
+#[cfg(piecewise_testing)]
 use piecewise_ir::types::TensorType;
+use piecewise_kernels::cpu::Isa;
 use piecewise_kernels::cpu::matmul::{MatmulArgs, matmul};
 use piecewise_kernels::cpu::team::Team;
-use piecewise_kernels::cpu::{FloatSlice, FloatSliceMut, Isa};
 use piecewise_kernels::lower::{ArgKind, RowArg, RowCall, RowProgram, run_rows};
-use piecewise_kernels::op::{CpuOpArgs, CpuOpBinding};
+use piecewise_kernels::op::{CpuOpArgs, CpuOpBinding, OpError};
 use piecewise_kernels::step::LaunchContext;
 use std::sync::Arc;
 use std::time::Instant;
@@ -73,16 +74,13 @@ impl BoundCall {
 
     /// Whether it may want other threads.
     pub(super) fn is_parallel(&self, sizes: &[u64]) -> bool {
-        self.parts.iter().any(|part| match &part.kernel {
-            BoundKernel::Custom(_) => true,
-            BoundKernel::Own(kernel) => match &**kernel {
-                Kernel::Rows(program) => part.row_call(program, &[], sizes).is_parallel(),
-                #[cfg(piecewise_testing)]
-                Kernel::Poison(_) => false,
-                Kernel::MatMul(_) | Kernel::Custom(_) => true,
-                #[cfg(piecewise_testing)]
-                Kernel::Absorbed(_) => true,
-            },
+        self.parts.iter().any(|part| match &*part.kernel {
+            Kernel::Rows(program) => part.row_call(program, &[], sizes).is_parallel(),
+            Kernel::MatMul(_) | Kernel::Custom(_) => true,
+            #[cfg(piecewise_testing)]
+            Kernel::Absorbed(_) => true,
+            #[cfg(piecewise_testing)]
+            Kernel::Poison(_) => false,
         })
     }
 
@@ -96,17 +94,14 @@ impl BoundCall {
         let Workspace { counts, row_args } = workspace;
         read_counts(self.counts, context.sizes(), self.limits.len(), counts);
         for part in &self.parts {
-            match &part.kernel {
-                BoundKernel::Own(kernel) => match &**kernel {
-                    Kernel::Rows(program) => self.rows(part, program, counts, row_args),
-                    Kernel::MatMul(matmul) => self.matmul(part, matmul, context.sizes(), counts)?,
-                    #[cfg(piecewise_testing)]
-                    Kernel::Poison(types) => poison(part, types, context.sizes()),
-                    Kernel::Custom(_) => {}
-                    #[cfg(piecewise_testing)]
-                    Kernel::Absorbed(_) => {}
-                },
-                BoundKernel::Custom(custom) => self.custom(part, custom, context, counts)?,
+            match &*part.kernel {
+                Kernel::Rows(program) => self.rows(part, program, counts, row_args),
+                Kernel::MatMul(matmul) => self.matmul(part, matmul, context, counts)?,
+                Kernel::Custom(custom) => self.custom(part, custom, context, counts)?,
+                #[cfg(piecewise_testing)]
+                Kernel::Poison(types) => poison(part, types, context.sizes()),
+                #[cfg(piecewise_testing)]
+                Kernel::Absorbed(_) => {}
             }
         }
         Ok(())
@@ -141,61 +136,57 @@ impl BoundCall {
     fn matmul(
         &self,
         part: &BoundPart,
-        spec: &MatMul,
-        sizes: &[u64],
+        spec: &Matmul,
+        context: LaunchContext<'_>,
         counts: &[u64],
     ) -> Result<(), DeviceError> {
-        let Some((problem, rows)) = spec.problem(sizes, counts) else {
+        static NO_ATTRS: Attrs = Attrs::new();
+        let Some((problem, rows)) = spec.rows_problem(context.sizes(), counts) else {
             return Err(self.failed("a matmul larger than the address space".to_owned()));
         };
         if rows == 0 || problem.batch == 0 {
             return Ok(());
         }
-        let [a, b, out] = part.addresses[..] else {
-            return Err(self.failed("a matmul takes three arguments".to_owned()));
-        };
+        let binding = part.arguments("matmul", &NO_ATTRS, context, counts);
         // SAFETY: as for row programs; the scratch is this launch's alone.
-        let done = unsafe {
-            let scratch = bytes_at(part.scratch, part.scratch_bytes);
-            match (floats(&spec.lhs, a, sizes), floats(&spec.rhs, b, sizes)) {
-                (Some(a), Some(b)) => floats_mut(&spec.out, out, sizes).map(|out| {
-                    matmul(Isa::detected(), MatmulArgs { problem, rows, a, b, out, scratch })
-                }),
-                _ => None,
-            }
+        let args = unsafe { CpuOpArgs::new(binding) };
+        let taken = || -> Result<_, OpError> {
+            let (a, b, out) = (args.read_floats(0)?, args.read_floats(1)?, args.write_floats(2)?);
+            Ok(MatmulArgs { problem, rows, a, b, out, scratch: args.scratch()? })
         };
-        match done {
-            Some(Ok(())) => Ok(()),
-            Some(Err(error)) => Err(self.failed(error.to_string())),
-            None => Err(self.failed("a matmul of a type that is no float".to_owned())),
-        }
+        let taken = taken().map_err(|error| self.failed(error.to_string()))?;
+        matmul(Isa::detected(), taken).map_err(|error| self.failed(error.to_string()))
     }
 
     fn custom(
         &self,
         part: &BoundPart,
-        call: &CustomCall,
+        kernel: &CustomKernel,
         context: LaunchContext<'_>,
         counts: &[u64],
     ) -> Result<(), DeviceError> {
-        let Kernel::Custom(kernel) = &*call.kernel else { return Ok(()) };
-        let binding = CpuOpBinding {
-            name: &kernel.name,
-            attrs: &kernel.attrs,
-            types: &call.types,
-            writable: call.writable,
-            addresses: &part.addresses,
-            counts,
-            context,
-            scratch: (part.scratch, part.scratch_bytes as usize),
-        };
+        let Some(op) = &part.op else { return Ok(()) };
+        let binding = part.arguments(&kernel.name, &kernel.attrs, context, counts);
         // SAFETY: as for row programs.
         let args = unsafe { CpuOpArgs::new(binding) };
-        call.op.run(&args).map_err(|error| self.failed(error.to_string()))
+        op.run(&args).map_err(|error| self.failed(error.to_string()))
     }
 }
 
 impl BoundPart {
+    fn arguments<'a>(
+        &'a self,
+        name: &'a str,
+        attrs: &'a Attrs,
+        context: LaunchContext<'a>,
+        counts: &'a [u64],
+    ) -> CpuOpBinding<'a> {
+        let Self { types, addresses, writable, .. } = self;
+        let scratch = (self.scratch, self.scratch_bytes as usize);
+        let writable = *writable;
+        CpuOpBinding { name, attrs, types, writable, addresses, counts, context, scratch }
+    }
+
     fn row_call<'a>(
         &self,
         program: &'a RowProgram,
@@ -216,8 +207,9 @@ impl BoundPart {
 /// Fills results with bytes that are a NaN in every float type.
 fn poison(part: &BoundPart, types: &[TensorType], sizes: &[u64]) {
     for (ty, &address) in types.iter().zip(&part.addresses) {
+        let start: *mut u8 = std::ptr::with_exposed_provenance_mut(address);
         // SAFETY: as for row programs.
-        unsafe { bytes_at(address, ty.bytes(sizes)) }.fill(0xff);
+        unsafe { start.write_bytes(0xff, ty.bytes(sizes) as usize) };
     }
 }
 
@@ -229,65 +221,6 @@ fn read_counts(at: Address, sizes: &[u64], symbols: usize, counts: &mut Vec<u64>
         // SAFETY: `check_memory` found one i32 for each symbol backed, and binding its alignment.
         let count = unsafe { *start.add(i) };
         counts.push(u64::try_from(count).unwrap_or(0).min(*size));
-    }
-}
-
-/// The bytes of a launch's scratch.
-///
-/// # Safety
-/// They must be backed and the caller's alone for `'a`.
-unsafe fn bytes_at<'a>(address: usize, bytes: u64) -> &'a mut [u8] {
-    if bytes == 0 {
-        return &mut [];
-    }
-    let start = std::ptr::with_exposed_provenance_mut(address);
-    // SAFETY: the caller's promise.
-    unsafe { std::slice::from_raw_parts_mut(start, bytes as usize) }
-}
-
-/// The elements of a float operand.
-///
-/// # Safety
-/// They must be backed, aligned and written by nobody for `'a`.
-unsafe fn floats<'a>(ty: &TensorType, address: usize, sizes: &[u64]) -> Option<FloatSlice<'a>> {
-    let n = ty.bytes(sizes) as usize / ty.dtype.size();
-    let start: *const u8 = std::ptr::with_exposed_provenance(address);
-    // SAFETY: the caller's promise.
-    unsafe {
-        Some(match ty.dtype {
-            DType::F32 => FloatSlice::F32(std::slice::from_raw_parts(start.cast::<f32>(), n)),
-            DType::F16 => FloatSlice::F16(std::slice::from_raw_parts(start.cast::<f16>(), n)),
-            DType::BF16 => FloatSlice::Bf16(std::slice::from_raw_parts(start.cast::<bf16>(), n)),
-            DType::I32 | DType::I64 | DType::U8 | DType::Bool => return None,
-        })
-    }
-}
-
-/// The elements of a float result.
-///
-/// # Safety
-/// They must be backed, aligned and the caller's alone for `'a`.
-unsafe fn floats_mut<'a>(
-    ty: &TensorType,
-    address: usize,
-    sizes: &[u64],
-) -> Option<FloatSliceMut<'a>> {
-    let n = ty.bytes(sizes) as usize / ty.dtype.size();
-    let start: *mut u8 = std::ptr::with_exposed_provenance_mut(address);
-    // SAFETY: the caller's promise.
-    unsafe {
-        Some(match ty.dtype {
-            DType::F32 => {
-                FloatSliceMut::F32(std::slice::from_raw_parts_mut(start.cast::<f32>(), n))
-            }
-            DType::F16 => {
-                FloatSliceMut::F16(std::slice::from_raw_parts_mut(start.cast::<f16>(), n))
-            }
-            DType::BF16 => {
-                FloatSliceMut::Bf16(std::slice::from_raw_parts_mut(start.cast::<bf16>(), n))
-            }
-            DType::I32 | DType::I64 | DType::U8 | DType::Bool => return None,
-        })
     }
 }
 

@@ -101,11 +101,8 @@ fn copy(from: &[u8], to: &mut [u8]) {
 /// Copies a box, along the axes of the result, so that threads write apart from each other.
 fn strided(copy_of: &StridedCopy, from: &[u8], to: &mut [u8]) {
     let size = copy_of.element as usize;
-    let strides = copy_of.from_strides.iter().zip(&copy_of.to_strides);
-    let axes = copy_of.extents.iter().zip(strides);
-    let mut axes: Vec<[usize; 3]> = axes
-        .map(|(&n, (&from, &to))| [n as usize, from as usize * size, to as usize * size])
-        .collect();
+    let axes = copy_of.axes.iter().map(|axis| axis.map(|n| n as usize));
+    let mut axes: Vec<_> = axes.map(|[n, from, to]| [n, from * size, to * size]).collect();
     axes.sort_by_key(|&[_, _, to]| std::cmp::Reverse(to));
     // Elements that are neighbours on both sides are copied at once.
     let run = match axes.pop_if(|&mut [_, from, to]| (from, to) == (size, size)) {
@@ -164,10 +161,8 @@ fn cast(from: &[u8], source: DType, target: DType, out: &mut [u8]) {
             match source {
                 // Integers beyond 2^53 would not survive f64.
                 DType::I64 if target == DType::I64 => to.copy_from_slice(&bits[..to_size]),
-                DType::F32 | DType::F16 | DType::BF16 | DType::I32 | DType::I64 => {
-                    put(to, target, x.to_f64());
-                }
-                DType::U8 | DType::Bool => put(to, target, x.to_f64()),
+                DType::F32 | DType::F16 | DType::BF16 => put(to, target, x.to_f64()),
+                DType::I32 | DType::I64 | DType::U8 | DType::Bool => put(to, target, x.to_f64()),
             }
         }
     });

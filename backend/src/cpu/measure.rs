@@ -92,14 +92,8 @@ impl MeasuredDevice for CpuDevice {
                 block.iter_mut().enumerate().for_each(|(i, x)| *x = mixed(i as u64));
             });
         });
-        let mut times = Vec::with_capacity(PASSES);
-        for pass in 0..=PASSES {
-            let time = pass_time(pool, &buffer);
-            // The first pass warms up.
-            if pass > 0 {
-                times.push(time);
-            }
-        }
+        // The first pass warms up.
+        let times = (0..=PASSES).map(|_| pass_time(pool, &buffer)).skip(1).collect();
         ReadBandwidth::of(bytes, times).ok_or_else(|| short("no pass was timed".to_owned()))
     }
 }

@@ -23,7 +23,7 @@ mod random;
 pub use absorbing::AbsorbingCompiler;
 pub use capture::{CaptureScope, CpuCaptured};
 pub use compiler::CpuCompiler;
-pub use device::{CpuDevice, CpuEvent};
+pub use device::CpuDevice;
 #[cfg(piecewise_testing)]
 pub use faults::{CpuFault, CpuFaults, FaultKind, FaultPoint};
 pub use profile::LaunchTime;

@@ -56,30 +56,17 @@ impl BoundOperand {
 /// A kernel with its addresses.
 #[derive(Debug)]
 pub(super) struct BoundPart {
-    pub(super) kernel: BoundKernel,
+    pub(super) kernel: Arc<Kernel>,
+    /// The implementation of a custom op.
+    pub(super) op: Option<Arc<dyn CpuOp>>,
+    /// The types of arguments that are whole tensors, and a bit for each that is written.
+    pub(super) types: Vec<TensorType>,
+    pub(super) writable: u64,
     pub(super) addresses: Vec<usize>,
     /// The memory of each address, for tables that may lack backing.
     pub(super) mappings: Vec<Option<Arc<Mapping>>>,
     pub(super) scratch: usize,
     pub(super) scratch_bytes: u64,
-}
-
-/// A kernel that can run.
-#[derive(Debug)]
-pub(super) enum BoundKernel {
-    /// A row program or matmul.
-    Own(Arc<Kernel>),
-    /// A custom op with its implementation.
-    Custom(CustomCall),
-}
-
-/// A custom op with its implementation.
-#[derive(Debug)]
-pub(super) struct CustomCall {
-    pub(super) op: Arc<dyn CpuOp>,
-    pub(super) kernel: Arc<Kernel>,
-    pub(super) types: Vec<TensorType>,
-    pub(super) writable: u64,
 }
 
 /// What binding needs of the device.
@@ -169,22 +156,15 @@ impl Binder<'_> {
         fit: &Fit<'_>,
     ) -> Result<BoundPart, String> {
         let needs = argument_needs(&kernel, &fit.limits)?;
-        if needs.len() != args.len() {
-            return Err(format!("{} arguments where {} are needed", args.len(), needs.len()));
+        let given = args.iter().map(|arg| (arg.at.name.clone(), arg.at.bytes, arg.at.access));
+        check_needs(&needs, &Vec::from_iter(given))?;
+        let mut args_needs = needs.iter().zip(args);
+        if let Some((need, arg)) =
+            args_needs.find(|(need, arg)| !arg.at.address.0.is_multiple_of(need.align))
+        {
+            return Err(format!("{} is not aligned to {}", arg.at.name, need.align));
         }
-        for (need, arg) in needs.iter().zip(args) {
-            let Argument { name, bytes, address, access, .. } = &arg.at;
-            if need.bytes > *bytes {
-                return Err(format!("{name} has {bytes} bytes, {} are used", need.bytes));
-            }
-            if !address.0.is_multiple_of(need.align) {
-                return Err(format!("{name} is not aligned to {}", need.align));
-            }
-            if need.written && *access == Access::Read {
-                return Err(format!("{name} is written but declared as read"));
-            }
-        }
-        let own = scratch_need(&kernel, &fit.limits);
+        let own = kernel.scratch_bytes(&fit.limits, 1);
         let end = scratch.0.checked_add(scratch.1);
         if own > scratch.1
             || end.is_none_or(|end| end > fit.scratch)
@@ -192,36 +172,30 @@ impl Binder<'_> {
         {
             return Err(format!("needs {own} bytes of scratch, has {}", scratch.1));
         }
-        let bound = match &*kernel {
-            Kernel::Custom(custom) => {
-                let Some(op) = self.registry.cpu(&custom.name) else {
-                    return Err(format!(
-                        "custom op `{}` has no implementation on this device; register it",
-                        custom.name
-                    ));
-                };
-                let results = custom.operands.len()..needs.len();
-                let writable = results.chain(custom.mutates.iter().copied());
-                BoundKernel::Custom(CustomCall {
-                    op: op.clone(),
-                    types: custom.operands.iter().chain(&custom.results).cloned().collect(),
-                    writable: writable.fold(0, |bits, i| bits | 1 << i),
-                    kernel,
-                })
-            }
+        let op = match &*kernel {
+            Kernel::Custom(custom) => Some(self.registry.cpu(&custom.name).ok_or_else(|| {
+                format!(
+                    "custom op `{}` has no implementation on this device; register it",
+                    custom.name
+                )
+            })?),
             #[cfg(piecewise_testing)]
             Kernel::Absorbed(_) => return Err("an absorbed launch inside another".to_owned()),
-            Kernel::Rows(_) | Kernel::MatMul(_) => BoundKernel::Own(kernel),
+            Kernel::Rows(_) | Kernel::MatMul(_) => None,
             #[cfg(piecewise_testing)]
-            Kernel::Poison(_) => BoundKernel::Own(kernel),
+            Kernel::Poison(_) => None,
         };
+        let (types, writable) = kernel.tensors();
         let start = fit.binding.scratch.offset(scratch.0);
         Ok(BoundPart {
-            kernel: bound,
+            op: op.cloned(),
+            types: types.into_iter().cloned().collect(),
+            writable,
             addresses: args.iter().map(|arg| arg.at.address.0 as usize).collect(),
             mappings: args.iter().map(|arg| arg.mapping.clone()).collect(),
             scratch: start.0 as usize,
             scratch_bytes: scratch.1,
+            kernel,
         })
     }
 }
@@ -267,13 +241,10 @@ fn argument_needs(kernel: &Kernel, limits: &[u64]) -> Result<Vec<Need>, String> 
             };
             program.args.iter().map(need).collect()
         }
-        Kernel::MatMul(matmul) => {
-            vec![typed(&matmul.lhs, false), typed(&matmul.rhs, false), typed(&matmul.out, true)]
-        }
-        Kernel::Custom(custom) => {
-            let operands = custom.operands.iter().enumerate();
-            let operands = operands.map(|(i, ty)| typed(ty, custom.mutates.contains(&i)));
-            operands.chain(custom.results.iter().map(|ty| typed(ty, true))).collect()
+        Kernel::MatMul(_) | Kernel::Custom(_) => {
+            let (types, written) = kernel.tensors();
+            let typed = |(i, ty): (usize, &&TensorType)| typed(ty, written >> i & 1 == 1);
+            types.iter().enumerate().map(typed).collect()
         }
         #[cfg(piecewise_testing)]
         Kernel::Poison(types) => types.iter().map(|ty| typed(ty, true)).collect(),
@@ -299,11 +270,7 @@ pub(super) fn check_arguments(
             check_arguments(&part.kernel, &own, operands, limits)
         });
     }
-    let needs = argument_needs(kernel, limits)?;
-    if needs.len() != args.len() {
-        return Err(format!("{} arguments where {} are needed", args.len(), needs.len()));
-    }
-    for (i, (need, arg)) in needs.iter().zip(args).enumerate() {
+    let given = args.iter().enumerate().map(|(i, arg)| {
         let bytes = match arg.at {
             ArgRef::Operand(position) => match operands.get(position as usize) {
                 Some(ty) => ty.bytes(limits),
@@ -311,23 +278,23 @@ pub(super) fn check_arguments(
             },
             ArgRef::Scratch { bytes, .. } => bytes,
         };
-        if need.bytes > bytes {
-            return Err(format!("argument {i} has {bytes} bytes, {} are used", need.bytes));
+        Ok((format!("argument {i}"), bytes, arg.access))
+    });
+    check_needs(&argument_needs(kernel, limits)?, &given.collect::<Result<Vec<_>, _>>()?)
+}
+
+/// Holds what a kernel uses against its arguments, which have a name, bytes and an access.
+fn check_needs(needs: &[Need], args: &[(String, u64, Access)]) -> Result<(), String> {
+    if needs.len() != args.len() {
+        return Err(format!("{} arguments where {} are needed", args.len(), needs.len()));
+    }
+    for (need, (name, bytes, access)) in needs.iter().zip(args) {
+        if need.bytes > *bytes {
+            return Err(format!("{name} has {bytes} bytes, {} are used", need.bytes));
         }
-        if need.written && arg.access == Access::Read {
-            return Err(format!("argument {i} is written but declared as read"));
+        if need.written && *access == Access::Read {
+            return Err(format!("{name} is written but declared as read"));
         }
     }
     Ok(())
-}
-
-/// Scratch without which a kernel can't run at all.
-fn scratch_need(kernel: &Kernel, limits: &[u64]) -> u64 {
-    match kernel {
-        Kernel::Rows(program) => program.scratch_bytes(program.rows(limits), 1),
-        Kernel::MatMul(matmul) => super::compiler::matmul_scratch(matmul, limits, 1),
-        Kernel::Custom(custom) => custom.scratch,
-        #[cfg(piecewise_testing)]
-        Kernel::Absorbed(_) | Kernel::Poison(_) => 0,
-    }
 }

@@ -20,6 +20,7 @@
 use super::alternatives::Way;
 use super::product_ways::{ABSORBING_ROWS, ProductWays};
 use crate::artifact::Access;
+use crate::matmul::Matmul;
 use piecewise_ir::entity::{Node, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::op::{Op, OpClass};
@@ -130,16 +131,10 @@ pub(super) fn role(graph: &Graph, value: Value) -> OperandRole {
 /// # Errors
 /// When it is none, or one that our kernels do not take: why.
 pub(super) fn product(graph: &Graph, node: Node) -> Result<MatMulSpec, String> {
-    let data = graph.node(node);
-    let (operands, results) = (graph.operand_types(node), graph.result_types(node));
-    let (&Op::MatMul { transpose_lhs, transpose_rhs }, [lhs, rhs], [out]) =
-        (&data.op, &operands[..], &results[..])
-    else {
-        return Err("a matmul takes two operands and has one result".to_owned());
-    };
-    let spec = MatMulSpec::new(transpose_lhs, transpose_rhs, lhs, rhs, out);
+    let Matmul { transpose_lhs, transpose_rhs, lhs, rhs, out } = Matmul::of(graph, node)?;
+    let spec = MatMulSpec::new(transpose_lhs, transpose_rhs, &lhs, &rhs, &out);
     let spec = spec.map_err(|e| e.to_string())?;
-    Ok(if role(graph, data.operands[1]).weight { spec.of_weight() } else { spec })
+    Ok(if role(graph, graph.node(node).operands[1]).weight { spec.of_weight() } else { spec })
 }
 
 /// Whether it is the second product of a piece, the fourth and so on.
@@ -182,7 +177,7 @@ impl Group {
         most: usize,
     ) -> Option<Vec<(Way, LaunchRecipe)>> {
         let spec = product(graph, matmul).ok()?;
-        let rows = spec.rows().eval(limits);
+        let rows = spec.rows.eval(limits);
         let before = self.before.first().map(|(_, before)| before);
         let before = before.map(|b| BeforeProduct { region: &b.part.region, roles: &b.roles });
         let after = match &self.after {
@@ -374,19 +369,13 @@ impl Piece<'_> {
     /// other node reads it, nor the region any other of them.
     fn result_read_at(&self, taker: usize, region: usize) -> Option<Value> {
         let data = self.graph.node(self.order[taker]);
-        let absorbs = |i: usize| match data.op.class() {
-            OpClass::Product { .. } => self.absorbing.products.is_some(),
-            OpClass::Custom(call) => {
-                self.absorbing.ops && call.absorbs.contains(&(data.operands.len() + i))
-            }
-            OpClass::Elementwise | OpClass::Remap | OpClass::Reduction | OpClass::Search => false,
-            OpClass::Gather | OpClass::Scatter | OpClass::Constant | OpClass::Region(_) => false,
-        };
         let operands = &self.graph.node(self.order[region]).operands;
         let mut read = data.results.iter().enumerate().filter(|(_, v)| operands.contains(v));
         let (i, &value) = read.next()?;
         let is_alone = read.next().is_none() && self.readers(value) == [region];
-        (is_alone && absorbs(i)).then_some(value)
+        let takes_products = self.absorbing.products.is_some();
+        let absorbs = self.absorbs(&data.op, data.operands.len() + i, takes_products);
+        (is_alone && absorbs).then_some(value)
     }
 
     /// The positions that read a value; one past the end for the piece's outputs.
@@ -408,13 +397,18 @@ impl Piece<'_> {
         let mut read = (0..data.operands.len()).filter(|&i| data.operands[i] == value);
         let (operand, None) = (read.next()?, read.next()) else { return None };
         let recomputes = self.absorbing.products.is_some_and(|r| r != Recomputed::Nothing);
-        let absorbs = match data.op.class() {
-            OpClass::Product { .. } => recomputes && operand == 0,
-            OpClass::Custom(call) => self.absorbing.ops && call.absorbs.contains(&operand),
+        self.absorbs(&data.op, operand, recomputes && operand == 0).then_some((reader, operand))
+    }
+
+    /// Whether a launch of the op may have a region in place of an argument, which `takes_products`
+    /// says of products.
+    fn absorbs(&self, op: &Op, argument: usize, takes_products: bool) -> bool {
+        match op.class() {
+            OpClass::Product { .. } => takes_products,
+            OpClass::Custom(call) => self.absorbing.ops && call.absorbs.contains(&argument),
             OpClass::Elementwise | OpClass::Remap | OpClass::Reduction | OpClass::Search => false,
             OpClass::Gather | OpClass::Scatter | OpClass::Constant | OpClass::Region(_) => false,
-        };
-        absorbs.then_some((reader, operand))
+        }
     }
 }
 

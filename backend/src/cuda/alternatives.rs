@@ -12,49 +12,41 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 
 /// How a node is computed.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, derive_more::Display)]
 pub(super) enum Way {
     /// Weights pass a ring in shared memory, for tensor cores.
+    #[display("ring")]
     Ring,
     /// The same in blocks that take half of a multiprocessor's shared memory.
+    #[display("half ring")]
     HalfRing,
     /// The same in blocks of which several share the depth.
+    #[display("panel")]
     Panel,
     /// Weights stream through tensor cores.
+    #[display("tensor")]
     Tensor,
     /// Weights stream through the other ones.
+    #[display("stream")]
     Stream,
     /// A call of cuBLASLt.
+    #[display("library")]
     Library,
     /// In tiles of many rows, by warpgroups.
+    #[display("tile")]
     Tile,
     /// As it can always be.
+    #[display("general")]
     General,
     /// The same in blocks that take half of a multiprocessor's shared memory, no two of which crowd.
+    #[display("spread")]
     Spread,
     /// The same with fewer threads for each row.
+    #[display("narrow")]
     Narrow,
     /// One of the implementations of a custom op, by its place.
+    #[display("implementation {}", _0 + 1)]
     Implementation(usize),
-}
-
-impl std::fmt::Display for Way {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let name = match self {
-            Self::Ring => "ring",
-            Self::HalfRing => "half ring",
-            Self::Panel => "panel",
-            Self::Tensor => "tensor",
-            Self::Stream => "stream",
-            Self::Library => "library",
-            Self::Tile => "tile",
-            Self::General => "general",
-            Self::Spread => "spread",
-            Self::Narrow => "narrow",
-            Self::Implementation(place) => return write!(f, "implementation {}", place + 1),
-        };
-        f.write_str(name)
-    }
 }
 
 /// What a launch will run.

@@ -10,13 +10,13 @@ use super::image::{CudaImage, IMAGE_VERSION, KernelImage};
 use super::kernel_cache::KernelCache;
 use super::lazy_nvrtc::LazyNvrtc;
 use super::materialize::weight_kernels;
-use super::matmul::Matmul;
 use super::nvrtc::Arch;
 use super::product_ways::ProductWays;
 use super::stamps::stamped;
 use crate::artifact::{ArgRef, Artifact, Digest, Launch, PieceSize};
 use crate::compiler::{CompileError, Compiler, Footprint, ImageListing, PieceAt, Store};
 use crate::lowering::{Positions, launch_name, location, node_args, row_major};
+use crate::matmul::Matmul;
 use crate::weights::WeightLayout;
 use piecewise_ir::entity::{Entity, Node};
 use piecewise_ir::module::{Stitch, UniquePiece};
@@ -52,7 +52,7 @@ const WORKSPACE_BYTES: u64 = 32 << 20;
 /// kernels have element by element, at any size; alternatives in which it does not follow.
 #[derive(Debug)]
 pub struct CudaCompiler {
-    registry: Arc<OpRegistry>,
+    pub(super) registry: Arc<OpRegistry>,
     kernels: Arc<KernelCache>,
     /// Whether blocks note where and when they run.
     stamps: bool,
@@ -113,22 +113,18 @@ impl CudaCompiler {
         if self.first_ways || self.batch_invariant { HeldWays::First } else { HeldWays::All }
     }
 
-    pub(super) fn registry(&self) -> &OpRegistry {
-        &self.registry
-    }
-
     pub(super) fn ways(&self) -> ProductWays {
         ProductWays::new(self.arch(), self.batch_invariant)
     }
 
     /// The library that it compiles with.
     pub fn nvrtc(&self) -> &LazyNvrtc {
-        self.kernels.nvrtc()
+        &self.kernels.nvrtc
     }
 
     /// The architecture of the code that it compiles.
     pub fn arch(&self) -> Arch {
-        self.kernels.arch()
+        self.kernels.arch
     }
 
     pub(super) fn unsupported(&self, site: &Site<'_>, reason: String) -> CompileError {
@@ -139,6 +135,10 @@ impl CudaCompiler {
             target: self.target(),
             reason,
         }
+    }
+
+    fn failed(&self, kernel: &str, log: String) -> CompileError {
+        CompileError::Kernel { kernel: kernel.to_owned(), target: self.target(), log }
     }
 
     pub(super) fn kernel(&self, site: &Site<'_>, recipe: LaunchRecipe) -> Draft {
@@ -183,9 +183,7 @@ impl CudaCompiler {
         let graph = &site.piece.graph;
         let data = graph.node(site.node);
         match &data.op {
-            Op::MatMul { transpose_lhs, transpose_rhs } => {
-                self.matmul(site, *transpose_lhs, *transpose_rhs)
-            }
+            Op::MatMul { .. } => self.matmul(site),
             Op::Custom(call) => self.custom(site, call),
             op => {
                 let roles: Vec<OperandRole> =
@@ -220,17 +218,12 @@ impl CudaCompiler {
         }
     }
 
-    fn matmul(
-        &self,
-        site: &Site<'_>,
-        transpose_lhs: bool,
-        transpose_rhs: bool,
-    ) -> Result<Vec<Choice>, CompileError> {
+    fn matmul(&self, site: &Site<'_>) -> Result<Vec<Choice>, CompileError> {
         let unsupported = |reason| self.unsupported(site, reason);
         let graph = &site.piece.graph;
         let spec = product(graph, site.node).map_err(unsupported)?;
         let mut choices = Vec::with_capacity(4);
-        let rows = spec.rows().eval(site.limits);
+        let rows = spec.rows.eval(site.limits);
         let ways = self.ways();
         let ring = ways.prefers_ring(&spec, rows);
         for (way, form) in ways
@@ -252,14 +245,7 @@ impl CudaCompiler {
             let recipe = spec.stream_kernel(rows).map_err(|e| unsupported(e.to_string()))?;
             choices.push(Choice::of(Way::Stream, self.kernel(site, recipe), 0));
         }
-        let operands = &graph.node(site.node).operands;
-        let library = Matmul {
-            transpose_lhs,
-            transpose_rhs,
-            lhs: graph.ty(operands[0]).clone(),
-            rhs: graph.ty(operands[1]).clone(),
-            out: graph.ty(graph.result(site.node)).clone(),
-        };
+        let library = Matmul::of(graph, site.node).map_err(unsupported)?;
         if ways.has_library() && library.check().is_ok() && library.problem(site.limits).is_ok() {
             let image = Draft::Ready(CudaImage::Matmul(Box::new(library)));
             choices.push(Choice::of(Way::Library, image, WORKSPACE_BYTES));
@@ -352,11 +338,7 @@ impl Compiler for CudaCompiler {
                     CudaImplementation::Host => &[],
                 };
                 let recipes = postcard::to_allocvec(launches);
-                let recipes = recipes.map_err(|log| CompileError::Kernel {
-                    kernel: site.name.clone(),
-                    target: self.target(),
-                    log: log.to_string(),
-                })?;
+                let recipes = recipes.map_err(|e| self.failed(&site.name, e.to_string()))?;
                 ops.push(format!("{} {} {scratch} {capture:?}", call.name, Digest::of(&recipes)));
             }
         }
@@ -365,7 +347,7 @@ impl Compiler for CudaCompiler {
 
     fn admit(&self, at: PieceAt<'_>, artifact: &mut Artifact) -> Result<(), String> {
         let limits = at.limits();
-        let driver = self.kernels.nvrtc().driver_major();
+        let driver = self.kernels.nvrtc.driver_major;
         let mut images = Vec::with_capacity(artifact.images.len());
         for (digest, bytes) in &artifact.images {
             let image = CudaImage::from_bytes(bytes).map_err(|e| format!("image {digest}: {e}"))?;
@@ -384,12 +366,8 @@ impl Compiler for CudaCompiler {
     }
 
     fn prepare_device(&self, store: &dyn Store) -> Result<(), CompileError> {
-        let made = weight_kernels(&self.kernels, store).map_err(|log| CompileError::Kernel {
-            kernel: "weights".to_owned(),
-            target: self.target(),
-            log,
-        });
-        made.map(drop)
+        let made = weight_kernels(&self.kernels, store);
+        made.map(drop).map_err(|log| self.failed("weights", log))
     }
 
     fn weight_layouts(&self, stitch: &Stitch, _: &[PieceSize]) -> Vec<Vec<WeightLayout>> {
@@ -431,7 +409,7 @@ impl Compiler for CudaCompiler {
         }
         let image = |draft: &Draft| self.image(draft, store);
         assemble(piece, size, &listed, &limits, &image)
-            .map_err(|(kernel, log)| CompileError::Kernel { kernel, target: self.target(), log })
+            .map_err(|(kernel, log)| self.failed(&kernel, log))
     }
 
     fn listing(&self, image: &[u8]) -> Option<ImageListing> {

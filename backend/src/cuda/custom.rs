@@ -20,7 +20,7 @@ impl CudaCompiler {
         call: &CustomCall,
     ) -> Result<(Vec<(CudaImplementation, u64)>, CaptureSupport), CompileError> {
         let graph = &site.piece.graph;
-        let Some(op) = self.registry().cuda(&call.name) else {
+        let Some(op) = self.registry.cuda(&call.name) else {
             return Err(CompileError::Unregistered {
                 op: call.name.clone(),
                 loc: location(graph, site.node),

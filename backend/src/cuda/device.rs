@@ -16,11 +16,10 @@ use super::error::{CallError, device_error};
 use super::event::CudaEvent;
 use super::host::PinnedBlock;
 use super::image::CudaImage;
-use super::kernel_cache::KernelCache;
 use super::lt_view::LtView;
 use super::materialize::Loader;
 use super::memory::Memory;
-use super::module::{Kernel, Modules};
+use super::module::Modules;
 use super::nvrtc::Arch;
 use super::probe::DeviceReport;
 use super::program::{Binder, BoundLaunch, CudaProgram, check_backing};
@@ -47,10 +46,10 @@ pub struct CudaDevice {
     last: Option<Arc<BoundLaunch>>,
     pub(super) counts: Cell<LaunchCounts>,
     images: Images<CudaImage>,
-    modules: Modules,
-    lt: Option<LtView>,
+    pub(super) modules: Modules,
+    pub(super) lt: Option<LtView>,
     blocks: Vec<PinnedBlock>,
-    loader: Loader,
+    pub(super) loader: Loader,
     memory: Memory,
     pub(super) stream: Arc<Stream>,
     context: Arc<Context>,
@@ -69,7 +68,7 @@ impl CudaDevice {
     /// A compiler for this device, with the ops of `registry`. It shares its kernels with the
     /// device.
     pub fn compiler(&self, registry: Arc<OpRegistry>) -> CudaCompiler {
-        CudaCompiler::over(registry, self.loader.kernels().clone(), self.options.stamps)
+        CudaCompiler::over(registry, self.loader.kernels.clone(), self.options.stamps)
     }
 
     /// The device as the driver describes it.
@@ -77,8 +76,8 @@ impl CudaDevice {
         &self.context.device
     }
 
-    pub(super) fn lt(&self) -> Option<&LtView> {
-        self.lt.as_ref()
+    pub(super) fn loaded_lt(&self) -> Result<&LtView, String> {
+        self.lt.as_ref().ok_or_else(|| "cuBLASLt is not loaded".to_owned())
     }
 
     fn driver(&self) -> &dyn Driver {
@@ -113,19 +112,6 @@ impl CudaDevice {
             Err(found) if found.is_sticky() => self.asynchronous(&found),
             _ => error,
         }
-    }
-
-    pub(super) fn kernels(&self) -> &Arc<KernelCache> {
-        self.loader.kernels()
-    }
-
-    pub(super) fn kernel(&mut self, cubin: &[u8], entry: &str) -> Result<Arc<Kernel>, CallError> {
-        self.modules.kernel(cubin, entry, 0)
-    }
-
-    /// Fills memory with random `f32`.
-    pub(super) fn fill_normal(&mut self, to: u64, elements: u64) -> Result<(), DeviceError> {
-        self.loader.fill_normal(&mut self.modules, to, elements)
     }
 
     fn count(&self, add: impl FnOnce(&mut LaunchCounts)) {
@@ -448,7 +434,7 @@ impl Device for CudaDevice {
     }
 
     fn library(&self) -> Option<String> {
-        self.library_identity()
+        self.lt.as_ref().map(|lt| lt.lock().identity())
     }
 
     fn library_products(

@@ -145,14 +145,10 @@ impl Drop for Graph {
 #[derive(Debug)]
 pub(super) struct GraphExec {
     stream: Arc<Stream>,
-    handle: Handle,
+    pub(super) handle: Handle,
 }
 
 impl GraphExec {
-    pub(super) fn handle(&self) -> Handle {
-        self.handle
-    }
-
     pub(super) fn launch(&self) -> Outcome<()> {
         self.stream.context.driver.launch_graph(self.handle, self.stream.handle)
     }

@@ -3,7 +3,7 @@
 use super::absorb::{Absorbing, Absorption, Group};
 use super::alternatives::{Choice, Lowering};
 use super::compiler::{CudaCompiler, Site};
-use crate::artifact::{Arg, ArgRef, PieceSize};
+use crate::artifact::PieceSize;
 use crate::compiler::CompileError;
 use crate::lowering::{Positions, launch_name};
 use piecewise_ir::entity::{Entity, Node};
@@ -72,14 +72,8 @@ impl CudaCompiler {
         if choices.is_empty() {
             return Ok(None);
         }
-        let arg = |(value, access)| {
-            let at = positions.of(value).map(ArgRef::Operand);
-            at.map(|at| Arg { at, access })
-        };
-        let args = group.arguments(graph, site.node).into_iter().map(arg);
-        let args: Option<Vec<Arg>> = args.collect();
-        let unknown = || self.unsupported(site, "its operand is none of the piece's".to_owned());
-        let args = args.ok_or_else(unknown)?;
+        let args = positions.args(group.arguments(graph, site.node));
+        let args = args.map_err(|reason| self.unsupported(site, reason))?;
         let nodes = group.positions(site.position);
         let name =
             |&position: &usize| launch_name(graph, &positions.names, graph.order()[position]);

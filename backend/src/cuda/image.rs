@@ -4,15 +4,15 @@
 //! images.
 
 use super::code::Code;
-use super::matmul::Matmul;
 use super::nvrtc::Arch;
 use crate::artifact::Digest;
 use crate::compiler::ImageListing;
+use crate::matmul::Matmul;
 use piecewise_ir::custom::Attrs;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::op::cuda::LaunchRecipe;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value as Json, json};
+use serde_json::json;
 
 /// Changes when the meaning of image bytes changes.
 pub(super) const IMAGE_VERSION: u32 = 4;
@@ -117,16 +117,14 @@ impl CudaImage {
                 kind: "library",
                 language: "json",
                 text: pretty(matmul),
-                recipe: Json::Null,
-                programmatic: false,
+                ..ImageListing::default()
             },
             Self::Host(host) => ImageListing {
                 name: host.name.clone(),
                 kind: "host function",
                 language: "json",
                 text: pretty(host),
-                recipe: Json::Null,
-                programmatic: false,
+                ..ImageListing::default()
             },
         }
     }

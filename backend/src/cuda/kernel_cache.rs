@@ -40,8 +40,8 @@ pub(super) struct WantedKernel {
 /// its provenance.
 #[derive(Debug)]
 pub(super) struct KernelCache {
-    nvrtc: LazyNvrtc,
-    arch: Arch,
+    pub(super) nvrtc: LazyNvrtc,
+    pub(super) arch: Arch,
     wanted: Mutex<FxHashMap<Digest, Arc<WantedKernel>>>,
     /// Those that nobody has begun, by the length of their source.
     waiting: Mutex<BTreeMap<(usize, Digest), Arc<WantedKernel>>>,
@@ -50,14 +50,6 @@ pub(super) struct KernelCache {
 impl KernelCache {
     pub(super) fn new(nvrtc: LazyNvrtc, arch: Arch) -> Self {
         Self { nvrtc, arch, wanted: Mutex::default(), waiting: Mutex::default() }
-    }
-
-    pub(super) fn nvrtc(&self) -> &LazyNvrtc {
-        &self.nvrtc
-    }
-
-    pub(super) fn arch(&self) -> Arch {
-        self.arch
     }
 
     /// The kernel of a recipe's source, to be compiled by whoever waits for some kernel first.
@@ -181,7 +173,7 @@ impl KernelCache {
     /// The code of the store, if it has it and it can be used.
     fn stored(&self, key: Digest, store: &dyn Store) -> Result<Option<Code>, String> {
         let stored = store.get(KIND, key).map_err(|error| error.to_string())?;
-        stored.map(|bytes| Code::from_bytes(&bytes, self.nvrtc.driver_major())).transpose()
+        stored.map(|bytes| Code::from_bytes(&bytes, self.nvrtc.driver_major)).transpose()
     }
 }
 

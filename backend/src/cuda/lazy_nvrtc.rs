@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 #[derive(Clone, Debug)]
 pub struct LazyNvrtc {
     dirs: Vec<PathBuf>,
-    driver_major: Option<u32>,
+    pub(super) driver_major: Option<u32>,
     opened: Arc<OnceLock<Result<Nvrtc, NvrtcError>>>,
     #[cfg(piecewise_testing)]
     compiles_fast: bool,
@@ -56,11 +56,6 @@ impl LazyNvrtc {
         #[cfg(piecewise_testing)]
         let nvrtc = if self.compiles_fast { nvrtc.compiling_fast() } else { nvrtc };
         Ok(nvrtc)
-    }
-
-    /// The newest major version whose code the driver loads, if that is known.
-    pub(super) fn driver_major(&self) -> Option<u32> {
-        self.driver_major
     }
 }
 

@@ -21,12 +21,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub(super) struct CublasLt {
     library: LtLibrary,
-    handle: Arc<LtHandle>,
+    pub(super) handle: Arc<LtHandle>,
     plans: FxHashMap<LtProduct, KeptPlan>,
     /// Counts uses, to know which plan was used last.
     uses: u64,
     /// Counts what replaces a plan or the handle, for those who keep them.
-    version: Arc<AtomicU64>,
+    pub(super) version: Arc<AtomicU64>,
 }
 
 /// A problem and the bytes of workspace that its algorithm may use.
@@ -37,7 +37,7 @@ pub(super) type LtProduct = (MatmulProblem, u64);
 pub(super) struct LtPlan {
     descriptors: Descriptors,
     /// The first is what is taken: what the library would, or what was preferred to it.
-    candidates: Vec<LibraryAlgorithm>,
+    pub(super) candidates: Vec<LibraryAlgorithm>,
     problem: MatmulProblem,
 }
 
@@ -189,7 +189,6 @@ pub(super) struct LtCall {
     pub(super) out: u64,
     pub(super) workspace: u64,
     pub(super) workspace_bytes: u64,
-    pub(super) stream: Handle,
 }
 
 /// The most plans that are kept beside those that were measured: several times what the matmuls of
@@ -221,14 +220,6 @@ impl CublasLt {
         let handle = LtHandle::of_device(context, library.api)?;
         let (plans, version) = Default::default();
         Ok(Self { library, handle, plans, uses: 0, version })
-    }
-
-    pub(super) fn handle(&self) -> &Arc<LtHandle> {
-        &self.handle
-    }
-
-    pub(super) fn version(&self) -> &Arc<AtomicU64> {
-        &self.version
     }
 
     pub(super) fn identity(&self) -> String {
@@ -353,14 +344,19 @@ impl CublasLt {
 impl LtHandle {
     /// Enqueues a product by the plan's first candidate. It allocates nothing and waits for nothing, so
     /// that it can be captured.
-    pub(super) fn enqueue(&self, plan: &LtPlan, at: &LtCall) -> Result<(), LtError> {
+    pub(super) fn enqueue(
+        &self,
+        plan: &LtPlan,
+        at: &LtCall,
+        stream: Handle,
+    ) -> Result<(), LtError> {
         let Descriptors { operation, a, b, d, .. } = plan.descriptors;
         let algorithm = lt::cublasLtMatmulAlgo_t { data: plan.candidates[0].0 };
         let (alpha, beta) = (1.0f32, 0.0f32);
         let address =
             |address: u64| std::ptr::with_exposed_provenance_mut::<c_void>(address as usize);
         call!(
-            self.api(),
+            self.api,
             plan.problem,
             cublasLtMatmul(
                 self.for_launches(),
@@ -378,14 +374,8 @@ impl LtHandle {
                 &algorithm,
                 address(at.workspace),
                 at.workspace_bytes as usize,
-                address(at.stream).cast()
+                address(stream).cast()
             )
         )
-    }
-}
-
-impl LtPlan {
-    pub(super) fn candidates(&self) -> &[LibraryAlgorithm] {
-        &self.candidates
     }
 }

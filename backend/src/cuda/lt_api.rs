@@ -1,6 +1,6 @@
 //! The functions of cuBLASLt, and what they return.
 
-use super::library::{CudaLibrary, LibraryError, library_api, open};
+use super::library::{CudaLibrary, LibraryError, Opened, library_api, open};
 use cudarc::cublaslt::sys as lt;
 use std::ffi::{c_int, c_void};
 use std::path::PathBuf;
@@ -84,14 +84,19 @@ pub(super) struct LtLibrary {
     pub(super) version: u64,
 }
 
+/// Opens the library, and asks for its version.
+pub(super) fn find(dirs: &[PathBuf], major: Option<u32>) -> Result<(Opened, u64), LibraryError> {
+    let library = open(CudaLibrary::CublasLt, dirs, major)?;
+    // SAFETY: this is the function's signature in every version.
+    let version =
+        unsafe { library.function::<unsafe extern "C" fn() -> usize>("cublasLtGetVersion")? };
+    // SAFETY: the function reads nothing.
+    Ok((library, unsafe { version() } as u64))
+}
+
 impl LtLibrary {
     pub(super) fn open(dirs: &[PathBuf], major: Option<u32>) -> Result<Self, LibraryError> {
-        let library = open(CudaLibrary::CublasLt, dirs, major)?;
-        // SAFETY: this is the function's signature in every version.
-        let version =
-            unsafe { library.function::<unsafe extern "C" fn() -> usize>("cublasLtGetVersion")? };
-        // SAFETY: the function reads nothing.
-        let version = unsafe { version() } as u64;
+        let (library, version) = find(dirs, major)?;
         Ok(Self { api: LtApi::resolve(&library)?, version })
     }
 

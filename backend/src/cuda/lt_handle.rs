@@ -29,7 +29,7 @@ fn take_turn() -> Handles {
 #[derive(Debug)]
 pub(super) struct LtHandle {
     context: Arc<Context>,
-    api: LtApi,
+    pub(super) api: LtApi,
     handle: lt::cublasLtHandle_t,
 }
 
@@ -81,10 +81,6 @@ impl LtHandle {
         let handle = Arc::new(Self { context: context.clone(), api, handle });
         handles.insert(ordinal, Arc::downgrade(&handle));
         Ok(handle)
-    }
-
-    pub(super) fn api(&self) -> &LtApi {
-        &self.api
     }
 
     /// What products are launched with, on any thread and beside other calls.

@@ -2,6 +2,7 @@
 //! takes no lock.
 
 use super::context::Context;
+use super::driver::Handle;
 use super::lt::{CublasLt, LtCall, LtPlan, LtProduct, MOST_PLANS};
 use super::lt_api::LtError;
 use super::lt_handle::LtHandle;
@@ -29,8 +30,8 @@ struct Seen {
 
 impl Seen {
     fn of(lt: &CublasLt) -> Self {
-        let version = lt.version().load(Ordering::Acquire);
-        Self { version, handle: lt.handle().clone(), plans: FxHashMap::default() }
+        let version = lt.version.load(Ordering::Acquire);
+        Self { version, handle: lt.handle.clone(), plans: FxHashMap::default() }
     }
 
     fn plan(&mut self, lt: &mut CublasLt, product: &LtProduct) -> Result<Arc<LtPlan>, LtError> {
@@ -50,7 +51,7 @@ fn lock(lt: &Mutex<CublasLt>) -> MutexGuard<'_, CublasLt> {
 
 impl LtView {
     pub(super) fn new(lt: CublasLt) -> Self {
-        let (version, seen) = (lt.version().clone(), RefCell::new(Seen::of(&lt)));
+        let (version, seen) = (lt.version.clone(), RefCell::new(Seen::of(&lt)));
         Self { shared: Arc::new(Mutex::new(lt)), version, seen }
     }
 
@@ -77,20 +78,25 @@ impl LtView {
     }
 
     /// Enqueues a product. It locks where its plan is not known here, or somebody has replaced one.
-    pub(super) fn enqueue(&self, product: &LtProduct, call: &LtCall) -> Result<(), LtError> {
+    pub(super) fn enqueue(
+        &self,
+        product: &LtProduct,
+        call: &LtCall,
+        stream: Handle,
+    ) -> Result<(), LtError> {
         let mut seen = self.seen.borrow_mut();
         if seen.version != self.version.load(Ordering::Acquire) {
             *seen = Seen::of(&self.lock());
         }
         if let Some(plan) = seen.plans.get(product) {
-            return seen.handle.enqueue(plan, call);
+            return seen.handle.enqueue(plan, call, stream);
         }
         let plan = seen.plan(&mut self.lock(), product)?;
-        seen.handle.enqueue(&plan, call)
+        seen.handle.enqueue(&plan, call, stream)
     }
 
     /// The handle that products are enqueued with.
     pub(super) fn handle(&self) -> Arc<LtHandle> {
-        self.lock().handle().clone()
+        self.lock().handle.clone()
     }
 }

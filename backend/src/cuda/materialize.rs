@@ -46,7 +46,7 @@ pub(super) fn weight_kernels(
 #[derive(Debug)]
 pub(super) struct Loader {
     stream: Arc<Stream>,
-    kernels: Arc<KernelCache>,
+    pub(super) kernels: Arc<KernelCache>,
     uploads: Vec<Upload>,
     turn: usize,
 }
@@ -88,11 +88,6 @@ fn dtype_code(dtype: DType) -> u64 {
 impl Loader {
     pub(super) fn new(stream: &Arc<Stream>, kernels: Arc<KernelCache>) -> Self {
         Self { stream: stream.clone(), kernels, uploads: Vec::new(), turn: 0 }
-    }
-
-    /// Its kernels, to be shared with a compiler: what that prepares is not compiled here.
-    pub(super) fn kernels(&self) -> &Arc<KernelCache> {
-        &self.kernels
     }
 
     /// Makes the weight of a recipe at an address, row-major, and returns when it is enqueued.
@@ -209,19 +204,17 @@ impl Loader {
         from: u64,
         to: u64,
     ) -> Result<(), DeviceError> {
-        let rank = copy.extents.len();
+        let rank = copy.axes.len();
         let Some(missing) = AXES.checked_sub(rank) else {
             let reason = format!("a copy over {rank} axes that do not merge; at most {AXES}");
             return Err(DeviceError::Weight(WeightError::Recipe { reason }));
         };
-        let padded = |values: &[u64], pad: u64| {
-            std::iter::repeat_n(pad, missing).chain(values.iter().copied()).collect::<Vec<_>>()
-        };
         let n = copy.elements();
         let mut parameters = vec![from, to, n];
-        parameters.extend(padded(&copy.extents, 1));
-        parameters.extend(padded(&copy.from_strides, 0));
-        parameters.extend(padded(&copy.to_strides, 0));
+        for (i, pad) in [1, 0, 0].into_iter().enumerate() {
+            parameters.extend(std::iter::repeat_n(pad, missing));
+            parameters.extend(copy.axes.iter().map(|axis| axis[i]));
+        }
         self.run(modules, &format!("copy_{}", copy.element), n, &parameters)
     }
 
@@ -249,17 +242,8 @@ impl Loader {
         // Threads go on in steps of the grid; more blocks than these would only wait.
         let most = u64::from(context.device.multiprocessors.max(1)) * 16;
         let blocks = threads.div_ceil(u64::from(THREADS)).min(most) as u32;
-        let launch = KernelLaunch {
-            function: kernel.function,
-            grid: [blocks, 1, 1],
-            block: [THREADS, 1, 1],
-            cluster: [1; 3],
-            shared_bytes: 0,
-            programmatic: false,
-            stream: self.stream.handle,
-            parameters,
-            maps: &[],
-        };
+        let launch =
+            KernelLaunch::plain(kernel.function, blocks, THREADS, self.stream.handle, parameters);
         context
             .driver
             .launch(&launch)

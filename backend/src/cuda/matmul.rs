@@ -1,24 +1,8 @@
 //! Matrix products as the library takes them: row-major operands seen as column-major ones.
 
+use crate::matmul::Matmul;
 use piecewise_ir::dtype::DType;
-use piecewise_ir::op::{Op, check_types};
-use piecewise_ir::types::TensorType;
 use serde::{Deserialize, Serialize};
-
-/// A matrix product whose sizes are known when it runs.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Matmul {
-    /// Whether the left operand is `[.., k, m]`.
-    pub transpose_lhs: bool,
-    /// Whether the right operand is `[.., n, k]`, as weights of linear layers are.
-    pub transpose_rhs: bool,
-    /// `[.., m, k]` unless transposed.
-    pub lhs: TensorType,
-    /// `[.., k, n]` unless transposed; of rank 2 where every batch has the same.
-    pub rhs: TensorType,
-    /// `[.., m, n]`.
-    pub out: TensorType,
-}
 
 /// A matrix product of known sizes: the key of its algorithm. Products and sums are in f32; with
 /// f32 operands nothing is rounded to less.
@@ -75,10 +59,7 @@ impl Matmul {
     /// # Errors
     /// A sentence that says what does not fit.
     pub fn check(&self) -> Result<(), String> {
-        let op =
-            Op::MatMul { transpose_lhs: self.transpose_lhs, transpose_rhs: self.transpose_rhs };
-        let operands = [self.lhs.clone(), self.rhs.clone()];
-        check_types(&op, &operands, std::slice::from_ref(&self.out)).map_err(|e| e.to_string())?;
+        self.check_types()?;
         let (lhs, rhs, out) = (self.lhs.dtype, self.rhs.dtype, self.out.dtype);
         if lhs != rhs || !lhs.is_float() {
             return Err(format!(
@@ -168,6 +149,7 @@ impl std::fmt::Display for MatmulProblem {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use piecewise_ir::types::TensorType;
     use proptest::prelude::*;
 
     fn product(ta: bool, tb: bool, lhs: &[u64], rhs: &[u64], out: &[u64]) -> Matmul {

@@ -28,7 +28,7 @@ const PASSES: usize = 12;
 enum BareCall<'a> {
     Graph(Handle),
     Kernel { launch: KernelLaunch<'a>, parameters: Vec<u64> },
-    Library { handle: Arc<LtHandle>, plan: Arc<LtPlan>, call: LtCall },
+    Library { handle: Arc<LtHandle>, plan: Arc<LtPlan>, call: &'a LtCall },
 }
 
 impl CudaDevice {
@@ -40,12 +40,9 @@ impl CudaDevice {
         match &launch.work {
             Work::Host(_) => Ok(None),
             Work::Matmul(bound) => {
-                let problem = bound.matmul.problem(sizes)?;
-                let lt = self.lt().ok_or("cuBLASLt is not loaded")?;
-                let plan = lt.prepare(&(problem, bound.workspace_bytes));
-                let (plan, call) =
-                    (plan.map_err(|e| e.to_string())?, bound.call(self.stream.handle));
-                Ok(Some(BareCall::Library { handle: lt.handle(), plan, call }))
+                let lt = self.loaded_lt()?;
+                let plan = lt.prepare(&bound.product(sizes)?).map_err(|e| e.to_string())?;
+                Ok(Some(BareCall::Library { handle: lt.handle(), plan, call: &bound.call }))
             }
             Work::Kernel(bound) => {
                 let Some(launch) = self.kernel_launch(bound, sizes)? else { return Ok(None) };
@@ -77,7 +74,7 @@ impl MeasuredDevice for CudaDevice {
     fn graph_shape(&self, graph: &CudaCaptured) -> GraphShape {
         let summary = graph.summary();
         GraphShape {
-            launches: graph.launches() as u64,
+            launches: graph.launches.len() as u64,
             nodes: summary.nodes as u64,
             programmatic_edges: summary.programmatic_edges as u64,
         }
@@ -121,7 +118,7 @@ impl MeasuredDevice for CudaDevice {
         let mut calls = Vec::new();
         for part in parts {
             match part {
-                StepPart::Replay(graph) => calls.push(BareCall::Graph(graph.exec.handle())),
+                StepPart::Replay(graph) => calls.push(BareCall::Graph(graph.exec.handle)),
                 StepPart::Launch(program) => {
                     for launch in &program.launches {
                         calls.extend(self.bare_call(launch, sizes).map_err(refused)?);
@@ -139,7 +136,7 @@ impl MeasuredDevice for CudaDevice {
                     driver.launch(&KernelLaunch { parameters, ..*launch })
                 }
                 BareCall::Library { handle, plan, call } => {
-                    handle.enqueue(plan, call).map_err(|e| refused(e.to_string()))?;
+                    handle.enqueue(plan, call, stream).map_err(|e| refused(e.to_string()))?;
                     Ok(())
                 }
             };
@@ -167,25 +164,20 @@ impl MeasuredDevice for CudaDevice {
         let what = "what is read to measure the bandwidth";
         let buffer = TemporaryBlock::allocate(&context, what, bytes)?;
         let sink = TemporaryBlock::allocate(&context, what, 4 * u64::from(most_blocks))?;
-        self.fill_normal(buffer.address, bytes / 4)?;
-        let kernels = self.kernels();
+        self.loader.fill_normal(&mut self.modules, buffer.address, bytes / 4)?;
+        let kernels = &self.loader.kernels;
         let code = kernels.compiled(BANDWIDTH_KERNEL, "bandwidth", &NoStore).map_err(refused)?;
-        let kernel = self.kernel(&code.cubin, "read_blocks").map_err(|e| refused(e.to_string()))?;
+        let kernel = self
+            .modules
+            .kernel(&code.cubin, "read_blocks", 0)
+            .map_err(|e| refused(e.to_string()))?;
         let mut times = Vec::new();
         for per_multiprocessor in BLOCKS_PER_MULTIPROCESSOR {
             let blocks =
                 (context.device.multiprocessors.max(1) * per_multiprocessor).min(most_blocks);
-            let launch = KernelLaunch {
-                function: kernel.function,
-                grid: [blocks, 1, 1],
-                block: [256, 1, 1],
-                cluster: [1; 3],
-                shared_bytes: 0,
-                programmatic: false,
-                stream: self.stream.handle,
-                parameters: &[buffer.address, bytes / 16, sink.address],
-                maps: &[],
-            };
+            let parameters = &[buffer.address, bytes / 16, sink.address];
+            let stream = self.stream.handle;
+            let launch = KernelLaunch::plain(kernel.function, blocks, 256, stream, parameters);
             for pass in 0..=PASSES {
                 let start = self.mark(None)?;
                 context.driver.launch(&launch).map_err(|e| refused(e.to_string()))?;

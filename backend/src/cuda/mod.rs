@@ -45,6 +45,7 @@ mod stream;
 mod tests;
 mod tuning;
 
+pub use crate::matmul::Matmul;
 pub use code::Code;
 pub use compiler::CudaCompiler;
 pub use device::{CudaCaptured, CudaDevice, CudaOptions};
@@ -58,7 +59,7 @@ pub use lazy_nvrtc::LazyNvrtc;
 pub use library::{CudaLibrary, LIBRARY_DIRS_VARIABLE, LibraryError, library_dirs};
 pub use lt_api::LtError;
 pub use materialize::WEIGHT_KERNELS;
-pub use matmul::{Matmul, MatmulProblem};
+pub use matmul::MatmulProblem;
 pub use measure::BANDWIDTH_KERNEL;
 pub use nvrtc::{Arch, Nvrtc, NvrtcError, Source};
 pub use probe::{CublasLtReport, CudaProbe, DeviceReport, DriverReport, NvrtcReport, ProbeRow};

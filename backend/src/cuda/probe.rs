@@ -5,9 +5,9 @@ use super::driver::faulty::{Faults, FaultyDriver};
 use super::driver::system::SystemDriver;
 use super::driver::{Attribute, Driver};
 use super::error::{CallError, CudaError, CudaVersion};
-use super::library::{CudaLibrary, LibraryError, library_dirs, open};
+use super::library::{CudaLibrary, LibraryError, library_dirs};
+use super::lt_api::find;
 use super::nvrtc::{Arch, Nvrtc, NvrtcError};
-use std::path::PathBuf;
 
 /// The driver as it was found.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
@@ -160,8 +160,8 @@ impl CudaProbe {
             }
         }
         let driver = driver.map(|driver| DriverReport {
-            path: driver.inner.path().to_owned(),
-            version: driver.inner.version(),
+            path: driver.inner.path.to_owned(),
+            version: driver.inner.version,
         });
         let major = driver.as_ref().ok().map(|driver| driver.version.major());
         let nvrtc = match faults.misses(CudaLibrary::Nvrtc) {
@@ -174,7 +174,10 @@ impl CudaProbe {
         };
         let cublas_lt = match faults.misses(CudaLibrary::CublasLt) {
             true => Err(missing(CudaLibrary::CublasLt)),
-            false => find_cublas_lt(&dirs, major),
+            false => find(&dirs, major).map(|(library, version)| CublasLtReport {
+                path: library.path.to_owned(),
+                version,
+            }),
         };
         Self { driver, devices, device_error, nvrtc, cublas_lt }
     }
@@ -185,18 +188,14 @@ impl CudaProbe {
     /// # Errors
     /// The first thing that is missing or too old.
     pub fn check(&self, ordinal: u32) -> Result<&DeviceReport, CudaError> {
-        if let Err(error) = &self.driver {
-            return Err(error.clone());
-        }
+        self.driver.as_ref().map_err(Clone::clone)?;
         if let Some(error) = &self.device_error {
             return Err(error.clone());
         }
         let device = self.devices.iter().find(|device| device.ordinal == ordinal);
         let device = device.ok_or_else(|| no_device(ordinal, self.devices.len() as u32))?;
         device.check()?;
-        if let Err(error) = &self.cublas_lt {
-            return Err(error.clone().into());
-        }
+        self.cublas_lt.as_ref().map_err(Clone::clone)?;
         Ok(device)
     }
 
@@ -205,46 +204,39 @@ impl CudaProbe {
     /// # Errors
     /// Why NVRTC can't be used.
     pub fn check_compiler(&self) -> Result<(), CudaError> {
-        match &self.nvrtc {
-            Ok(_) => Ok(()),
-            Err(error) => Err(error.clone().into()),
-        }
+        self.nvrtc.as_ref().map(drop).map_err(|error| error.clone().into())
     }
 
     /// The report line by line.
     pub fn rows(&self) -> Vec<ProbeRow> {
         let row =
             |what: &str, works, detail: String| ProbeRow { what: what.to_owned(), works, detail };
-        let mut rows = vec![match &self.driver {
-            Ok(driver) => row("driver", true, format!("CUDA {} ({})", driver.version, driver.path)),
-            Err(error) => row("driver", false, error.to_string()),
-        }];
+        let found = |what: &str, detail: Result<String, String>| {
+            row(what, detail.is_ok(), detail.unwrap_or_else(|error| error))
+        };
+        let driver = self.driver.as_ref().map_err(CudaError::to_string);
+        let driver = driver.map(|driver| format!("CUDA {} ({})", driver.version, driver.path));
+        let mut rows = vec![found("driver", driver)];
         for device in &self.devices {
             let what = format!("device {}", device.ordinal);
-            let detail = match device.check() {
-                Ok(()) => device.to_string(),
-                Err(error) => format!("{device}: {error}"),
-            };
-            rows.push(row(&what, device.check().is_ok(), detail));
+            let checked = device.check().map_err(|error| format!("{device}: {error}"));
+            rows.push(found(&what, checked.map(|()| device.to_string())));
         }
         if let Some(error) = &self.device_error {
             rows.push(row("devices", false, error.to_string()));
         } else if self.driver.is_ok() && self.devices.is_empty() {
             rows.push(row("devices", false, no_device(0, 0).to_string()));
         }
-        rows.push(match &self.nvrtc {
-            Ok(nvrtc) => {
-                let archs: Vec<_> = nvrtc.archs.iter().map(Arch::to_string).collect();
-                let (major, minor) = nvrtc.version;
-                let detail = format!("{major}.{minor} for {} ({})", archs.join(" "), nvrtc.path);
-                row("NVRTC", true, detail)
-            }
-            Err(error) => row("NVRTC", false, error.to_string()),
+        let nvrtc = self.nvrtc.as_ref().map_err(NvrtcError::to_string);
+        let nvrtc = nvrtc.map(|nvrtc| {
+            let archs: Vec<_> = nvrtc.archs.iter().map(Arch::to_string).collect();
+            let (major, minor) = nvrtc.version;
+            format!("{major}.{minor} for {} ({})", archs.join(" "), nvrtc.path)
         });
-        rows.push(match &self.cublas_lt {
-            Ok(library) => row("cuBLASLt", true, format!("{} ({})", library.version, library.path)),
-            Err(error) => row("cuBLASLt", false, error.to_string()),
-        });
+        rows.push(found("NVRTC", nvrtc));
+        let library = self.cublas_lt.as_ref().map_err(LibraryError::to_string);
+        let library = library.map(|library| format!("{} ({})", library.version, library.path));
+        rows.push(found("cuBLASLt", library));
         let (runs, detail) = match self.check(0) {
             Ok(_) if self.nvrtc.is_ok() => (true, "models run on cuda:0".to_owned()),
             Ok(_) => (true, FILLED_CACHE_ONLY.to_owned()),
@@ -284,16 +276,6 @@ fn read_devices(driver: &dyn Driver) -> Result<Vec<DeviceReport>, CudaError> {
     let failed = |source| CudaError::Call { action: "describe the CUDA devices".into(), source };
     let count = driver.device_count().map_err(failed)?;
     (0..count).map(|ordinal| DeviceReport::read(driver, ordinal).map_err(failed)).collect()
-}
-
-fn find_cublas_lt(dirs: &[PathBuf], major: Option<u32>) -> Result<CublasLtReport, LibraryError> {
-    let library = open(CudaLibrary::CublasLt, dirs, major)?;
-    // SAFETY: this is the function's signature in every version.
-    let version =
-        unsafe { library.function::<unsafe extern "C" fn() -> usize>("cublasLtGetVersion")? };
-    // SAFETY: the function reads nothing.
-    let version = unsafe { version() } as u64;
-    Ok(CublasLtReport { path: library.path.to_owned(), version })
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ impl ProductWays {
 
     /// The same with the region after it, whose operand then never leaves the tiles.
     pub(super) fn prefers_tiles_with_region(self, spec: &MatMulSpec, rows: u64) -> bool {
-        let is_large = rows.saturating_mul(spec.columns()) >= TILE_ELEMENTS;
+        let is_large = rows.saturating_mul(spec.columns) >= TILE_ELEMENTS;
         self.has_tiles(spec, rows) && (self.batch_invariant || is_large)
     }
 
@@ -99,7 +99,7 @@ impl ProductWays {
     /// expected to be fastest.
     pub(super) fn in_order(self, spec: &MatMulSpec, rows: u64) -> [Way; 5] {
         use Way::{General, Library, Stream, Tensor, Tile};
-        match (rows, spec.depth() < DEEP) {
+        match (rows, spec.depth < DEEP) {
             (..=1, _) | (2, false) => [Stream, Library, Tensor, Tile, General],
             _ if self.prefers_tiles(spec, rows) => [Tile, Library, Tensor, Stream, General],
             (_, true) => [Tensor, Library, Tile, Stream, General],

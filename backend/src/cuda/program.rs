@@ -1,16 +1,16 @@
 //! Artifacts bound to addresses.
 
 use super::context::Context;
-use super::driver::{Handle, TensorMap};
+use super::driver::TensorMap;
 use super::image::{CudaImage, HostImage, LIBRARY_MATMUL};
-use super::lt::LtCall;
-use super::matmul::Matmul;
+use super::lt::{LtCall, LtProduct};
 use super::memory::{AddressRange, Memory};
 use super::module::{Kernel, Modules};
 use super::prepared::Prepared;
 use crate::artifact::{ArgRef, Artifact, Launch};
 use crate::binding::{Argument, Fit, Images};
 use crate::device::{Address, Binding, DeviceError};
+use crate::matmul::Matmul;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::graph::ValueDef;
 use piecewise_kernels::op::OpRegistry;
@@ -109,27 +109,17 @@ impl ParameterValue {
     }
 }
 
+/// A product of the library.
 #[derive(Debug)]
 pub(super) struct BoundMatmul {
     pub(super) matmul: Matmul,
-    pub(super) lhs: u64,
-    pub(super) rhs: u64,
-    pub(super) out: u64,
-    pub(super) workspace: u64,
-    pub(super) workspace_bytes: u64,
+    pub(super) call: LtCall,
 }
 
 impl BoundMatmul {
-    /// The library's call for it on a stream.
-    pub(super) fn call(&self, stream: Handle) -> LtCall {
-        LtCall {
-            lhs: self.lhs,
-            rhs: self.rhs,
-            out: self.out,
-            workspace: self.workspace,
-            workspace_bytes: self.workspace_bytes,
-            stream,
-        }
+    /// The product at these sizes.
+    pub(super) fn product(&self, sizes: &[u64]) -> Result<LtProduct, String> {
+        Ok((self.matmul.problem(sizes)?, self.call.workspace_bytes))
     }
 }
 
@@ -353,14 +343,9 @@ impl Binder<'_> {
                         Address(*at)
                     ));
                 }
-                Ok(Work::Matmul(Box::new(BoundMatmul {
-                    matmul: Matmul::clone(matmul),
-                    lhs,
-                    rhs,
-                    out,
-                    workspace,
-                    workspace_bytes,
-                })))
+                let matmul = Matmul::clone(matmul);
+                let call = LtCall { lhs, rhs, out, workspace, workspace_bytes };
+                Ok(Work::Matmul(Box::new(BoundMatmul { matmul, call })))
             }
             CudaImage::Host(host) => {
                 let op = self.registry.cuda(&host.name).ok_or_else(|| {

@@ -14,7 +14,7 @@ impl CudaDevice {
         sizes: &[u64],
     ) -> Result<Vec<LibraryProduct>, DeviceError> {
         let mut found: Vec<LibraryProduct> = Vec::new();
-        let Some(lt) = self.lt() else { return Ok(found) };
+        let Some(lt) = &self.lt else { return Ok(found) };
         self.enter()?;
         for launch in &program.launches {
             let Work::Matmul(bound) = &launch.work else { continue };
@@ -23,14 +23,13 @@ impl CudaDevice {
                 label: launch.label.to_string(),
                 reason: format!("its algorithms at sizes {sizes:?}: {reason}"),
             };
-            let problem = bound.matmul.problem(sizes).map_err(failed)?;
-            let key = (problem, bound.workspace_bytes);
+            let key = bound.product(sizes).map_err(failed)?;
             let product = serde_json::to_string(&key).map_err(|e| failed(e.to_string()))?;
             if found.iter().any(|known| known.product == product) {
                 continue;
             }
             let plan = lt.prepare(&key).map_err(|e| failed(e.to_string()))?;
-            found.push(LibraryProduct { product, algorithms: plan.candidates().to_vec() });
+            found.push(LibraryProduct { product, algorithms: plan.candidates.clone() });
         }
         Ok(found)
     }
@@ -42,7 +41,7 @@ impl CudaDevice {
         algorithm: LibraryAlgorithm,
     ) -> Result<bool, DeviceError> {
         let key = serde_json::from_str::<LtProduct>(product);
-        let (Some(lt), Ok((problem, workspace))) = (self.lt(), key) else {
+        let (Some(lt), Ok((problem, workspace))) = (&self.lt, key) else {
             return Ok(false);
         };
         self.enter()?;
@@ -51,10 +50,5 @@ impl CudaDevice {
             action: format!("take an algorithm for {problem}"),
             reason: e.to_string(),
         })
-    }
-
-    /// The library's name and version.
-    pub(super) fn library_identity(&self) -> Option<String> {
-        self.lt().map(|lt| lt.lock().identity())
     }
 }

@@ -1,6 +1,6 @@
 //! What paged attention is told of the batch.
 
-use super::pages::PAGE_ROWS;
+use super::PAGE_ROWS;
 use crate::inputs::{Extent, SequenceView, StepInput};
 use crate::roles;
 use piecewise_ir::dtype::DType;
@@ -9,7 +9,13 @@ use piecewise_ir::dtype::DType;
 /// keys and values. Slots name no row of a position before the step's own tokens: those rows are read
 /// before the kernels ahead are done.
 pub(super) fn inputs() -> [StepInput; 5] {
-    let sequences = |role| StepInput::new(role, DType::I32, [Extent::of(roles::SEQUENCES)], 0.0);
+    let of_each = |role, number: fn(&SequenceView<'_>) -> u64| {
+        let shape = [Extent::of(roles::SEQUENCES)];
+        StepInput::new(role, DType::I32, shape, 0.0).filled(move |batch, out| {
+            out.extend(batch.sequences().map(|sequence| number(&sequence) as i32));
+            Ok(())
+        })
+    };
     let table = [Extent::of(roles::SEQUENCES), Extent::AnyConstant];
     [
         StepInput::new(roles::KV_SLOTS, DType::I32, [Extent::of(roles::TOKENS)], -1.0).filled(
@@ -35,17 +41,8 @@ pub(super) fn inputs() -> [StepInput; 5] {
             }
             Ok(())
         }),
-        sequences(roles::KV_LENGTHS).filled(|batch, out| {
-            out.extend(batch.sequences().map(|sequence| sequence.length() as i32));
-            Ok(())
-        }),
-        sequences(roles::QUERY_STARTS).filled(|batch, out| {
-            out.extend(batch.sequences().map(|sequence| sequence.token_rows().start as i32));
-            Ok(())
-        }),
-        sequences(roles::QUERY_LENGTHS).filled(|batch, out| {
-            out.extend(batch.sequences().map(|sequence| sequence.tokens() as i32));
-            Ok(())
-        }),
+        of_each(roles::KV_LENGTHS, |sequence| sequence.length()),
+        of_each(roles::QUERY_STARTS, |sequence| sequence.token_rows().start),
+        of_each(roles::QUERY_LENGTHS, |sequence| sequence.tokens()),
     ]
 }

@@ -4,12 +4,7 @@ mod cpu;
 mod cuda;
 mod inputs;
 pub(crate) mod packed;
-mod pages;
 pub(crate) mod reference;
-
-pub use cpu::CpuPagedAttention;
-pub use cuda::CudaPagedAttention;
-pub use pages::PAGE_ROWS;
 
 use crate::inputs::StepInput;
 use piecewise_ir::custom::{Attr, Attrs, CustomOpDef};
@@ -17,6 +12,9 @@ use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::op::RowTreatment;
 use piecewise_ir::types::TensorType;
+
+/// Rows of a KV page: slot = page * [`PAGE_ROWS`] + offset.
+pub const PAGE_ROWS: u64 = 16;
 
 /// Attention of the step's rows over each sequence's keys and values in a paged pool.
 ///
@@ -42,12 +40,46 @@ impl PagedAttention {
         inputs::inputs()
     }
 
+    pub(crate) fn spec(attrs: &Attrs) -> Result<ScoreSpec, String> {
+        match (attrs.get("scale"), attrs.get("causal")) {
+            (Some(&Attr::Float(scale)), Some(&Attr::Bool(causal))) if scale.is_finite() => {
+                Ok(ScoreSpec { scale, causal, window: None })
+            }
+            _ => Err("needs the attributes scale (a finite float) and causal (bool)".to_owned()),
+        }
+    }
+
     /// The op's attributes.
     pub fn attrs(scale: f64, causal: bool) -> Attrs {
         Attrs::from([
             ("causal".to_owned(), Attr::Bool(causal)),
             ("scale".to_owned(), Attr::Float(scale)),
         ])
+    }
+}
+
+/// What the attributes of a call say of scores.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct ScoreSpec {
+    pub(crate) scale: f64,
+    pub(crate) causal: bool,
+    pub(crate) window: Option<u32>,
+}
+
+impl ScoreSpec {
+    /// The keys that query `j` of `queries` sees among `keys`.
+    pub(crate) fn seen(self, j: usize, queries: usize, keys: usize) -> std::ops::Range<usize> {
+        let position = keys as i64 - queries as i64 + j as i64;
+        let past = |last: i64| (last + 1).clamp(0, keys as i64) as usize;
+        let mut seen = 0..keys;
+        if self.causal {
+            seen.end = past(position);
+        }
+        if let Some(window) = self.window {
+            seen.end = seen.end.min(past(position + i64::from(window)));
+            seen.start = past(position - i64::from(window) - 1).min(seen.end);
+        }
+        seen
     }
 }
 
@@ -94,14 +126,7 @@ impl CustomOpDef for PagedAttention {
                     .to_owned(),
             );
         }
-        match (attrs.get("scale"), attrs.get("causal")) {
-            (Some(Attr::Float(scale)), Some(Attr::Bool(_))) if scale.is_finite() => {}
-            _ => {
-                return Err(
-                    "needs the attributes scale (a finite float) and causal (bool)".to_owned()
-                );
-            }
-        }
+        Self::spec(attrs)?;
         let (Some(heads), Some(width)) = (q.shape[1].as_constant(), v.shape[2].as_constant())
         else {
             return Err("the heads of q and the width of v must be static".to_owned());
@@ -124,6 +149,6 @@ impl CustomOpDef for PagedAttention {
         attrs: &Attrs,
         _counts: &[u64],
     ) -> Result<Vec<piecewise_ir::eval::Array>, String> {
-        reference::paged_attention(operands, attrs)
+        reference::paged_attention(operands, Self::spec(attrs)?)
     }
 }

@@ -1,13 +1,16 @@
 //! What attention of packed queries brings to the CPU, wherever its keys lie: operands 0 to 2 are
-//! q, k and v, and sequences of queries follow one another from row 0.
+//! q, k and v, four more say where sequences lie, and sequences of queries follow one another from
+//! row 0.
 
-use crate::cpu::attention::{AttentionShape, attention_scratch_bytes};
-use crate::cpu::{FloatSlice, SCRATCH_ALIGN};
+use super::ScoreSpec;
+use crate::cpu::attention::{Attention, AttentionShape, Keys, attention, attention_scratch_bytes};
+use crate::cpu::{Isa, SCRATCH_ALIGN};
 use crate::op::{CpuOpArgs, CpuOpCall, OpError};
 
 const Q: usize = 0;
 const KEYS: usize = 1;
 const VALUES: usize = 2;
+const OUT: usize = 7;
 
 /// Heads and widths by the extents of operands.
 fn shape(extent: impl Fn(usize, usize) -> usize) -> AttentionShape {
@@ -32,49 +35,43 @@ pub(crate) fn scratch_bytes(call: &CpuOpCall<'_>, starts: usize) -> u64 {
     (starts + attention_scratch_bytes(shape, call.threads)) as u64
 }
 
-/// The packed operands of a launch.
-pub(crate) struct Packed<'a> {
-    pub(crate) shape: AttentionShape,
-    pub(crate) q: FloatSlice<'a>,
-    pub(crate) k: FloatSlice<'a>,
-    pub(crate) v: FloatSlice<'a>,
-    /// `[S + 1]`: the first row of each sequence, then the row past the last.
-    pub(crate) query_start: &'a [i32],
-    /// What is left of the launch's scratch.
-    pub(crate) scratch: &'a mut [u8],
-}
-
-impl<'a> Packed<'a> {
-    /// Takes them; operands `starts` and `lengths` are `i32 [S]`, and `sequence` is what errors call
-    /// one of the S.
-    pub(crate) fn take(
-        args: &CpuOpArgs<'a>,
-        [starts, lengths]: [usize; 2],
-        sequence: &str,
-    ) -> Result<Self, OpError> {
-        let sequences = args.true_dim(starts, 0);
-        let (head, scratch) = args.scratch()?.split_at_mut(starts_bytes(args.dim(starts, 0)));
-        let starts = &args.read::<i32>(starts)?[..sequences];
-        let lengths = &args.read::<i32>(lengths)?[..sequences];
-        let query_start: &mut [i32] =
-            bytemuck::cast_slice_mut(&mut head[..(sequences + 1) * size_of::<i32>()]);
-        query_start[0] = 0;
-        for (i, (&start, &length)) in starts.iter().zip(lengths).enumerate() {
-            if start != query_start[i] && length > 0 {
-                return Err(args.error(format!(
-                    "{sequence} {i} starts at row {start}, but the one before ends at {}",
-                    query_start[i]
-                )));
-            }
-            query_start[i + 1] = query_start[i].saturating_add(length);
+/// Attends to `keys` for a launch whose operands `starts` and `lengths` are `i32 [S]`, the rows of
+/// each `sequence`, as errors call one of the S.
+pub(crate) fn attend<'a>(
+    args: &CpuOpArgs<'a>,
+    [starts, lengths]: [usize; 2],
+    sequence: &str,
+    keys: Keys<'a>,
+    spec: ScoreSpec,
+) -> Result<(), OpError> {
+    let sequences = args.true_dim(starts, 0);
+    let (head, scratch) = args.scratch()?.split_at_mut(starts_bytes(args.dim(starts, 0)));
+    let starts = &args.read::<i32>(starts)?[..sequences];
+    let lengths = &args.read::<i32>(lengths)?[..sequences];
+    // The first row of each sequence, then the row past the last.
+    let query_start: &mut [i32] =
+        bytemuck::cast_slice_mut(&mut head[..(sequences + 1) * size_of::<i32>()]);
+    query_start[0] = 0;
+    for (i, (&start, &length)) in starts.iter().zip(lengths).enumerate() {
+        if start != query_start[i] && length > 0 {
+            return Err(args.error(format!(
+                "{sequence} {i} starts at row {start}, but the one before ends at {}",
+                query_start[i]
+            )));
         }
-        Ok(Self {
-            shape: shape(|position, axis| args.dim(position, axis)),
-            q: args.read_floats(Q)?,
-            k: args.read_floats(KEYS)?,
-            v: args.read_floats(VALUES)?,
-            query_start,
-            scratch,
-        })
+        query_start[i + 1] = query_start[i].saturating_add(length);
     }
+    let call = Attention {
+        shape: shape(|position, axis| args.dim(position, axis)),
+        q: args.read_floats(Q)?,
+        k: args.read_floats(KEYS)?,
+        v: args.read_floats(VALUES)?,
+        query_start,
+        keys,
+        scale: spec.scale as f32,
+        causal: spec.causal,
+        window: spec.window.map(|window| window as usize),
+    };
+    attention(Isa::detected(), &call, args.write_floats(OUT)?, scratch)
+        .map_err(|e| args.error(e.to_string()))
 }

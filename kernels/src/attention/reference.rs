@@ -1,22 +1,14 @@
-//! Paged attention in f64, one row at a time.
+//! Attention in f64, one row at a time.
 
-use super::pages::PAGE_ROWS;
-use piecewise_ir::custom::{Attr, Attrs};
+use super::{PAGE_ROWS, ScoreSpec};
 use piecewise_ir::eval::Array;
+use std::ops::Range;
 
-pub(super) fn paged_attention(operands: &[Array], attrs: &Attrs) -> Result<Vec<Array>, String> {
+pub(super) fn paged_attention(operands: &[Array], spec: ScoreSpec) -> Result<Vec<Array>, String> {
     let [q, k, v, block_table, lengths, starts, query_lengths] = operands else {
         return Err(format!("takes 7 operands, not {}", operands.len()));
     };
-    let (Some(Attr::Float(scale)), Some(Attr::Bool(causal))) =
-        (attrs.get("scale"), attrs.get("causal"))
-    else {
-        return Err("needs the attributes scale and causal".to_owned());
-    };
-    let (heads, dim) = (q.shape[1], q.shape[2]);
-    let (kv_heads, value_dim) = (k.shape[1], v.shape[2]);
-    let group = heads / kv_heads.max(1);
-    let mut out = Array::zeros(q.dtype, vec![q.shape[0], heads * value_dim]);
+    let mut out = Array::zeros(q.dtype, vec![q.shape[0], q.shape[1] * v.shape[2]]);
     for sequence in 0..lengths.data.len() {
         let length = lengths.data[sequence] as usize;
         let rows = query_lengths.data[sequence] as usize;
@@ -29,40 +21,44 @@ pub(super) fn paged_attention(operands: &[Array], attrs: &Attrs) -> Result<Vec<A
             let page = block_table.data[sequence * pages + position / PAGE_ROWS as usize] as usize;
             page * PAGE_ROWS as usize + position % PAGE_ROWS as usize
         };
-        for row in 0..rows {
-            let seen = if *causal { length - rows + row + 1 } else { length };
-            for head in 0..heads {
-                let at = (start + row) * heads + head;
-                let slots = (0..seen).map(|p| slot_of(p) * kv_heads + head / group);
-                let out = &mut out.data[at * value_dim..][..value_dim];
-                attend(&q.data[at * dim..][..dim], [&k.data, &v.data], *scale, slots, out);
-            }
-        }
+        attend([q, k, v], spec, start..start + rows, length, slot_of, &mut out);
     }
     Ok(vec![out])
 }
 
-/// A row of a head: the values at `rows`, each by its share of the softmax of the products of
-/// `query` with the keys there, are added to `out`.
+/// The `rows` of q over `keys` keys, each of which is in the row of k and v that `row_of` says: to
+/// `out` each adds the values that it sees, by their shares of the softmax of its scores.
 pub(crate) fn attend(
-    query: &[f64],
-    [keys, values]: [&[f64]; 2],
-    scale: f64,
-    rows: impl Iterator<Item = usize> + Clone,
-    out: &mut [f64],
+    [q, k, v]: [&Array; 3],
+    spec: ScoreSpec,
+    rows: Range<usize>,
+    keys: usize,
+    row_of: impl Fn(usize) -> usize,
+    out: &mut Array,
 ) {
-    let score = |row: usize| {
-        let key = &keys[row * query.len()..][..query.len()];
-        scale * query.iter().zip(key).map(|(a, b)| a * b).sum::<f64>()
-    };
-    let scores: Vec<f64> = rows.clone().map(score).collect();
-    let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let total: f64 = scores.iter().map(|s| (s - top).exp()).sum();
-    for (row, score) in rows.zip(scores) {
-        let share = (score - top).exp() / total;
-        let value = &values[row * out.len()..][..out.len()];
-        for (sum, x) in out.iter_mut().zip(value) {
-            *sum += share * x;
+    let (heads, dim) = (q.shape[1], q.shape[2]);
+    let (kv_heads, value_dim) = (k.shape[1], v.shape[2]);
+    let group = heads / kv_heads.max(1);
+    for (j, row) in rows.clone().enumerate() {
+        let seen = spec.seen(j, rows.len(), keys);
+        for head in 0..heads {
+            let at = row * heads + head;
+            let query = &q.data[at * dim..][..dim];
+            let slots = seen.clone().map(|p| row_of(p) * kv_heads + head / group);
+            let score = |slot: usize| {
+                let key = &k.data[slot * dim..][..dim];
+                spec.scale * query.iter().zip(key).map(|(a, b)| a * b).sum::<f64>()
+            };
+            let scores: Vec<f64> = slots.clone().map(score).collect();
+            let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let total: f64 = scores.iter().map(|s| (s - top).exp()).sum();
+            for (slot, score) in slots.zip(scores) {
+                let share = (score - top).exp() / total;
+                let value = &v.data[slot * value_dim..][..value_dim];
+                for (sum, x) in out.data[at * value_dim..][..value_dim].iter_mut().zip(value) {
+                    *sum += share * x;
+                }
+            }
         }
     }
 }

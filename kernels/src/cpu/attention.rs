@@ -14,11 +14,13 @@ mod block;
 
 use super::element::FloatAddress;
 use super::scratch::{self, Shared};
-use super::{CpuMathError, FloatSlice, FloatSliceMut, Isa, parallel};
+use super::{CpuMathError, FloatSlice, FloatSliceMut, Isa, at_least, parallel};
 use block::{Block, Layout, Visibility};
 
+const CALL: &str = "attention";
+
 /// Rows of a page of the pool: slot = page * 16 + offset.
-pub const PAGE_ROWS: usize = 16;
+pub const PAGE_ROWS: usize = crate::attention::PAGE_ROWS as usize;
 
 /// Query vectors (rows times heads of one group) that share a converted tile of keys and values.
 const QUERY_VECTORS: usize = 64;
@@ -38,146 +40,110 @@ pub struct AttentionShape {
     pub value_dim: usize,
 }
 
-/// Operands of [`paged_attention`]. `T` rows of q, `P` rows in the pool, `S` sequences.
-#[derive(Debug)]
-pub struct PagedAttention<'a> {
+/// Where the keys of each of `S` sequences lie in k and v.
+#[derive(Debug, Clone, Copy)]
+pub enum Keys<'a> {
+    /// In pages of a pool.
+    Paged {
+        /// `[S, max_blocks]`: the page that holds positions `16 * i ..` of sequence `s`. Entries
+        /// past its length are not read.
+        block_table: &'a [i32],
+        /// Columns of the block table.
+        max_blocks: usize,
+        /// `[S]`: positions of each sequence, those of this step included; 0 marks padding, whose
+        /// rows are left alone.
+        lengths: &'a [i32],
+    },
+    /// One after another.
+    Segments {
+        /// `[S]`: the first row of k and v of each segment.
+        starts: &'a [i32],
+        /// `[S]`: rows of k and v of each segment.
+        lengths: &'a [i32],
+    },
+}
+
+impl<'a> Keys<'a> {
+    fn lengths(self) -> &'a [i32] {
+        match self {
+            Self::Paged { lengths, .. } | Self::Segments { lengths, .. } => lengths,
+        }
+    }
+}
+
+/// What is read for attention: the queries of a sequence see keys of the same sequence, whose last
+/// positions are the queries' own.
+#[derive(Debug, Clone, Copy)]
+pub struct Attention<'a> {
     /// How many heads there are, and how wide their rows are.
     pub shape: AttentionShape,
     /// `[T, q_heads, head_dim]`; row `query_start[s] + j` is query `j` of sequence `s`.
-    pub q: FloatSlice<'a>,
-    /// `[P, kv_heads, head_dim]`, of any float type.
-    pub k: FloatSlice<'a>,
-    /// `[P, kv_heads, value_dim]`, of any float type.
-    pub v: FloatSlice<'a>,
-    /// `[S, max_blocks]`: the page that holds positions `16 * i ..` of sequence `s`. Entries past
-    /// its length are not read.
-    pub block_table: &'a [i32],
-    /// Columns of the block table.
-    pub max_blocks: usize,
-    /// `[S]`: positions of each sequence, those of this step included; 0 marks padding, whose
-    /// rows are left alone.
-    pub seq_lens: &'a [i32],
-    /// `[S + 1]`: first row of q of each sequence, from 0; rows past the last are padding.
-    pub query_start: &'a [i32],
-    /// What scores are multiplied by before the softmax.
-    pub scale: f32,
-    /// Query `j` of `n` sees positions `0 ..= len - n + j` instead of all `len`.
-    pub causal: bool,
-    /// `[T, q_heads, value_dim]`.
-    pub out: FloatSliceMut<'a>,
-    /// At least [`attention_scratch_bytes`] bytes for as many threads as should work.
-    pub scratch: &'a mut [u8],
-}
-
-/// Operands of [`segment_attention`]: the queries of a segment attend to the keys of the same
-/// segment, whose last positions are the queries' own.
-#[derive(Debug)]
-pub struct SegmentAttention<'a> {
-    /// How many heads there are, and how wide their rows are.
-    pub shape: AttentionShape,
-    /// `[T, q_heads, head_dim]`.
     pub q: FloatSlice<'a>,
     /// `[K, kv_heads, head_dim]`, of any float type.
     pub k: FloatSlice<'a>,
     /// `[K, kv_heads, value_dim]`, of any float type.
     pub v: FloatSlice<'a>,
-    /// `[S + 1]`: first row of q of each segment, from 0; rows past the last are padding.
+    /// `[S + 1]`: first row of q of each sequence, from 0; rows past the last are padding.
     pub query_start: &'a [i32],
-    /// `[S]`: first row of k and v of each segment.
-    pub key_starts: &'a [i32],
-    /// `[S]`: rows of k and v of each segment.
-    pub key_lengths: &'a [i32],
+    /// Which rows of k and v each sequence has.
+    pub keys: Keys<'a>,
     /// What scores are multiplied by before the softmax.
     pub scale: f32,
     /// Query `j` of `n` sees positions `0 ..= len - n + j` instead of all `len`.
     pub causal: bool,
     /// The farthest position that a query sees, on either side of its own.
     pub window: Option<usize>,
-    /// `[T, q_heads, value_dim]`; zeros where a query sees nothing.
-    pub out: FloatSliceMut<'a>,
-    /// At least [`attention_scratch_bytes`] bytes for as many threads as should work.
-    pub scratch: &'a mut [u8],
 }
 
-/// Scratch bytes for [`paged_attention`] and [`segment_attention`] on up to `threads` threads.
+/// Scratch bytes for [`attention`] on up to `threads` threads.
 ///
 /// With less, down to what one thread needs, a call uses fewer threads.
 pub fn attention_scratch_bytes(shape: AttentionShape, threads: usize) -> usize {
     Layout::of(shape).bytes().saturating_mul(threads.max(1))
 }
 
-/// Attends to keys and values in a paged pool.
+/// Attends: `out` is `[T, q_heads, value_dim]`, zeros where a query of a segment sees nothing, and
+/// `scratch` at least [`attention_scratch_bytes`] for as many threads as should work.
 ///
 /// # Errors
-/// If a slice is too short, the heads do not divide, lengths, query starts or page ids do not fit,
-/// or the scratch does not serve one thread; nothing was written.
-pub fn paged_attention(isa: Isa, args: PagedAttention<'_>) -> Result<(), CpuMathError> {
-    const CALL: &str = "paged_attention";
-    let PagedAttention { shape, q, k, v, seq_lens, max_blocks, .. } = args;
-    let sequences = seq_lens.len();
-    check_shape(CALL, shape)?;
-    at_least(CALL, "query_start", args.query_start.len(), Some(sequences.saturating_add(1)))?;
-    at_least(CALL, "block_table", args.block_table.len(), sequences.checked_mul(max_blocks))?;
-    let query_start = &args.query_start[..=sequences];
-    let rows = q.len() / (shape.q_heads * shape.head_dim);
-    check_query_start(CALL, query_start, rows)?;
-    let pool = (k.len() / (shape.kv_heads * shape.head_dim))
-        .min(v.len() / (shape.kv_heads * shape.value_dim));
-    let table = Table { call: CALL, pages: args.block_table, max_blocks, pool };
-    for (sequence, length) in seq_lens.iter().enumerate() {
-        let queries = (query_start[sequence + 1] - query_start[sequence]) as usize;
-        table.check(sequence, *length, queries)?;
-    }
-    let job = Job {
-        call: CALL,
-        shape,
-        operands: [q, k, v].map(FloatAddress::of),
-        keys: Keys::Paged { table: args.block_table, max_blocks, seq_lens },
-        query_start,
-        scale: args.scale,
-        causal: args.causal,
-        window: None,
+/// If a slice is too short, the heads do not divide, lengths, query starts, key starts or page ids
+/// do not fit, or the scratch does not serve one thread; nothing was written.
+pub fn attention(
+    isa: Isa,
+    call: &Attention<'_>,
+    out: FloatSliceMut<'_>,
+    scratch: &mut [u8],
+) -> Result<(), CpuMathError> {
+    let shape = call.shape;
+    check_shape(shape)?;
+    call.check()?;
+    let sequences = call.keys.lengths().len();
+    let rows = call.query_start[sequences] as usize;
+    at_least(CALL, "out", out.len(), rows.saturating_mul(shape.q_heads * shape.value_dim))?;
+    let layout = Layout::of(shape);
+    let need = layout.bytes();
+    scratch::check(CALL, scratch, need, "attention_scratch_bytes")?;
+    let threads = match call.work() < PARALLEL_WORK {
+        true => 1,
+        false => parallel::pool_threads().min(scratch.len() / need),
     };
-    job.run(isa, args.out, args.scratch)
+    let out = FloatAddress::of_mut(out);
+    let scratch = Shared(scratch.as_mut_ptr());
+    let blocks = call.first_block(sequences) * shape.kv_heads;
+    parallel::for_each_block(threads, blocks, |worker, index| {
+        let head = index % shape.kv_heads;
+        let Some(block) = call.block(index / shape.kv_heads, head, out) else { return };
+        let scratch = scratch.get().wrapping_add(worker * need).cast();
+        // SAFETY: the indices were checked, the scratch part is this worker's own, and no two
+        // blocks share an output row and head.
+        unsafe { block.run(isa, layout, scratch) }
+    });
+    Ok(())
 }
 
-/// Attends within segments of packed rows.
-///
-/// # Errors
-/// As for [`paged_attention`].
-pub fn segment_attention(isa: Isa, args: SegmentAttention<'_>) -> Result<(), CpuMathError> {
-    const CALL: &str = "segment_attention";
-    let SegmentAttention { shape, q, k, v, query_start, key_starts, key_lengths, .. } = args;
-    check_shape(CALL, shape)?;
-    at_least(CALL, "query_start", query_start.len(), Some(1))?;
-    let segments = query_start.len() - 1;
-    at_least(CALL, "key_starts", key_starts.len(), Some(segments))?;
-    at_least(CALL, "key_lengths", key_lengths.len(), Some(segments))?;
-    check_query_start(CALL, query_start, q.len() / (shape.q_heads * shape.head_dim))?;
-    let rows = (k.len() / (shape.kv_heads * shape.head_dim))
-        .min(v.len() / (shape.kv_heads * shape.value_dim));
-    for segment in 0..segments {
-        let (start, length) = (key_starts[segment], key_lengths[segment]);
-        if start < 0 || length < 0 || start as usize + length as usize > rows {
-            return Err(CpuMathError::Segment { call: CALL, segment, start, length, rows });
-        }
-    }
-    let job = Job {
-        call: CALL,
-        shape,
-        operands: [q, k, v].map(FloatAddress::of),
-        keys: Keys::Segments { starts: key_starts, lengths: key_lengths },
-        query_start,
-        scale: args.scale,
-        causal: args.causal,
-        window: args.window,
-    };
-    job.run(isa, args.out, args.scratch)
-}
-
-fn check_shape(call: &'static str, shape: AttentionShape) -> Result<(), CpuMathError> {
+fn check_shape(shape: AttentionShape) -> Result<(), CpuMathError> {
     let AttentionShape { q_heads, kv_heads, head_dim, value_dim } = shape;
-    let bad = |name, value, rule| Err(CpuMathError::BadShape { call, name, value, rule });
+    let bad = |name, value, rule| Err(CpuMathError::BadShape { call: CALL, name, value, rule });
     const LIMIT: usize = 1 << 20;
     for (name, value) in [
         ("q_heads", q_heads),
@@ -195,132 +161,67 @@ fn check_shape(call: &'static str, shape: AttentionShape) -> Result<(), CpuMathE
     Ok(())
 }
 
-fn at_least(
-    call: &'static str,
-    operand: &'static str,
-    have: usize,
-    need: Option<usize>,
-) -> Result<(), CpuMathError> {
-    let need = need.unwrap_or(usize::MAX);
-    if have < need {
-        return Err(CpuMathError::OperandTooShort { call, operand, need, have });
-    }
-    Ok(())
-}
-
-fn check_query_start(
-    call: &'static str,
-    query_start: &[i32],
-    rows: usize,
-) -> Result<(), CpuMathError> {
-    let mut low = 0;
-    for (index, value) in query_start.iter().enumerate() {
-        let fits = *value >= low && *value as usize <= rows && (index > 0 || *value == 0);
-        if !fits {
-            return Err(CpuMathError::QueryStart { call, index, value: *value, low, high: rows });
+impl Attention<'_> {
+    /// Holds the indices against what they point into.
+    fn check(&self) -> Result<(), CpuMathError> {
+        let AttentionShape { q_heads, kv_heads, head_dim, value_dim } = self.shape;
+        let sequences = self.keys.lengths().len();
+        let query_start = self.query_start;
+        at_least(CALL, "query_start", query_start.len(), sequences.saturating_add(1))?;
+        let high = self.q.len() / (q_heads * head_dim);
+        let mut low = 0;
+        for (index, &value) in query_start[..=sequences].iter().enumerate() {
+            if value < low || value as usize > high || (index == 0 && value != 0) {
+                return Err(CpuMathError::QueryStart { call: CALL, index, value, low, high });
+            }
+            low = value;
         }
-        low = *value;
+        let rows =
+            (self.k.len() / (kv_heads * head_dim)).min(self.v.len() / (kv_heads * value_dim));
+        match self.keys {
+            Keys::Paged { block_table, max_blocks, .. } => {
+                let need = sequences.saturating_mul(max_blocks);
+                at_least(CALL, "block_table", block_table.len(), need)?;
+                (0..sequences).try_for_each(|sequence| {
+                    let table = &block_table[sequence * max_blocks..][..max_blocks];
+                    self.check_pages(sequence, table, rows)
+                })
+            }
+            Keys::Segments { starts, lengths } => {
+                at_least(CALL, "key_starts", starts.len(), sequences)?;
+                for (segment, (&start, &length)) in starts.iter().zip(lengths).enumerate() {
+                    if start < 0 || length < 0 || start as usize + length as usize > rows {
+                        let call = CALL;
+                        return Err(CpuMathError::Segment { call, segment, start, length, rows });
+                    }
+                }
+                Ok(())
+            }
+        }
     }
-    Ok(())
-}
 
-struct Table<'a> {
-    call: &'static str,
-    pages: &'a [i32],
-    max_blocks: usize,
-    pool: usize,
-}
-
-impl Table<'_> {
-    fn check(&self, sequence: usize, length: i32, queries: usize) -> Result<(), CpuMathError> {
-        let Table { call, max_blocks, pool: rows, .. } = *self;
-        let capacity = max_blocks.saturating_mul(PAGE_ROWS);
+    /// Holds the pages of a sequence against a pool of `rows`.
+    fn check_pages(&self, sequence: usize, table: &[i32], rows: usize) -> Result<(), CpuMathError> {
+        let (call, length) = (CALL, self.keys.lengths()[sequence]);
+        let (queries, capacity) = (self.queries(sequence).len(), table.len() * PAGE_ROWS);
         if length == 0 {
             return Ok(());
         }
         if length < 0 || (length as usize) < queries || length as usize > capacity {
             return Err(CpuMathError::SequenceLength { call, sequence, length, queries, capacity });
         }
-        let mut left = length as usize;
-        for (entry, page) in self.pages[sequence * max_blocks..].iter().enumerate() {
-            let used = left.min(PAGE_ROWS);
-            if *page < 0 || *page as usize * PAGE_ROWS + used > rows {
-                let page = *page;
+        let length = length as usize;
+        for (entry, &page) in table[..length.div_ceil(PAGE_ROWS)].iter().enumerate() {
+            let used = (length - entry * PAGE_ROWS).min(PAGE_ROWS);
+            if page < 0 || page as usize * PAGE_ROWS + used > rows {
                 return Err(CpuMathError::PageOutOfPool { call, sequence, entry, page, rows });
             }
-            left -= used;
-            if left == 0 {
-                break;
-            }
         }
-        Ok(())
-    }
-}
-
-#[derive(Clone, Copy)]
-enum Keys<'a> {
-    Paged { table: &'a [i32], max_blocks: usize, seq_lens: &'a [i32] },
-    Segments { starts: &'a [i32], lengths: &'a [i32] },
-}
-
-/// A call whose indices have been checked.
-struct Job<'a> {
-    call: &'static str,
-    shape: AttentionShape,
-    operands: [FloatAddress; 3],
-    keys: Keys<'a>,
-    query_start: &'a [i32],
-    scale: f32,
-    causal: bool,
-    window: Option<usize>,
-}
-
-impl Job<'_> {
-    fn run(
-        &self,
-        isa: Isa,
-        out: FloatSliceMut<'_>,
-        scratch: &mut [u8],
-    ) -> Result<(), CpuMathError> {
-        let (call, shape) = (self.call, self.shape);
-        let sequences = self.query_start.len() - 1;
-        let rows = self.query_start[sequences] as usize;
-        let need = rows.checked_mul(shape.q_heads * shape.value_dim);
-        at_least(call, "out", out.len(), need)?;
-        let layout = Layout::of(shape);
-        let need = layout.bytes();
-        if !scratch::fits(scratch, need) {
-            return Err(CpuMathError::Scratch {
-                call,
-                need,
-                have: scratch.len(),
-                align: scratch::alignment_of(scratch),
-                size_function: "attention_scratch_bytes",
-            });
-        }
-        let threads = match self.work() < PARALLEL_WORK {
-            true => 1,
-            false => parallel::pool_threads().min(scratch.len() / need),
-        };
-        let out = FloatAddress::of_mut(out);
-        let scratch = Shared(scratch.as_mut_ptr());
-        let blocks = self.first_block(sequences) * shape.kv_heads;
-        parallel::for_each_block(threads, blocks, |worker, index| {
-            let head = index % shape.kv_heads;
-            let Some(block) = self.block(index / shape.kv_heads, head, out) else { return };
-            let scratch = scratch.get().wrapping_add(worker * need).cast();
-            // SAFETY: the indices were checked, the scratch part is this worker's own, and no two
-            // blocks share an output row and head.
-            unsafe { block.run(isa, layout, scratch) }
-        });
         Ok(())
     }
 
     fn length(&self, sequence: usize) -> usize {
-        match self.keys {
-            Keys::Paged { seq_lens, .. } => seq_lens[sequence] as usize,
-            Keys::Segments { lengths, .. } => lengths[sequence] as usize,
-        }
+        self.keys.lengths()[sequence] as usize
     }
 
     fn queries(&self, sequence: usize) -> std::ops::Range<usize> {
@@ -330,7 +231,7 @@ impl Job<'_> {
     /// Multiply-adds of the whole call, saturating.
     fn work(&self) -> usize {
         let AttentionShape { q_heads, head_dim, value_dim, .. } = self.shape;
-        (0..self.query_start.len() - 1)
+        (0..self.keys.lengths().len())
             .map(|s| self.queries(s).len().saturating_mul(self.length(s)))
             .fold(0, usize::saturating_add)
             .saturating_mul(q_heads * (head_dim + value_dim))
@@ -355,15 +256,16 @@ impl Job<'_> {
         }
         let last = (first + block_rows).min(queries.end);
         let (pages, first_key) = match self.keys {
-            Keys::Paged { table, max_blocks, .. } => (Some(&table[sequence * max_blocks..]), 0),
+            Keys::Paged { block_table, max_blocks, .. } => {
+                (Some(&block_table[sequence * max_blocks..]), 0)
+            }
             Keys::Segments { starts, .. } => (None, starts[sequence] as usize),
         };
-        let [q, k, v] = self.operands;
         Some(Block {
             shape: self.shape,
-            q,
-            k,
-            v,
+            q: FloatAddress::of(self.q),
+            k: FloatAddress::of(self.k),
+            v: FloatAddress::of(self.v),
             out,
             head,
             rows: first..last,
@@ -381,7 +283,7 @@ impl Job<'_> {
 
     /// The last sequence whose first block number is at most `number`.
     fn owner(&self, number: usize) -> usize {
-        let (mut low, mut high) = (0, self.query_start.len() - 1);
+        let (mut low, mut high) = (0, self.keys.lengths().len());
         while high - low > 1 {
             let middle = low.midpoint(high);
             if self.first_block(middle) <= number { low = middle } else { high = middle }

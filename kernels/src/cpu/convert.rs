@@ -1,43 +1,7 @@
 //! Conversions between float slices, to nearest with ties to even; NaN stays NaN.
 
-use super::element::{Element, with_elements};
-use super::simd::{Kernel, Simd};
-use super::{CpuMathError, FloatSlice, FloatSliceMut, Isa};
-
-/// Converts `from` to `to`, element by element.
-///
-/// # Errors
-/// [`CpuMathError::OperandTooShort`] if the lengths differ; nothing was written.
-pub fn convert(isa: Isa, from: FloatSlice<'_>, to: FloatSliceMut<'_>) -> Result<(), CpuMathError> {
-    if from.len() != to.len() {
-        let operand = if from.len() < to.len() { "from" } else { "to" };
-        return Err(CpuMathError::OperandTooShort {
-            call: "convert",
-            operand,
-            need: from.len().max(to.len()),
-            have: from.len().min(to.len()),
-        });
-    }
-    with_elements!(FloatSlice, from, from => with_elements!(FloatSliceMut, to, to => {
-        isa.dispatch(Convert { from: from.as_ptr(), to: to.as_mut_ptr(), len: from.len() });
-    }));
-    Ok(())
-}
-
-struct Convert<A, B> {
-    from: *const A,
-    to: *mut B,
-    len: usize,
-}
-
-impl<A: Element, B: Element> Kernel for Convert<A, B> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        // SAFETY: built from two slices of `len` elements each.
-        unsafe { convert_row(s, self.from, self.to, self.len) }
-    }
-}
+use super::element::Element;
+use super::simd::Simd;
 
 /// Converts `len` elements.
 ///
@@ -67,7 +31,21 @@ pub(crate) unsafe fn convert_row<S: Simd, A: Element, B: Element>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::Isa;
+    use crate::cpu::simd::Kernel;
     use half::{bf16, f16};
+
+    struct Convert<'a, A, B>(&'a [A], &'a mut [B]);
+
+    impl<A: Element, B: Element> Kernel for Convert<'_, A, B> {
+        type Output = ();
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) {
+            assert_eq!(self.0.len(), self.1.len());
+            // SAFETY: both slices have so many elements, and one of them is borrowed alone.
+            unsafe { convert_row(s, self.0.as_ptr(), self.1.as_mut_ptr(), self.0.len()) }
+        }
+    }
 
     /// Every f32 whose bits end in one of a few patterns around the rounding boundaries.
     fn boundary_values() -> Vec<f32> {
@@ -87,8 +65,8 @@ mod tests {
         for isa in Isa::available() {
             let mut b = vec![bf16::ZERO; values.len()];
             let mut h = vec![f16::ZERO; values.len()];
-            convert(isa, FloatSlice::F32(&values), FloatSliceMut::Bf16(&mut b)).unwrap();
-            convert(isa, FloatSlice::F32(&values), FloatSliceMut::F16(&mut h)).unwrap();
+            isa.dispatch(Convert(&values, &mut b));
+            isa.dispatch(Convert(&values, &mut h));
             for (i, x) in values.iter().enumerate() {
                 if x.is_nan() {
                     assert!(b[i].is_nan() && h[i].is_nan(), "{isa}: NaN {:#x} lost", x.to_bits());
@@ -107,8 +85,8 @@ mod tests {
         for isa in Isa::available() {
             let mut from_b = vec![0.0; b.len()];
             let mut from_h = vec![0.0; h.len()];
-            convert(isa, FloatSlice::Bf16(&b), FloatSliceMut::F32(&mut from_b)).unwrap();
-            convert(isa, FloatSlice::F16(&h), FloatSliceMut::F32(&mut from_h)).unwrap();
+            isa.dispatch(Convert(&b, &mut from_b));
+            isa.dispatch(Convert(&h, &mut from_h));
             for i in 0..b.len() {
                 assert!(from_b[i] == b[i].to_f32() || (from_b[i].is_nan() && b[i].is_nan()));
                 assert!(from_h[i] == h[i].to_f32() || (from_h[i].is_nan() && h[i].is_nan()));
@@ -122,17 +100,10 @@ mod tests {
             for len in 0..40 {
                 let from: Vec<f32> = (0..len).map(|i| i as f32 + 0.5).collect();
                 let mut to = vec![f16::NAN; len + 3];
-                convert(isa, FloatSlice::F32(&from), FloatSliceMut::F16(&mut to[..len])).unwrap();
+                isa.dispatch(Convert(&from, &mut to[..len]));
                 assert!(to[..len].iter().zip(&from).all(|(t, f)| t.to_f32() == *f));
                 assert!(to[len..].iter().all(|t| t.is_nan()));
             }
         }
-    }
-
-    #[test]
-    fn different_lengths_are_an_error() {
-        let error = convert(Isa::detected(), FloatSlice::F32(&[1.0]), FloatSliceMut::F32(&mut []))
-            .unwrap_err();
-        assert!(error.to_string().contains("`to` has 0 elements"), "{error}");
     }
 }

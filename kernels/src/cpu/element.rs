@@ -1,33 +1,10 @@
 //! The three float element types, and slices whose element type is known at run time.
 
 use half::{bf16, f16};
+use piecewise_ir::dtype::DType;
 
 use super::scratch::Shared;
 use super::simd::{MAX_LANES, Simd};
-
-/// Float element types the CPU kernels read and write.
-#[derive(Debug, derive_more::Display, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FloatType {
-    /// IEEE binary32.
-    #[display("f32")]
-    F32,
-    /// IEEE binary16.
-    #[display("f16")]
-    F16,
-    /// bfloat16: the upper half of a binary32.
-    #[display("bf16")]
-    Bf16,
-}
-
-impl FloatType {
-    /// Bytes of one element.
-    pub const fn size(self) -> usize {
-        match self {
-            FloatType::F32 => 4,
-            FloatType::F16 | FloatType::Bf16 => 2,
-        }
-    }
-}
 
 /// A read-only slice of floats.
 #[derive(Debug, Clone, Copy)]
@@ -61,11 +38,11 @@ pub(crate) use with_elements;
 
 impl FloatSlice<'_> {
     /// The element type.
-    pub fn float_type(&self) -> FloatType {
+    pub fn dtype(&self) -> DType {
         match self {
-            FloatSlice::F32(_) => FloatType::F32,
-            FloatSlice::F16(_) => FloatType::F16,
-            FloatSlice::Bf16(_) => FloatType::Bf16,
+            FloatSlice::F32(_) => DType::F32,
+            FloatSlice::F16(_) => DType::F16,
+            FloatSlice::Bf16(_) => DType::BF16,
         }
     }
 
@@ -82,11 +59,11 @@ impl FloatSlice<'_> {
 
 impl FloatSliceMut<'_> {
     /// The element type.
-    pub fn float_type(&self) -> FloatType {
+    pub fn dtype(&self) -> DType {
         match self {
-            FloatSliceMut::F32(_) => FloatType::F32,
-            FloatSliceMut::F16(_) => FloatType::F16,
-            FloatSliceMut::Bf16(_) => FloatType::Bf16,
+            FloatSliceMut::F32(_) => DType::F32,
+            FloatSliceMut::F16(_) => DType::F16,
+            FloatSliceMut::Bf16(_) => DType::BF16,
         }
     }
 

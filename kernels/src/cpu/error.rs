@@ -1,6 +1,6 @@
 //! What can be wrong with the arguments of a CPU kernel.
 
-use super::FloatType;
+use piecewise_ir::dtype::DType;
 
 /// A call whose arguments contradict each other. Nothing was read or written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -26,9 +26,9 @@ pub enum CpuMathError {
         call: &'static str,
         operand: &'static str,
         /// The type the problem states.
-        want: FloatType,
+        want: DType,
         /// The type of the slice.
-        have: FloatType,
+        have: DType,
     },
     /// A size or stride that no layout can have.
     #[error("{call}: `{name}` is {value}, but must be {rule}")]
@@ -90,4 +90,17 @@ pub enum CpuMathError {
         /// Rows in the smaller of the k and v pools.
         rows: usize,
     },
+}
+
+/// Whether an operand has as many elements as are needed of it.
+pub(super) fn at_least(
+    call: &'static str,
+    operand: &'static str,
+    have: usize,
+    need: usize,
+) -> Result<(), CpuMathError> {
+    match have < need {
+        true => Err(CpuMathError::OperandTooShort { call, operand, need, have }),
+        false => Ok(()),
+    }
 }

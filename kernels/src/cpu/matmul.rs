@@ -5,18 +5,20 @@
 //! an operand is transposed or already f32. So padded equals unpadded bit for bit, and every
 //! capture size gives a row the same bits.
 //!
-//! Both paths of [`matmul_path`] run the one tile of `dot`, which reads rows
-//! contiguous in k; they differ only in where the rows come from:
-//! - `Direct` streams weights stored `[n, k]` once from memory, converted in registers;
-//! - `Panel` first converts a block of columns to f32 rows in scratch, which many rows of a reuse.
+//! Both paths run the one tile of `dot`, which reads rows contiguous in k; they differ only in where
+//! the rows come from:
+//! - the direct one streams weights stored `[n, k]` once from memory, converted in registers;
+//! - the other first converts a block of columns to a panel of f32 rows in scratch, which many rows
+//!   of a reuse.
 //!
 //! The left operand is converted to f32 rows in scratch unless it already is.
 
 mod blocks;
 
 use super::scratch;
-use super::{CpuMathError, FloatSlice, FloatSliceMut, FloatType, Isa, parallel};
-use blocks::{Columns, Destination, PackColumns, PackRows, StoredMatrix};
+use super::{CpuMathError, FloatSlice, FloatSliceMut, Isa, at_least, parallel};
+use blocks::{Columns, Destination, PackRows, StoredMatrix};
+use piecewise_ir::dtype::DType;
 
 const CALL: &str = "matmul";
 
@@ -33,7 +35,7 @@ const PARALLEL_WORK: usize = 1 << 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operand {
     /// What its elements are stored as.
-    pub float_type: FloatType,
+    pub dtype: DType,
     /// Elements from one stored row to the next.
     pub row_stride: usize,
     /// Elements from one matrix of the batch to the next (0: all share one).
@@ -64,9 +66,9 @@ pub struct MatmulProblem {
 
 impl MatmulProblem {
     /// `x[m, k] * w[n, k]^T` over dense row-major buffers: the linear layer of a checkpoint.
-    pub fn linear(m: usize, n: usize, k: usize, x: FloatType, w: FloatType, y: FloatType) -> Self {
-        let dense = |float_type, row_stride, transposed| Operand {
-            float_type,
+    pub fn linear(m: usize, n: usize, k: usize, x: DType, w: DType, y: DType) -> Self {
+        let dense = |dtype, row_stride, transposed| Operand {
+            dtype,
             row_stride,
             batch_stride: 0,
             transposed,
@@ -74,21 +76,6 @@ impl MatmulProblem {
         let (a, b, out) = (dense(x, k, false), dense(w, k, true), dense(y, n, false));
         MatmulProblem { m, n, k, batch: 1, a, b, out }
     }
-}
-
-/// Where the columns of b come from. Both give the same bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MatmulPath {
-    /// From the stored weights, converted in registers.
-    Direct,
-    /// From an f32 panel in scratch.
-    Panel,
-}
-
-/// The path that `rows` rows of a problem take.
-pub fn matmul_path(problem: &MatmulProblem, rows: usize) -> MatmulPath {
-    let reused = rows > DIRECT_ROWS && problem.b.float_type != FloatType::F32;
-    if reused || !problem.b.transposed { MatmulPath::Panel } else { MatmulPath::Direct }
 }
 
 /// Scratch bytes for [`matmul`] on up to `threads` threads, for any number of real rows.
@@ -106,19 +93,18 @@ fn panel_stride(k: usize) -> usize {
 }
 
 fn row_panel_bytes(problem: &MatmulProblem, rows: usize) -> usize {
-    if problem.a.float_type == FloatType::F32 && !problem.a.transposed {
+    if problem.a.dtype == DType::F32 && !problem.a.transposed {
         return 0;
     }
     rows.min(ROW_BLOCK).saturating_mul(panel_stride(problem.k)).saturating_mul(4)
 }
 
 fn column_panel_bytes(problem: &MatmulProblem, rows: usize) -> usize {
-    match matmul_path(problem, rows) {
-        MatmulPath::Direct => 0,
-        MatmulPath::Panel => {
-            problem.n.min(COLUMN_BLOCK).saturating_mul(panel_stride(problem.k)).saturating_mul(4)
-        }
+    let reused = rows > DIRECT_ROWS && problem.b.dtype != DType::F32;
+    if !reused && problem.b.transposed {
+        return 0;
     }
+    problem.n.min(COLUMN_BLOCK).saturating_mul(panel_stride(problem.k)).saturating_mul(4)
 }
 
 /// Operands of one [`matmul`].
@@ -168,8 +154,7 @@ pub fn matmul(isa: Isa, args: MatmulArgs<'_>) -> Result<(), CpuMathError> {
         let a = a.offset(batch * problem.a.batch_stride);
         let b = b.offset(batch * problem.b.batch_stride);
         let out = out.offset(batch * problem.out.batch_stride);
-        let mut first = 0;
-        while first < rows {
+        for first in (0..rows).step_by(ROW_BLOCK) {
             let count = (rows - first).min(ROW_BLOCK);
             let (x, x_stride) = if row_panel == 0 {
                 a.f32_rows(first)
@@ -201,14 +186,12 @@ pub fn matmul(isa: Isa, args: MatmulArgs<'_>) -> Result<(), CpuMathError> {
                         b.multiply(isa, tile, start, out);
                     } else {
                         let panel = column_panels.get().add(worker * column_panel).cast::<f32>();
-                        let pack =
-                            PackColumns { first: start, count: columns, k, to: panel, stride };
+                        let pack = PackRows { first: start, count: columns, k, to: panel, stride };
                         b.pack_columns(isa, pack);
                         blocks::multiply_panel(isa, tile, panel, stride, out);
                     }
                 }
             });
-            first += count;
         }
     }
     Ok(())
@@ -227,32 +210,19 @@ fn check(args: &MatmulArgs<'_>) -> Result<(), CpuMathError> {
         return bad("out.row_stride", p.out.row_stride, "at least n");
     }
     let shapes = [
-        ("a", p.a, a.float_type(), a.len(), *rows, p.k),
-        ("b", p.b, b.float_type(), b.len(), p.k, p.n),
-        ("out", p.out, out.float_type(), out.len(), *rows, p.n),
+        ("a", p.a, a.dtype(), a.len(), *rows, p.k),
+        ("b", p.b, b.dtype(), b.len(), p.k, p.n),
+        ("out", p.out, out.dtype(), out.len(), *rows, p.n),
     ];
-    for (operand, stored, have_type, have, rows, columns) in shapes {
-        let want = stored.float_type;
-        if have_type != want {
-            let have = have_type;
+    for (operand, stored, dtype, elements, rows, columns) in shapes {
+        let (want, have) = (stored.dtype, dtype);
+        if have != want {
             return Err(CpuMathError::TypeMismatch { call: CALL, operand, want, have });
         }
-        let need = extent(&stored, p.batch, rows, columns);
-        if have < need {
-            return Err(CpuMathError::OperandTooShort { call: CALL, operand, need, have });
-        }
+        at_least(CALL, operand, elements, extent(&stored, p.batch, rows, columns))?;
     }
     let need = row_panel_bytes(p, *rows).saturating_add(column_panel_bytes(p, *rows));
-    if !scratch::fits(scratch, need) {
-        return Err(CpuMathError::Scratch {
-            call: CALL,
-            need,
-            have: scratch.len(),
-            align: scratch::alignment_of(scratch),
-            size_function: "matmul_scratch_bytes",
-        });
-    }
-    Ok(())
+    scratch::check(CALL, scratch, need, "matmul_scratch_bytes")
 }
 
 /// Elements from the first to the last one that a logical `[rows, columns]` batch touches.

@@ -34,7 +34,8 @@ pub mod philox;
 pub mod sampling;
 pub mod team;
 
-pub use element::{FloatSlice, FloatSliceMut, FloatType};
+pub use element::{FloatSlice, FloatSliceMut};
 pub use error::CpuMathError;
+use error::at_least;
 pub use scratch::SCRATCH_ALIGN;
 pub use simd::Isa;

@@ -35,7 +35,7 @@ mod row;
 
 use super::philox::philox4x32;
 use super::scratch::{self, Shared};
-use super::{CpuMathError, Isa, parallel};
+use super::{CpuMathError, Isa, at_least, parallel};
 
 pub use controls::ControlArgs;
 pub use row::{LN2_HIGH, LN2_LOW, LOWEST, POLYNOMIAL};
@@ -108,24 +108,14 @@ pub fn sample(isa: Isa, args: SampleArgs<'_>) -> Result<(), CpuMathError> {
         ("seed", seed.len(), rows),
         ("position", position.len(), rows),
     ] {
-        if have < need {
-            return Err(CpuMathError::OperandTooShort { call: CALL, operand, need, have });
-        }
+        at_least(CALL, operand, have, need)?;
     }
     if let Some(controls) = &controls {
         controls.check(rows, vocabulary)?;
     }
     let [of_keys, of_logits] = worker_bytes(vocabulary, controls.is_some());
     let need = of_keys + of_logits;
-    if !scratch::fits(args.scratch, need) {
-        return Err(CpuMathError::Scratch {
-            call: CALL,
-            need,
-            have: args.scratch.len(),
-            align: scratch::alignment_of(args.scratch),
-            size_function: "sample_scratch_bytes",
-        });
-    }
+    scratch::check(CALL, args.scratch, need, "sample_scratch_bytes")?;
     let threads = match rows {
         0 | 1 => 1,
         _ => parallel::pool_threads().min(args.scratch.len() / need),

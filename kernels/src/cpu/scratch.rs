@@ -1,5 +1,7 @@
 //! Carving typed temporaries out of the caller's scratch bytes.
 
+use super::CpuMathError;
+
 /// Alignment in bytes that every scratch buffer must have: one cache line, one AVX-512 vector.
 pub const SCRATCH_ALIGN: usize = 64;
 
@@ -9,13 +11,22 @@ pub(crate) fn round_up(bytes: usize) -> usize {
 }
 
 /// Largest power of two that divides the buffer's address.
-pub(crate) fn alignment_of(scratch: &[u8]) -> usize {
+fn alignment_of(scratch: &[u8]) -> usize {
     1 << scratch.as_ptr().addr().trailing_zeros().min(20)
 }
 
-/// Whether `scratch` can serve `need` bytes.
-pub(crate) fn fits(scratch: &[u8], need: usize) -> bool {
-    need == 0 || (scratch.len() >= need && alignment_of(scratch) >= SCRATCH_ALIGN)
+/// Whether `scratch` can serve the `need` bytes that `size_function` counts.
+pub(crate) fn check(
+    call: &'static str,
+    scratch: &[u8],
+    need: usize,
+    size_function: &'static str,
+) -> Result<(), CpuMathError> {
+    let (have, align) = (scratch.len(), alignment_of(scratch));
+    match need == 0 || (have >= need && align >= SCRATCH_ALIGN) {
+        true => Ok(()),
+        false => Err(CpuMathError::Scratch { call, need, have, align, size_function }),
+    }
 }
 
 /// A mutable pointer that threads share, each writing a part of its own.

@@ -95,37 +95,21 @@ impl Isa {
     /// The widest instruction set of this machine; detected on the first call.
     pub fn detected() -> Isa {
         static DETECTED: OnceLock<Isa> = OnceLock::new();
-        *DETECTED.get_or_init(|| Isa::levels()[0].unwrap_or(Isa(Level::Portable(Portable))))
+        *DETECTED.get_or_init(|| Isa::available().next().unwrap_or(Isa::portable()))
     }
 
     /// Every instruction set this machine can run, widest first.
     pub fn available() -> impl Iterator<Item = Isa> {
-        Isa::levels().into_iter().flatten()
+        #[cfg(target_arch = "x86_64")]
+        let vectors = [Avx512::detect().map(Level::Avx512), Avx2::detect().map(Level::Avx2)];
+        #[cfg(not(target_arch = "x86_64"))]
+        let vectors = [None];
+        vectors.into_iter().flatten().map(Isa).chain([Isa::portable()])
     }
 
     /// Plain Rust without vector intrinsics, which every machine has.
     pub fn portable() -> Isa {
         Isa(Level::Portable(Portable))
-    }
-
-    fn levels() -> [Option<Isa>; 3] {
-        let mut levels = [None; 3];
-        let mut found = 0;
-        let mut push = |level| {
-            levels[found] = Some(Isa(level));
-            found += 1;
-        };
-        #[cfg(target_arch = "x86_64")]
-        {
-            if let Some(set) = Avx512::detect() {
-                push(Level::Avx512(set));
-            }
-            if let Some(set) = Avx2::detect() {
-                push(Level::Avx2(set));
-            }
-        }
-        push(Level::Portable(Portable));
-        levels
     }
 
     /// Runs a kernel compiled for this instruction set.

@@ -2,7 +2,8 @@
 
 use half::{bf16, f16};
 
-use super::{FloatSlice, FloatSliceMut, FloatType, Isa};
+use super::{FloatSlice, FloatSliceMut, Isa};
+use piecewise_ir::dtype::DType;
 
 /// A multiplicative congruential generator, for reproducible test data.
 pub(crate) struct Rng(pub(crate) u64);
@@ -33,11 +34,12 @@ pub(crate) enum FloatVec {
 }
 
 impl FloatVec {
-    pub(crate) fn round_from(float_type: FloatType, values: &[f32]) -> FloatVec {
+    pub(crate) fn round_from(float_type: DType, values: &[f32]) -> FloatVec {
         match float_type {
-            FloatType::F32 => FloatVec::F32(values.to_vec()),
-            FloatType::F16 => FloatVec::F16(values.iter().map(|x| f16::from_f32(*x)).collect()),
-            FloatType::Bf16 => FloatVec::Bf16(values.iter().map(|x| bf16::from_f32(*x)).collect()),
+            DType::F32 => FloatVec::F32(values.to_vec()),
+            DType::F16 => FloatVec::F16(values.iter().map(|x| f16::from_f32(*x)).collect()),
+            DType::BF16 => FloatVec::Bf16(values.iter().map(|x| bf16::from_f32(*x)).collect()),
+            other => panic!("{other} is no float"),
         }
     }
 

@@ -8,7 +8,7 @@
 //! is compiled as regions are, so that a value has the same bits in both.
 
 use super::recipe::{LaunchRecipe, OpKernels, Param, TensorBoxes, options};
-use super::region::{AbsorbedAfter, AbsorbedElement, OperandRole, Tile};
+use super::region::{OfThread, OperandRole};
 use super::text::{lane, storage};
 use crate::lower::{LowerError, fail};
 use piecewise_ir::region::Region;
@@ -132,25 +132,23 @@ fn replaced(
             }
         }
     }
-    if !text.is_empty() {
-        text.insert_str(0, "#include \"prelude.cuh\"\n");
-        text.push_str(&launch.source);
-    }
-    let mut own_options = launch.options.clone();
-    if !text.is_empty() {
-        let other = |option: &&String| OTHER_ROUNDING.iter().any(|part| option.contains(part));
-        if let Some(option) = launch.options.iter().find(other) {
-            return fail(format!(
-                "`{}` has an argument element by element and is compiled with `{option}`, by which a \
-                 region in it would round otherwise than alone; leave the option out",
-                launch.entry
-            ));
-        }
-        own_options.extend(options().into_iter().filter(|o| !launch.options.contains(o)));
-    }
     let ahead = launch.ahead.iter().map(|&arg| place(arg)).collect::<Result<_, _>>()?;
-    let source = if text.is_empty() { launch.source.clone() } else { text };
-    Ok(LaunchRecipe { source, params, ahead, options: own_options, ..launch.clone() })
+    let launch = LaunchRecipe { params, ahead, ..launch.clone() };
+    if text.is_empty() {
+        return Ok(launch);
+    }
+    let other = |option: &&String| OTHER_ROUNDING.iter().any(|part| option.contains(part));
+    if let Some(option) = launch.options.iter().find(other) {
+        return fail(format!(
+            "`{}` has an argument element by element and is compiled with `{option}`, by which a \
+             region in it would round otherwise than alone; leave the option out",
+            launch.entry
+        ));
+    }
+    let more = options().into_iter().filter(|option| !launch.options.contains(option));
+    let options = launch.options.iter().cloned().chain(more).collect();
+    let source = format!("#include \"prelude.cuh\"\n{text}{}", launch.source);
+    Ok(LaunchRecipe { source, options, ..launch })
 }
 
 /// That the source of a launch has an argument as its recipe says.
@@ -206,20 +204,19 @@ impl Elements {
         let (stored, lane) = (storage(ty.dtype), lane(ty.dtype));
         match result {
             None => {
-                let AbsorbedElement { text, operands } = AbsorbedElement::of(region, roles)?;
+                let OfThread { text, arguments } = OfThread::before(region, roles)?;
                 let members = format!(
                     "  DEVICE {lane} load(u32 row, u32 column) const {{\n    Before before;\n    \
                      return before.load({}counts, row, column);\n  }}\n  \
                      template <int W> DEVICE void load(u32 row, u32 column, {lane} (&to)[W]) const {{\n    \
                      for (int v = 0; v < W; ++v) to[v] = load(row, column + v);\n  }}\n",
-                    names(&operands)
+                    names(&arguments)
                 );
-                Ok(Self::text(position, &text, operands, true, &members))
+                Ok(Self::text(position, &text, arguments, true, &members))
             }
             Some(product) => {
-                let tile = Tile { columns, parts: 1, width: 1 };
-                let AbsorbedAfter { text, arguments } =
-                    AbsorbedAfter::of(region, roles, product, tile)?;
+                let OfThread { text, arguments } =
+                    OfThread::after(region, roles, product, [columns, 1])?;
                 let list = names(&arguments);
                 let members = format!(
                     "  DEVICE void store(u32 row, u32 column, {lane} value) const {{\n    After after;\n    \

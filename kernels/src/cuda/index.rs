@@ -41,23 +41,17 @@ pub(super) enum Run {
     Irregular,
 }
 
-/// What a variable stands for.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Definition {
-    /// An index whose digits can't be split where they are asked for.
-    Whole(Index),
-    /// An index less a constant that it is never below.
-    Minus(Index, u64),
-}
-
 /// Variables by number.
 #[derive(Debug, Default)]
 pub(super) struct Variables {
-    pub(super) definitions: Vec<Definition>,
+    /// What they stand for: an index whose digits can't be split where they are asked for, less a
+    /// constant that it is never below.
+    pub(super) definitions: Vec<(Index, u64)>,
 }
 
 impl Variables {
-    fn intern(&mut self, definition: Definition, extent: u64) -> Index {
+    fn intern(&mut self, index: &Index, start: u64, extent: u64) -> Index {
+        let definition = (index.clone(), start);
         let known = self.definitions.iter().position(|d| *d == definition);
         let number = known.unwrap_or_else(|| {
             self.definitions.push(definition);
@@ -72,7 +66,7 @@ impl Variables {
         if let Some(both) = index.div_rem(by) {
             return both;
         }
-        let whole = self.intern(Definition::Whole(index.clone()), index.largest() + 1);
+        let whole = self.intern(index, 0, index.largest() + 1);
         // A base of one top digit always splits.
         whole.div_rem(by).unwrap_or_default()
     }
@@ -87,7 +81,7 @@ impl Variables {
         {
             return rest;
         }
-        self.intern(Definition::Minus(index.clone(), start), extent)
+        self.intern(index, start, extent)
     }
 
     /// The flat index of coordinates `at / strides`, as coordinates over `extents`: for each loop
@@ -114,9 +108,7 @@ impl Variables {
     fn digit_run(&self, digit: &Digit, width: u64) -> Run {
         let whole = match digit.base {
             Base::Element => Run::Stride(1),
-            Base::Variable(n) => match &self.definitions[n as usize] {
-                Definition::Whole(index) | Definition::Minus(index, _) => self.run(index, width),
-            },
+            Base::Variable(n) => self.run(&self.definitions[n as usize].0, width),
         };
         match whole {
             Run::Uniform | Run::Irregular => whole,
@@ -131,14 +123,11 @@ impl Variables {
     fn base_alignment(&self, base: Base, width: u64) -> u64 {
         match base {
             Base::Element => width,
-            Base::Variable(n) => match &self.definitions[n as usize] {
-                Definition::Whole(index) => self.alignment(index, width, width),
-                Definition::Minus(index, start) => {
-                    let start = Index::constant(*start);
-                    let start = self.alignment(&start, width, width);
-                    self.alignment(index, width, width).min(start)
-                }
-            },
+            Base::Variable(n) => {
+                let (index, start) = &self.definitions[n as usize];
+                let start = self.alignment(&Index::constant(*start), width, width);
+                self.alignment(index, width, width).min(start)
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! Launch recipes: a kernel's source and everything that a launch of it needs, without addresses
 //! and without sizes.
 
+use crate::attention::ScoreSpec;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use serde::{Deserialize, Serialize};
@@ -62,6 +63,18 @@ pub enum Param {
     Elements(u32),
     /// A tensor map over an argument, 128 bytes by value; needs sm_90.
     TensorMap(TensorBoxes),
+}
+
+impl Param {
+    /// A count of 32 bits.
+    pub(super) fn size(dim: impl Into<Dim>) -> Self {
+        Self::Scalar(Scalar::U32(dim.into()))
+    }
+
+    /// What scores are multiplied by, as powers of two.
+    pub(super) fn scale(spec: ScoreSpec) -> Self {
+        Self::Scalar(Scalar::F32((spec.scale * std::f64::consts::LOG2_E) as f32))
+    }
 }
 
 /// An argument as copies of boxes see it: rows of 16-bit elements, one after the other. A box is
@@ -128,12 +141,6 @@ impl OpKernels {
     /// Launches that share no scratch.
     pub fn new(launches: impl IntoIterator<Item = LaunchRecipe>) -> Self {
         Self { launches: launches.into_iter().collect(), scratch: Dim::constant(0) }
-    }
-
-    /// The same with so many bytes of scratch: a number, or a function of the sizes.
-    #[must_use]
-    pub fn with_scratch(self, bytes: impl Into<Dim>) -> Self {
-        Self { scratch: bytes.into(), ..self }
     }
 }
 

@@ -185,38 +185,30 @@ impl Builder {
             return fail("a whole operand of symbolic extent can only be gathered from");
         }
         let one = |view| Ok(vec![view]);
+        let inputs: Vec<&View> = operands.iter().collect();
         match op {
-            Op::Unary(unary) => {
-                one(self.map(MapOp::Unary(*unary), &[&operands[0]], &results[0])?)
-            }
-            Op::Binary(binary) => {
-                let inputs = [&operands[0], &operands[1]];
-                one(self.map(MapOp::Binary(*binary), &inputs, &results[0])?)
-            }
+            Op::Unary(unary) => one(self.map(MapOp::Unary(*unary), &inputs, &results[0])?),
+            Op::Binary(binary) => one(self.map(MapOp::Binary(*binary), &inputs, &results[0])?),
             Op::Compare(compare) => {
-                let inputs = [&operands[0], &operands[1]];
                 one(self.map(MapOp::Compare(*compare), &inputs, &results[0])?)
             }
-            Op::Select => {
-                let inputs = [&operands[0], &operands[1], &operands[2]];
-                one(self.map(MapOp::Select, &inputs, &results[0])?)
-            }
+            Op::Select => one(self.map(MapOp::Select, &inputs, &results[0])?),
             Op::Cast if self.dtype(&operands[0]) == results[0].dtype => one(operands[0].clone()),
-            Op::Cast => one(self.map(MapOp::Cast, &[&operands[0]], &results[0])?),
+            Op::Cast => one(self.map(MapOp::Cast, &inputs, &results[0])?),
             Op::Reduce { op, axes } => one(self.reduce(*op, axes, &operands[0], &results[0])?),
             Op::ArgMax { axis } => {
                 let shape = static_dims(&results[0])?;
                 let out = self.temp(DType::I32, &shape);
                 let mut wide = out.clone();
                 wide.dims.insert(*axis, super::view::Axis { extent: 1, stride: 1 });
-                self.top_k(*axis, &operands[0], None, Some(&wide), 1);
+                self.top_k(*axis, &operands[0], None, &wide, 1);
                 one(out)
             }
             Op::TopK { axis } => {
                 let shape = static_dims(&results[0])?;
                 let values = self.temp(self.dtype(&operands[0]), &shape);
                 let indices = self.temp(DType::I32, &shape);
-                self.top_k(*axis, &operands[0], Some(&values), Some(&indices), shape[*axis]);
+                self.top_k(*axis, &operands[0], Some(&values), &indices, shape[*axis]);
                 Ok(vec![values, indices])
             }
             Op::Broadcast => one(operands[0].broadcast(&static_dims(&results[0])?)),

@@ -6,6 +6,7 @@
 
 use super::error::{LowerError, fail};
 use super::execute::MAX_LOOPS;
+use super::line::lane_of;
 use super::row_program::{ArgKind, MapOp, Nest, PlaceKind, RowProgram, RowStep, StridedAccess};
 use piecewise_ir::dtype::DType;
 
@@ -87,12 +88,11 @@ impl RowProgram {
     }
 
     fn is_table(&self, place: u32) -> bool {
-        match self.places.get(place as usize).map(|p| p.kind) {
-            Some(PlaceKind::Arg(arg)) => {
-                self.args.get(arg as usize).is_some_and(|a| a.kind == ArgKind::Table)
-            }
-            _ => false,
-        }
+        let arg = self.places.get(place as usize).and_then(|place| match place.kind {
+            PlaceKind::Arg(arg) => self.args.get(arg as usize),
+            PlaceKind::Temp(_) | PlaceKind::Constant(_) => None,
+        });
+        arg.is_some_and(|decl| decl.kind == ArgKind::Table)
     }
 
     /// Checks that the elements of an access over `extents` lie inside its place.
@@ -181,7 +181,7 @@ impl RowProgram {
                 }
                 let mut found = nest.extents[..last].to_vec();
                 found.push(*k);
-                for access in [values, indices].into_iter().flatten() {
+                for access in values.iter().chain([indices]) {
                     if access.strides.len() != found.len() {
                         return fail("an access with strides for other loops");
                     }
@@ -193,13 +193,7 @@ impl RowProgram {
                     }
                     self.inside(access, &[*k])?;
                 }
-                let lane = match self.dtype(input)? {
-                    DType::F32 | DType::F16 | DType::BF16 => DType::F32,
-                    DType::I32 => DType::I32,
-                    DType::I64 => DType::I64,
-                    DType::U8 | DType::Bool => DType::U8,
-                };
-                self.expect(best_values, lane)?;
+                self.expect(best_values, lane_of(self.dtype(input)?))?;
                 self.expect(best_indices, DType::I32)
             }
             RowStep::Gather { table, offset, extent, row, nest, indices, out } => {

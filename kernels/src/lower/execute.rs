@@ -106,7 +106,7 @@ pub(super) struct Walk<'a> {
 
 /// Calls `body` with every index tuple of `extents`, the last index fastest.
 #[inline(always)]
-fn each(extents: &[u64], mut body: impl FnMut(&[u64])) {
+pub(super) fn each(extents: &[u64], mut body: impl FnMut(&[u64])) {
     if extents.contains(&0) {
         return;
     }
@@ -223,7 +223,7 @@ impl Tile<'_> {
                     // SAFETY: the caller's promise; checked accesses stay inside their place.
                     unsafe {
                         reduce::top_k(self.isa, from, extent, k, best, at);
-                        for (found, to) in [(best, values), (at, indices)] {
+                        for (found, to) in [(best, values.as_ref()), (at, Some(indices))] {
                             let Some(to) = to else { continue };
                             let to = self.cursor(to, row, outer);
                             chunks(k, |start, n| {
@@ -328,7 +328,7 @@ impl Tile<'_> {
 
 /// Calls `chunk(start, n)` for pieces of at most [`LINE`] of `extent`.
 #[inline(always)]
-fn chunks(extent: usize, mut chunk: impl FnMut(usize, usize)) {
+pub(super) fn chunks(extent: usize, mut chunk: impl FnMut(usize, usize)) {
     let mut start = 0;
     while start < extent {
         let n = (extent - start).min(LINE);

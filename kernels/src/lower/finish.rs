@@ -24,8 +24,8 @@ impl RowStep {
         match self {
             Self::Map { out, .. } | Self::Reduce { out, .. } => vec![out.place],
             Self::TopK { values, indices, best_values, best_indices, .. } => {
-                let results = [values, indices].into_iter().flatten().map(|a| a.place);
-                results.chain([best_values.place, best_indices.place]).collect()
+                let found = values.iter().chain([indices, best_values, best_indices]);
+                found.map(|access| access.place).collect()
             }
             Self::Gather { out, .. } => vec![*out],
             Self::Scatter { table, .. } => vec![*table],

@@ -44,6 +44,14 @@ pub(super) enum Line<'a, T> {
 }
 
 impl<'a, T: Lane> Line<'a, T> {
+    #[inline(always)]
+    pub(super) fn at(self, i: usize) -> T {
+        match self {
+            Self::Each(slice) => slice[i],
+            Self::Same(x) => x,
+        }
+    }
+
     /// The elements as a slice; `buffer` holds them where they are all the same.
     #[inline(always)]
     pub(super) fn spread(self, n: usize, buffer: &'a mut [T; LINE]) -> &'a [T] {
@@ -54,6 +62,15 @@ impl<'a, T: Lane> Line<'a, T> {
                 &buffer[..n]
             }
         }
+    }
+}
+
+/// The type in which elements of a dtype are computed with.
+pub(super) fn lane_of(dtype: DType) -> DType {
+    match dtype {
+        DType::F32 | DType::F16 | DType::BF16 => DType::F32,
+        DType::I32 | DType::I64 | DType::U8 => dtype,
+        DType::Bool => DType::U8,
     }
 }
 

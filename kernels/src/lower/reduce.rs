@@ -5,7 +5,7 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 use super::elementwise::{larger, smaller};
-use super::execute::{MAX_LOOPS, Walk};
+use super::execute::{Walk, chunks, each};
 use super::line::{Cursor, LINE, Lane, Line};
 use crate::cpu::Isa;
 use crate::cpu::simd::{Kernel, Simd};
@@ -131,10 +131,7 @@ impl<T: Reduce> Accumulator<T> {
             return;
         }
         for i in 0..n {
-            self.pending[self.filled] = match line {
-                Line::Each(slice) => slice[i],
-                Line::Same(x) => x,
-            };
+            self.pending[self.filled] = line.at(i);
             self.filled += 1;
             if self.filled == LINE {
                 self.flush(op);
@@ -177,14 +174,11 @@ unsafe fn add_line<T: Reduce>(
     accumulator: &mut Accumulator<T>,
     buffer: &mut [T; LINE],
 ) {
-    let mut at = 0;
-    while at < extent {
-        let n = (extent - at).min(LINE);
+    chunks(extent, |at, n| {
         // SAFETY: the caller vouches for all elements of the line.
         let elements = unsafe { T::load(line.advanced(at), n, buffer) };
         accumulator.add(op, elements, n);
-        at += n;
-    }
+    });
 }
 
 /// Reduces the elements of `inner` from `from` on into the one element of `to`.
@@ -202,21 +196,12 @@ unsafe fn reduce_lane<T: Reduce>(op: ReduceOp, from: Cursor, inner: Walk<'_>, to
     let last = inner.extents.len() - 1;
     let extent = inner.extents[last] as usize;
     let from = Cursor { stride: inner.strides[last] as usize, ..from };
-    let mut at = [0u64; MAX_LOOPS];
-    let outer = inner.extents[..last].iter().product::<u64>();
-    for _ in 0..outer {
-        let offset: u64 = at[..last].iter().zip(inner.strides).map(|(i, s)| i * s).sum();
+    each(&inner.extents[..last], |at| {
+        let offset: u64 = at.iter().zip(inner.strides).map(|(i, s)| i * s).sum();
         let line = from.moved(offset as usize);
         // SAFETY: the caller vouches for all elements of the loops.
         unsafe { add_line(op, line, extent, &mut accumulator, &mut buffer) };
-        for axis in (0..last).rev() {
-            at[axis] += 1;
-            if at[axis] < inner.extents[axis] {
-                break;
-            }
-            at[axis] = 0;
-        }
-    }
+    });
     let mut result = accumulator.finish(op);
     if inner.extents.contains(&0) {
         result = T::of_nothing(op);
@@ -277,17 +262,12 @@ unsafe fn top_k_lane<T: Lane>(from: Cursor, extent: usize, k: usize, best: Curso
     };
     let beats = |x: T, y: T| x > y || (y.is_nan() && !x.is_nan());
     let mut found = 0;
-    let mut start = 0;
     let mut buffer = [T::default(); LINE];
-    while start < extent {
-        let n = (extent - start).min(LINE);
+    chunks(extent, |start, n| {
         // SAFETY: the caller vouches for the line's elements.
         let line = unsafe { T::load(from.advanced(start), n, &mut buffer) };
         for i in 0..n {
-            let x = match line {
-                Line::Each(slice) => slice[i],
-                Line::Same(x) => x,
-            };
+            let x = line.at(i);
             if found == k && !beats(x, best[k - 1]) {
                 continue;
             }
@@ -299,8 +279,7 @@ unsafe fn top_k_lane<T: Lane>(from: Cursor, extent: usize, k: usize, best: Curso
             (best[slot], indices[slot]) = (x, (start + i) as i32);
             found = (found + 1).min(k);
         }
-        start += n;
-    }
+    });
 }
 
 /// A search as a kernel, so that it is compiled for each instruction set.

@@ -153,8 +153,8 @@ pub enum RowStep {
         input: StridedAccess,
         /// Where values go, if anywhere: strides for the loops that stay, then along k.
         values: Option<StridedAccess>,
-        /// Where i32 indices go, if anywhere: strides for the loops that stay, then along k.
-        indices: Option<StridedAccess>,
+        /// Where i32 indices go: strides for the loops that stay, then along k.
+        indices: StridedAccess,
         /// An f32 or integer temporary of k elements for the values found so far.
         best_values: StridedAccess,
         /// An i32 temporary of k elements for their indices.

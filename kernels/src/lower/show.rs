@@ -61,10 +61,7 @@ impl Display for RowStep {
                 if let Some(values) = values {
                     write!(f, ", values to {values}")?;
                 }
-                if let Some(indices) = indices {
-                    write!(f, ", indices to {indices}")?;
-                }
-                Ok(())
+                write!(f, ", indices to {indices}")
             }
             Self::Gather { table, offset, row, nest, indices, out, .. } => {
                 write!(f, "{nest} p{out} = rows of {row} of p{table}+{offset} at {indices}")

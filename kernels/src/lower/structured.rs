@@ -6,6 +6,7 @@
 use super::body::static_dims;
 use super::build::Builder;
 use super::error::LowerError;
+use super::line::lane_of;
 use super::row_program::{MapOp, RowStep, StridedAccess};
 use super::view::{View, dense, nest_of};
 use piecewise_ir::dtype::DType;
@@ -39,15 +40,15 @@ impl Builder {
         axis: usize,
         input: &View,
         values: Option<&View>,
-        indices: Option<&View>,
+        indices: &View,
         k: u64,
     ) {
         let rank = input.dims.len();
         let perm: Vec<usize> = (0..rank).filter(|&a| a != axis).chain([axis]).collect();
         let from = input.permuted(&perm);
-        let outs: Vec<(View, u64)> = [values, indices]
+        let outs: Vec<(View, u64)> = [indices]
             .into_iter()
-            .flatten()
+            .chain(values)
             .map(|view| {
                 let mut kept = view.clone();
                 let along = kept.dims.remove(axis).stride;
@@ -62,26 +63,14 @@ impl Builder {
             access.strides.truncate(loops);
             access.strides.push(*along);
         }
-        let lane = match self.dtype(&from) {
-            DType::F32 | DType::F16 | DType::BF16 => DType::F32,
-            DType::I32 => DType::I32,
-            DType::I64 => DType::I64,
-            DType::U8 | DType::Bool => DType::U8,
-        };
+        let lane = lane_of(self.dtype(&from));
         let whole = |view: View| StridedAccess { place: view.place, offset: 0, strides: vec![1] };
         let best_values = whole(self.temp(lane, &[k]));
         let best_indices = whole(self.temp(DType::I32, &[k]));
-        let indices = indices.and_then(|_| accesses.pop());
-        let values = values.and_then(|_| accesses.pop());
-        self.steps.push(RowStep::TopK {
-            nest,
-            k,
-            input,
-            values,
-            indices,
-            best_values,
-            best_indices,
-        });
+        let indices = accesses.remove(0);
+        let values = accesses.pop();
+        let found = RowStep::TopK { nest, k, input, values, indices, best_values, best_indices };
+        self.steps.push(found);
     }
 
     pub(super) fn concat(

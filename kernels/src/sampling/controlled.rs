@@ -7,7 +7,6 @@ use super::controls::{CONTROL_WORDS, DETAIL_WORDS, mask_words, token_words};
 use super::{inputs, parameter_types};
 use crate::inputs::StepInput;
 use piecewise_ir::custom::{Attrs, CustomOpDef};
-use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::op::RowTreatment;
 use piecewise_ir::types::TensorType;
@@ -61,10 +60,7 @@ impl CustomOpDef for ControlledSample {
             return Err("logits must be f32 [R, V] with a constant V".to_owned());
         };
         let rows = &logits.shape[0];
-        let of_rows = |dtype, width: usize| TensorType {
-            dtype,
-            shape: [rows.clone(), Dim::constant(width as u64)].into_iter().collect(),
-        };
+        let of_rows = |dtype, width: usize| TensorType::new(dtype, [rows.clone(), width.into()]);
         if parameters != parameter_types(rows) {
             return Err("the parameters are those of piecewise.sample, each [R]".to_owned());
         }
@@ -83,7 +79,7 @@ impl CustomOpDef for ControlledSample {
                 return Err(format!("{name} must be a state i32 [entries, {words}]"));
             }
         }
-        let ids = TensorType { dtype: DType::I32, shape: std::iter::once(rows.clone()).collect() };
+        let ids = TensorType::new(DType::I32, [rows.clone()]);
         Ok(vec![ids, of_rows(DType::I32, DETAIL_WORDS)])
     }
 

@@ -6,19 +6,11 @@ use crate::cpu::Isa;
 use crate::cpu::sampling::{ControlArgs, SampleArgs, sample, sample_scratch_bytes};
 use crate::op::{CpuOp, CpuOpArgs, CpuOpCall, OpError};
 
-/// [`Sample`] on the CPU; can be captured in every batch.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CpuSample;
-
-/// [`ControlledSample`] on the CPU; can be captured in every batch.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CpuControlledSample;
-
 const LOGITS: usize = 0;
 
-impl CpuOp for CpuSample {
+impl CpuOp for Sample {
     fn name(&self) -> &str {
-        Sample::NAME
+        Self::NAME
     }
 
     fn scratch_bytes(&self, call: &CpuOpCall<'_>) -> u64 {
@@ -30,9 +22,9 @@ impl CpuOp for CpuSample {
     }
 }
 
-impl CpuOp for CpuControlledSample {
+impl CpuOp for ControlledSample {
     fn name(&self) -> &str {
-        ControlledSample::NAME
+        Self::NAME
     }
 
     fn scratch_bytes(&self, call: &CpuOpCall<'_>) -> u64 {

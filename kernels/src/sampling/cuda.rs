@@ -5,30 +5,22 @@ use crate::cuda::{controlled_sample_kernels, sample_kernels};
 use crate::op::OpError;
 use crate::op::cuda::{CudaImplementation, CudaOp, CudaOpCall};
 
-/// [`Sample`] on CUDA; can be captured in every batch.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CudaSample;
-
-/// [`ControlledSample`] on CUDA; can be captured in every batch.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CudaControlledSample;
-
-impl CudaOp for CudaSample {
+impl CudaOp for Sample {
     fn name(&self) -> &str {
-        Sample::NAME
+        Self::NAME
     }
 
     fn implementation(&self, call: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
-        CudaImplementation::own(self.name(), sample_kernels(call.operands))
+        CudaImplementation::own(Self::NAME, sample_kernels(call.operands))
     }
 }
 
-impl CudaOp for CudaControlledSample {
+impl CudaOp for ControlledSample {
     fn name(&self) -> &str {
-        ControlledSample::NAME
+        Self::NAME
     }
 
     fn implementation(&self, call: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
-        CudaImplementation::own(self.name(), controlled_sample_kernels(call.operands))
+        CudaImplementation::own(Self::NAME, controlled_sample_kernels(call.operands))
     }
 }

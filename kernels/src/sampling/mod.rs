@@ -15,8 +15,6 @@ pub use controls::{
     DETAIL_WORDS, Details, MAX_LOGIT_BIASES, MAX_TOP_LOGPROBS, SampleControls, fill_token_row,
     mask_words, token_words,
 };
-pub use cpu::{CpuControlledSample, CpuSample};
-pub use cuda::{CudaControlledSample, CudaSample};
 pub use parameters::Sampling;
 
 use crate::inputs::StepInput;
@@ -64,7 +62,7 @@ impl CustomOpDef for Sample {
                     .to_owned(),
             );
         }
-        Ok(vec![TensorType { dtype: DType::I32, shape: std::iter::once(rows.clone()).collect() }])
+        Ok(vec![TensorType::new(DType::I32, [rows.clone()])])
     }
 
     fn rows(&self) -> RowTreatment {
@@ -75,5 +73,5 @@ impl CustomOpDef for Sample {
 /// The types of temperature, top-k, top-p, seed and position.
 fn parameter_types(rows: &Dim) -> [TensorType; 5] {
     [DType::F32, DType::I32, DType::F32, DType::I64, DType::I32]
-        .map(|dtype| TensorType { dtype, shape: std::iter::once(rows.clone()).collect() })
+        .map(|dtype| TensorType::new(dtype, [rows.clone()]))
 }

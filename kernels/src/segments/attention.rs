@@ -1,6 +1,7 @@
 //! Attention within segments: its definition.
 
 use super::{check_segments, reference};
+use crate::attention::ScoreSpec;
 use piecewise_ir::custom::{Attr, Attrs, CustomOpDef};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::eval::Array;
@@ -23,56 +24,29 @@ use piecewise_ir::types::TensorType;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SegmentAttention;
 
-/// The attributes of a call.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) struct SegmentSpec {
-    pub(crate) scale: f64,
-    pub(crate) causal: bool,
-    pub(crate) window: Option<u32>,
-}
+impl SegmentAttention {
+    /// What graphs call the op.
+    pub const NAME: &'static str = "piecewise.segment_attention";
 
-impl SegmentSpec {
-    pub(crate) fn of(attrs: &Attrs) -> Result<Self, String> {
-        let (Some(Attr::Float(scale)), Some(Attr::Bool(causal))) =
+    pub(crate) fn spec(attrs: &Attrs) -> Result<ScoreSpec, String> {
+        let (Some(&Attr::Float(scale)), Some(&Attr::Bool(causal))) =
             (attrs.get("scale"), attrs.get("causal"))
         else {
             return Err("needs the attributes scale (a float) and causal (bool)".to_owned());
         };
-        if !(scale.is_finite() && *scale > 0.0) {
+        if !(scale.is_finite() && scale > 0.0) {
             return Err(format!("scale = {scale} must be finite and above 0"));
         }
         let window = match attrs.get("window") {
             None => None,
-            Some(Attr::Int(window)) => Some(
-                u32::try_from(*window)
-                    .ok()
-                    .filter(|&window| window <= i32::MAX as u32)
-                    .ok_or_else(|| format!("window = {window} must be from 0 to 2^31 - 1"))?,
-            ),
+            Some(&Attr::Int(window @ 0..=0x7fff_ffff)) => Some(window as u32),
+            Some(Attr::Int(window)) => {
+                return Err(format!("window = {window} must be from 0 to 2^31 - 1"));
+            }
             Some(_) => return Err("window must be an integer".to_owned()),
         };
-        Ok(Self { scale: *scale, causal: *causal, window })
+        Ok(ScoreSpec { scale, causal, window })
     }
-
-    /// The keys that query `j` of `queries` sees among `keys`.
-    pub(crate) fn seen(self, j: usize, queries: usize, keys: usize) -> std::ops::Range<usize> {
-        let position = keys as i64 - queries as i64 + j as i64;
-        let past = |last: i64| (last + 1).clamp(0, keys as i64) as usize;
-        let mut seen = 0..keys;
-        if self.causal {
-            seen.end = past(position);
-        }
-        if let Some(window) = self.window {
-            seen.end = seen.end.min(past(position + i64::from(window)));
-            seen.start = past(position - i64::from(window) - 1).min(seen.end);
-        }
-        seen
-    }
-}
-
-impl SegmentAttention {
-    /// What graphs call the op.
-    pub const NAME: &'static str = "piecewise.segment_attention";
 
     /// The attributes of a call; `window` is left out where it is `None`.
     pub fn attrs(scale: f64, causal: bool, window: Option<u32>) -> Attrs {
@@ -119,7 +93,7 @@ impl CustomOpDef for SegmentAttention {
         if query_starts.shape != key_starts.shape {
             return Err("there must be as many query segments as key segments".to_owned());
         }
-        SegmentSpec::of(attrs)?;
+        Self::spec(attrs)?;
         let width = Dim::constant(heads.saturating_mul(width));
         Ok(vec![TensorType::new(q.dtype, [q.shape[0].clone(), width])])
     }
@@ -133,7 +107,7 @@ impl CustomOpDef for SegmentAttention {
     }
 
     fn evaluate(&self, operands: &[Array], attrs: &Attrs, _: &[u64]) -> Result<Vec<Array>, String> {
-        reference::attention(operands, SegmentSpec::of(attrs)?)
+        reference::attention(operands, Self::spec(attrs)?)
     }
 }
 
@@ -141,8 +115,8 @@ impl CustomOpDef for SegmentAttention {
 mod tests {
     use super::*;
 
-    fn spec(causal: bool, window: Option<u32>) -> SegmentSpec {
-        SegmentSpec { scale: 1.0, causal, window }
+    fn spec(causal: bool, window: Option<u32>) -> ScoreSpec {
+        ScoreSpec { scale: 1.0, causal, window }
     }
 
     #[test]
@@ -160,10 +134,13 @@ mod tests {
     #[test]
     fn attributes_out_of_range_are_named() {
         let mut attrs = SegmentAttention::attrs(0.5, false, Some(3));
-        assert_eq!(SegmentSpec::of(&attrs), Ok(SegmentSpec { scale: 0.5, ..spec(false, Some(3)) }));
+        assert_eq!(
+            SegmentAttention::spec(&attrs),
+            Ok(ScoreSpec { scale: 0.5, ..spec(false, Some(3)) })
+        );
         attrs.insert("window".to_owned(), Attr::Int(-1));
-        assert!(SegmentSpec::of(&attrs).unwrap_err().contains("window = -1"));
+        assert!(SegmentAttention::spec(&attrs).unwrap_err().contains("window = -1"));
         let attrs = SegmentAttention::attrs(0.0, false, None);
-        assert!(SegmentSpec::of(&attrs).unwrap_err().contains("scale = 0"));
+        assert!(SegmentAttention::spec(&attrs).unwrap_err().contains("scale = 0"));
     }
 }

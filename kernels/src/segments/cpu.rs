@@ -1,26 +1,20 @@
 //! Attention and means within segments on the CPU.
 
-use super::attention::SegmentSpec;
 use super::{SegmentAttention, SegmentMean};
-use crate::attention::packed::{self, Packed};
-use crate::cpu::attention;
+use crate::attention::packed;
+use crate::cpu::attention::Keys;
 use crate::cpu::element::{Element, with_elements};
-use crate::cpu::{FloatSlice, FloatSliceMut, Isa};
+use crate::cpu::{FloatSlice, FloatSliceMut};
 use crate::op::{CpuOp, CpuOpArgs, CpuOpCall, OpError};
-
-/// [`SegmentAttention`] on the CPU; can be captured in every batch.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CpuSegmentAttention;
 
 const QUERY_STARTS: usize = 3;
 const QUERY_LENGTHS: usize = 4;
 const KEY_STARTS: usize = 5;
 const KEY_LENGTHS: usize = 6;
-const OUT: usize = 7;
 
-impl CpuOp for CpuSegmentAttention {
+impl CpuOp for SegmentAttention {
     fn name(&self) -> &str {
-        SegmentAttention::NAME
+        Self::NAME
     }
 
     fn scratch_bytes(&self, call: &CpuOpCall<'_>) -> u64 {
@@ -28,34 +22,19 @@ impl CpuOp for CpuSegmentAttention {
     }
 
     fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError> {
-        let spec = SegmentSpec::of(args.attrs()).map_err(|reason| args.error(reason))?;
-        let packed = Packed::take(args, [QUERY_STARTS, QUERY_LENGTHS], "query segment")?;
+        let spec = Self::spec(args.attrs()).map_err(|reason| args.error(reason))?;
         let segments = args.true_dim(KEY_STARTS, 0);
-        let call = attention::SegmentAttention {
-            shape: packed.shape,
-            q: packed.q,
-            k: packed.k,
-            v: packed.v,
-            query_start: packed.query_start,
-            key_starts: &args.read::<i32>(KEY_STARTS)?[..segments],
-            key_lengths: &args.read::<i32>(KEY_LENGTHS)?[..segments],
-            scale: spec.scale as f32,
-            causal: spec.causal,
-            window: spec.window.map(|window| window as usize),
-            out: args.write_floats(OUT)?,
-            scratch: packed.scratch,
+        let keys = Keys::Segments {
+            starts: &args.read(KEY_STARTS)?[..segments],
+            lengths: &args.read(KEY_LENGTHS)?[..segments],
         };
-        attention::segment_attention(Isa::detected(), call).map_err(|e| args.error(e.to_string()))
+        packed::attend(args, [QUERY_STARTS, QUERY_LENGTHS], "query segment", keys, spec)
     }
 }
 
-/// [`SegmentMean`] on the CPU; can be captured in every batch.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CpuSegmentMean;
-
-impl CpuOp for CpuSegmentMean {
+impl CpuOp for SegmentMean {
     fn name(&self) -> &str {
-        SegmentMean::NAME
+        Self::NAME
     }
 
     fn scratch_bytes(&self, call: &CpuOpCall<'_>) -> u64 {

@@ -11,9 +11,6 @@ mod mean;
 mod reference;
 
 pub use attention::SegmentAttention;
-pub(crate) use attention::SegmentSpec;
-pub use cpu::{CpuSegmentAttention, CpuSegmentMean};
-pub use cuda::{CudaSegmentAttention, CudaSegmentMean};
 pub use mean::SegmentMean;
 
 use piecewise_ir::dtype::DType;

@@ -21,7 +21,7 @@ pub struct CudaCaptured {
     pub(super) label: String,
     pub(super) sizes: Vec<u64>,
     pub(super) summary: GraphSummary,
-    pub(super) launches: Vec<Arc<BoundLaunch>>,
+    pub(in crate::cuda) launches: Vec<Arc<BoundLaunch>>,
     /// Where the launches of each program end.
     pub(super) ends: Vec<usize>,
     /// What a replay needs backed, each once: launches share few ranges.
@@ -35,10 +35,6 @@ impl CudaCaptured {
     /// What the driver says is in it.
     pub fn summary(&self) -> &GraphSummary {
         &self.summary
-    }
-
-    pub(in crate::cuda) fn launches(&self) -> usize {
-        self.launches.len()
     }
 }
 

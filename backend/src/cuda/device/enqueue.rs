@@ -55,10 +55,7 @@ impl CudaDevice {
             }
             #[cfg(piecewise_testing)]
             Work::Matmul(_) if self.options.simulates_library => Ok(()),
-            Work::Matmul(bound) => {
-                let problem = bound.matmul.problem(sizes)?;
-                self.launch_product(bound, &(problem, bound.workspace_bytes))
-            }
+            Work::Matmul(bound) => self.launch_product(bound, &bound.product(sizes)?),
             Work::Host(bound) => {
                 let image = bound.image().ok_or("its image is no host function")?;
                 let args = CudaOpArgs {
@@ -95,8 +92,8 @@ impl CudaDevice {
         bound: &BoundMatmul,
         product: &LtProduct,
     ) -> Result<(), String> {
-        let lt = self.lt.as_ref().ok_or("cuBLASLt is not loaded")?;
-        lt.enqueue(product, &bound.call(self.stream.handle)).map_err(|e| e.to_string())
+        let enqueued = self.loaded_lt()?.enqueue(product, &bound.call, self.stream.handle);
+        enqueued.map_err(|e| e.to_string())
     }
 
     /// Makes the plans of a program's matmuls: the library may allocate and load code at their
@@ -108,8 +105,7 @@ impl CudaDevice {
         if self.options.simulates_library {
             return Ok(());
         }
-        let problem = bound.matmul.problem(sizes)?;
-        let lt = self.lt.as_ref().ok_or("cuBLASLt is not loaded")?;
-        lt.prepare(&(problem, bound.workspace_bytes)).map(drop).map_err(|e| e.to_string())
+        let prepared = self.loaded_lt()?.prepare(&bound.product(sizes)?);
+        prepared.map(drop).map_err(|e| e.to_string())
     }
 }

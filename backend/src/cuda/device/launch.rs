@@ -69,8 +69,7 @@ impl CudaDevice {
                 #[cfg(piecewise_testing)]
                 Work::Matmul(_) if self.options.simulates_library => at.push(Ready::AsBound),
                 Work::Matmul(bound) => {
-                    let problem = bound.matmul.problem(sizes)?;
-                    at.push(Ready::Product((problem, bound.workspace_bytes)));
+                    at.push(Ready::Product(bound.product(sizes)?));
                 }
                 Work::Host(_) => at.push(Ready::AsBound),
             }

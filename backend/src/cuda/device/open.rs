@@ -66,7 +66,7 @@ impl CudaDevice {
     pub fn open(options: CudaOptions, registry: OpRegistry) -> Result<Self, CudaError> {
         let faults = options.faults();
         let driver = open_driver(&faults)?;
-        let major = Some(driver.inner.version().major());
+        let major = Some(driver.inner.version.major());
         let dirs = library_dirs(&options.library_dirs);
         if faults.misses(CudaLibrary::CublasLt) {
             return Err(missing(CudaLibrary::CublasLt).into());
@@ -126,7 +126,7 @@ impl CudaDevice {
     /// # Errors
     /// When the driver makes no stream.
     pub fn share(&self, registry: OpRegistry) -> Result<Self, CudaError> {
-        let (context, kernels) = (Arc::clone(&self.context), Arc::clone(self.kernels()));
+        let (context, kernels) = (Arc::clone(&self.context), Arc::clone(&self.loader.kernels));
         self.context.enter().map_err(|source| CudaError::Call {
             action: format!("use the context of CUDA device {}", self.options.ordinal),
             source,
@@ -186,7 +186,7 @@ impl CudaDevice {
         })?;
         let lt = self.lt.as_ref().map(|lt| lt.reopened(&context)).transpose();
         let lt = lt.map_err(|e| failed(e.to_string()))?;
-        let (kernels, options) = (Arc::clone(self.kernels()), self.options.clone());
+        let (kernels, options) = (Arc::clone(&self.loader.kernels), self.options.clone());
         let made = Self::over(context, kernels, lt, options, self.registry.clone());
         let mut made = made.map_err(|e| failed(e.to_string()))?;
         made.counts.set(self.counts.get());

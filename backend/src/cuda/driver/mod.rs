@@ -54,6 +54,31 @@ pub(super) struct KernelLaunch<'a> {
     pub(super) maps: &'a [(usize, TensorMap)],
 }
 
+impl<'a> KernelLaunch<'a> {
+    /// Blocks of threads along one axis, which do not share more memory than their source says.
+    pub(super) fn plain(
+        function: Handle,
+        blocks: u32,
+        threads: u32,
+        stream: Handle,
+        parameters: &'a [u64],
+    ) -> Self {
+        let (grid, block, cluster) = ([blocks, 1, 1], [threads, 1, 1], [1; 3]);
+        let (shared_bytes, programmatic, maps) = (0, false, &[]);
+        Self {
+            function,
+            grid,
+            block,
+            cluster,
+            shared_bytes,
+            programmatic,
+            stream,
+            parameters,
+            maps,
+        }
+    }
+}
+
 /// A node of a captured graph.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum GraphNode {

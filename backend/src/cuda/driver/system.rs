@@ -33,54 +33,36 @@ const LARGE_SHARED_BYTES: u32 = 100 << 10;
 #[derive(Debug)]
 pub(in crate::cuda) struct SystemDriver {
     api: DriverApi,
-    version: CudaVersion,
-    path: &'static str,
+    pub(in crate::cuda) version: CudaVersion,
+    pub(in crate::cuda) path: &'static str,
 }
 
 /// The names and descriptions of the statuses that come up; the driver is only asked about a
 /// status that the bindings have a name for.
 type NameOf = unsafe extern "C" fn(c_uint, *mut *const c_char) -> c_uint;
+type StatusText = unsafe extern "C" fn(cu::CUresult, *mut *const c_char) -> c_uint;
 
 impl SystemDriver {
-    pub(in crate::cuda) fn version(&self) -> CudaVersion {
-        self.version
-    }
-
-    pub(in crate::cuda) fn path(&self) -> &'static str {
-        self.path
-    }
-
     fn check(&self, call: &'static str, code: c_uint) -> Outcome<()> {
         if code == 0 {
             return Ok(());
         }
-        let text = |function: NameOf| {
+        let text = |function: StatusText| {
+            // SAFETY: only the type of the first parameter changes, from an enum to the number that
+            // represents it, because a status may be one that the bindings' enum lacks.
+            let function = unsafe { std::mem::transmute::<StatusText, NameOf>(function) };
             let mut text = null();
             // SAFETY: the function takes any number and writes a static string or null.
             let found = unsafe { function(code, &mut text) } == 0 && !text.is_null();
             // SAFETY: the driver's strings end with NUL and live as long as the driver.
             found.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
         };
-        // SAFETY: only the type of the first parameter changes, from an enum to the number that
-        // represents it, because a status may be one that the bindings' enum lacks.
-        let (name, description) = unsafe {
-            (
-                std::mem::transmute::<
-                    unsafe extern "C" fn(cu::CUresult, *mut *const c_char) -> c_uint,
-                    NameOf,
-                >(self.api.cuGetErrorName),
-                std::mem::transmute::<
-                    unsafe extern "C" fn(cu::CUresult, *mut *const c_char) -> c_uint,
-                    NameOf,
-                >(self.api.cuGetErrorString),
-            )
-        };
         let unknown = || "unknown to the driver".to_owned();
         Err(CallError {
             call,
             code,
-            name: text(name).unwrap_or_else(unknown),
-            description: text(description).unwrap_or_else(unknown),
+            name: text(self.api.cuGetErrorName).unwrap_or_else(unknown),
+            description: text(self.api.cuGetErrorString).unwrap_or_else(unknown),
         })
     }
 

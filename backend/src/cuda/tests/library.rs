@@ -206,7 +206,7 @@ fn known(f: &mut Fixture, program: &CudaProgram) -> (String, LtProduct) {
 
 fn call() -> LtCall {
     let (lhs, rhs, out, workspace, workspace_bytes) = (0, 0, 0, 0, 0);
-    LtCall { lhs, rhs, out, workspace, workspace_bytes, stream: 1 }
+    LtCall { lhs, rhs, out, workspace, workspace_bytes }
 }
 
 /// Whoever shares the library may hold its lock meanwhile, to search for algorithms.
@@ -216,7 +216,7 @@ fn a_product_whose_plan_is_known_is_launched_without_a_lock() {
     let (mut f, program) = product();
     f.launch(&program, 3).unwrap();
     f.launch(&program, 4).unwrap();
-    let other = f.device.lt().unwrap().share();
+    let other = f.device.lt.as_ref().unwrap().share();
     let (locked, is_locked) = channel();
     let (launched, is_launched) = channel();
     let holder = std::thread::spawn(move || {
@@ -237,11 +237,11 @@ fn a_product_whose_plan_is_known_is_launched_without_a_lock() {
 fn an_algorithm_that_one_device_prefers_is_taken_by_all_that_share_the_library() {
     let _alone = alone();
     let (mut f, program) = product();
-    let other = f.device.lt().unwrap().share();
+    let other = f.device.lt.as_ref().unwrap().share();
     let (name, key) = known(&mut f, &program);
     let algorithms = |f: &mut Fixture| {
         f.launch(&program, 3).unwrap();
-        other.enqueue(&key, &call()).unwrap();
+        other.enqueue(&key, &call(), 1).unwrap();
         std::mem::take(&mut asked().products).into_iter().map(|one| one.1).collect::<Vec<_>>()
     };
     assert_eq!(algorithms(&mut f), [0, 0]);
@@ -253,12 +253,12 @@ fn an_algorithm_that_one_device_prefers_is_taken_by_all_that_share_the_library()
 fn a_device_that_is_opened_anew_launches_products_by_another_handle() {
     let _alone = alone();
     let (mut f, program) = product();
-    let other = f.device.lt().unwrap().share();
+    let other = f.device.lt.as_ref().unwrap().share();
     f.launch(&program, 3).unwrap();
     let (_, key) = known(&mut f, &program);
     f.device.reopen().unwrap();
-    f.device.lt().unwrap().enqueue(&key, &call()).unwrap();
-    other.enqueue(&key, &call()).unwrap();
+    f.device.lt.as_ref().unwrap().enqueue(&key, &call(), 1).unwrap();
+    other.enqueue(&key, &call(), 1).unwrap();
     let asked = asked();
     let handles: Vec<usize> = asked.products.iter().map(|one| one.0).collect();
     assert_eq!((handles, asked.searches), (vec![1, 2, 2], 1), "plans stay");

@@ -2,10 +2,10 @@ use piecewise_ir::testing::soak;
 use proptest::prelude::*;
 
 use super::*;
-use crate::cpu::FloatType;
 use crate::cpu::testing::{AlignedBytes, FloatVec, Rng, isas, on_threads};
+use piecewise_ir::dtype::DType;
 
-const TYPES: [FloatType; 3] = [FloatType::F32, FloatType::F16, FloatType::Bf16];
+const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
 /// Sequences of (query rows, total length) with their keys, values and pages; everything that no
 /// sequence owns is NaN or out of range.
@@ -35,7 +35,7 @@ impl Batch {
         shape: AttentionShape,
         sequences: &[(usize, usize)],
         causal: bool,
-        [q_type, kv_type]: [FloatType; 2],
+        [q_type, kv_type]: [DType; 2],
     ) -> Batch {
         let mut rng = Rng(seed);
         let blocks: Vec<usize> = sequences.iter().map(|(_, len)| len.div_ceil(PAGE_ROWS)).collect();
@@ -80,7 +80,7 @@ impl Batch {
     fn empty_out(&self) -> FloatVec {
         let rows = self.q.len() / (self.shape.q_heads * self.shape.head_dim);
         let len = rows * self.shape.q_heads * self.shape.value_dim;
-        FloatVec::round_from(self.q.as_slice().float_type(), &vec![f32::NAN; len])
+        FloatVec::round_from(self.q.as_slice().dtype(), &vec![f32::NAN; len])
     }
 
     fn run(&self, isa: Isa, threads: usize) -> FloatVec {
@@ -96,21 +96,22 @@ impl Batch {
         out: &mut FloatVec,
         scratch: &mut [u8],
     ) -> Result<(), CpuMathError> {
-        let args = PagedAttention {
+        let call = Attention {
             shape: self.shape,
             q: self.q.as_slice(),
             k: self.k.as_slice(),
             v: self.v.as_slice(),
-            block_table: &self.table,
-            max_blocks: self.max_blocks,
-            seq_lens: &self.seq_lens,
             query_start: &self.query_start,
+            keys: Keys::Paged {
+                block_table: &self.table,
+                max_blocks: self.max_blocks,
+                lengths: &self.seq_lens,
+            },
             scale: scale(self.shape),
             causal: self.causal,
-            out: out.as_slice_mut(),
-            scratch,
+            window: None,
         };
-        paged_attention(isa, args)
+        attention(isa, &call, out.as_slice_mut(), scratch)
     }
 
     fn slot(&self, sequence: usize, position: usize) -> usize {
@@ -131,7 +132,7 @@ impl Batch {
                     }
                 }
             }
-            FloatVec::round_from(pool.as_slice().float_type(), &values)
+            FloatVec::round_from(pool.as_slice().dtype(), &values)
         };
         let AttentionShape { kv_heads, head_dim, value_dim, .. } = self.shape;
         (gather(&self.k, kv_heads * head_dim), gather(&self.v, kv_heads * value_dim))
@@ -142,21 +143,21 @@ impl Batch {
         let (k, v) = self.packed();
         let mut out = self.empty_out();
         let mut scratch = AlignedBytes::new(attention_scratch_bytes(self.shape, 1));
-        let args = SegmentAttention {
+        let call = Attention {
             shape: self.shape,
             q: self.q.as_slice(),
             k: k.as_slice(),
             v: v.as_slice(),
             query_start: &self.query_start,
-            key_starts: &self.query_start[..self.sequences.len()],
-            key_lengths: &self.seq_lens,
+            keys: Keys::Segments {
+                starts: &self.query_start[..self.sequences.len()],
+                lengths: &self.seq_lens,
+            },
             scale: scale(self.shape),
             causal: self.causal,
             window,
-            out: out.as_slice_mut(),
-            scratch: scratch.get(),
         };
-        segment_attention(isa, args).unwrap();
+        attention(isa, &call, out.as_slice_mut(), scratch.get()).unwrap();
         out
     }
 
@@ -166,10 +167,10 @@ impl Batch {
 
     fn check_windowed(&self, out: &FloatVec, window: Option<usize>) {
         let AttentionShape { q_heads, kv_heads, head_dim, value_dim } = self.shape;
-        let step = match self.q.as_slice().float_type() {
-            FloatType::F32 => 2e-6,
-            FloatType::F16 => 1e-3,
-            FloatType::Bf16 => 8e-3,
+        let step = match self.q.as_slice().dtype() {
+            DType::F32 => 2e-6,
+            DType::F16 => 1e-3,
+            _ => 8e-3,
         };
         let out_row = q_heads * value_dim;
         for (s, (queries, len)) in self.sequences.iter().enumerate() {
@@ -248,7 +249,7 @@ fn sequences() -> impl Strategy<Value = Vec<(usize, usize)>> {
     prop::collection::vec(one, 0..6)
 }
 
-fn float_type() -> impl Strategy<Value = FloatType> {
+fn float_type() -> impl Strategy<Value = DType> {
     prop::sample::select(TYPES.to_vec())
 }
 
@@ -297,7 +298,7 @@ proptest! {
         window in 0usize..40,
     ) {
         let sequences: Vec<_> = lengths.iter().map(|len| (*len, *len)).collect();
-        let batch = Batch::new(seed, shape, &sequences, causal, [FloatType::F32; 2]);
+        let batch = Batch::new(seed, shape, &sequences, causal, [DType::F32; 2]);
         for isa in isas() {
             let out = batch.run_segments(isa, Some(window));
             batch.check_windowed(&out, Some(window));
@@ -307,7 +308,7 @@ proptest! {
 
 #[test]
 fn a_window_beyond_every_key_is_none() {
-    let batch = Batch::new(3, SMALL, &[(50, 50), (7, 7)], false, [FloatType::Bf16; 2]);
+    let batch = Batch::new(3, SMALL, &[(50, 50), (7, 7)], false, [DType::BF16; 2]);
     let isa = Isa::detected();
     let unbounded = batch.run_segments(isa, None).bits();
     assert_eq!(batch.run_segments(isa, Some(usize::MAX)).bits(), unbounded);
@@ -316,25 +317,22 @@ fn a_window_beyond_every_key_is_none() {
 
 #[test]
 fn queries_that_see_no_key_give_zeros() {
-    let batch = Batch::new(3, SMALL, &[(4, 4)], true, [FloatType::F32; 2]);
+    let batch = Batch::new(3, SMALL, &[(4, 4)], true, [DType::F32; 2]);
     let (k, v) = batch.packed();
     let mut out = batch.empty_out();
     let mut scratch = AlignedBytes::new(attention_scratch_bytes(SMALL, 1));
-    let args = SegmentAttention {
+    let call = Attention {
         shape: SMALL,
         q: batch.q.as_slice(),
         k: k.as_slice(),
         v: v.as_slice(),
         query_start: &[0, 4],
-        key_starts: &[0],
-        key_lengths: &[2],
+        keys: Keys::Segments { starts: &[0], lengths: &[2] },
         scale: scale(SMALL),
         causal: true,
         window: None,
-        out: out.as_slice_mut(),
-        scratch: scratch.get(),
     };
-    segment_attention(Isa::detected(), args).unwrap();
+    attention(Isa::detected(), &call, out.as_slice_mut(), scratch.get()).unwrap();
     let row = SMALL.q_heads * SMALL.value_dim;
     assert!((0..2 * row).all(|i| out.get(i) == 0.0));
     assert!((2 * row..4 * row).all(|i| out.get(i) != 0.0));
@@ -345,13 +343,13 @@ const SMALL: AttentionShape =
 
 #[test]
 fn a_chunk_of_a_prompt_gets_the_bits_of_the_whole_prompt() {
-    let whole = Batch::new(7, SMALL, &[(100, 100)], true, [FloatType::Bf16; 2]);
+    let whole = Batch::new(7, SMALL, &[(100, 100)], true, [DType::BF16; 2]);
     let q_row = SMALL.q_heads * SMALL.head_dim;
     let out_row = SMALL.q_heads * SMALL.value_dim;
     for (first, last) in [(0, 1), (0, 37), (37, 90), (99, 100)] {
-        let mut chunk = Batch::new(7, SMALL, &[(100, 100)], true, [FloatType::Bf16; 2]);
+        let mut chunk = Batch::new(7, SMALL, &[(100, 100)], true, [DType::BF16; 2]);
         let rows: Vec<f32> = (first * q_row..last * q_row).map(|i| whole.q.get(i)).collect();
-        chunk.q = FloatVec::round_from(FloatType::Bf16, &rows);
+        chunk.q = FloatVec::round_from(DType::BF16, &rows);
         chunk.seq_lens = vec![last as i32];
         chunk.query_start = vec![0, (last - first) as i32];
         for isa in isas() {
@@ -363,7 +361,7 @@ fn a_chunk_of_a_prompt_gets_the_bits_of_the_whole_prompt() {
 
 #[test]
 fn minus_infinite_scores_weigh_nothing_and_later_values_do_not_leak_back() {
-    let mut batch = Batch::new(1, SMALL, &[(40, 40)], true, [FloatType::F32; 2]);
+    let mut batch = Batch::new(1, SMALL, &[(40, 40)], true, [DType::F32; 2]);
     for i in 0..batch.q.len() {
         batch.q.set(i, 1.0);
     }
@@ -385,7 +383,7 @@ fn minus_infinite_scores_weigh_nothing_and_later_values_do_not_leak_back() {
 }
 
 fn error_of(change: impl FnOnce(&mut Batch)) -> CpuMathError {
-    let mut batch = Batch::new(1, SMALL, &[(2, 20), (1, 5)], true, [FloatType::F32; 2]);
+    let mut batch = Batch::new(1, SMALL, &[(2, 20), (1, 5)], true, [DType::F32; 2]);
     let mut out = batch.empty_out();
     change(&mut batch);
     let mut scratch = AlignedBytes::new(attention_scratch_bytes(SMALL, 1));

@@ -20,9 +20,6 @@ pub(super) struct PackRows {
     pub(super) stride: usize,
 }
 
-/// The same of columns.
-pub(super) type PackColumns = PackRows;
-
 /// f32 rows of x, to be multiplied with `columns` columns.
 #[derive(Clone, Copy)]
 pub(super) struct Columns {
@@ -72,7 +69,7 @@ impl<'a> StoredMatrix<'a> {
 
     /// # Safety
     /// The matrix holds the columns, `pack.to` is valid for writing them as rows.
-    pub(super) unsafe fn pack_columns(self, isa: Isa, pack: PackColumns) {
+    pub(super) unsafe fn pack_columns(self, isa: Isa, pack: PackRows) {
         // SAFETY: the caller's promise; columns are contiguous if the matrix is transposed.
         unsafe { self.pack_lines(isa, pack, self.transposed) }
     }
@@ -203,18 +200,15 @@ impl<W: Element> Kernel for Multiply<'_, W> {
         // whose callers promise the operands and the output.
         if rows == 1 {
             let ahead = Ahead { start: self.w_stride.wrapping_mul(8), share: 1 };
-            let mut column = 0;
-            while column < columns {
+            for column in (0..columns).step_by(8) {
                 // SAFETY: as above.
                 unsafe { self.tile::<S, 1, 8, true>(s, 0, column, ahead) };
-                column += 8;
             }
         } else if rows <= DIRECT_ROWS {
             // Tiles of even height; each pass over four columns fetches its share of the next four.
             let passes = rows.div_ceil(S::TILE_ROWS);
             let height = rows.div_ceil(passes);
-            let mut column = 0;
-            while column < columns {
+            for column in (0..columns).step_by(4) {
                 for pass in 0..rows.div_ceil(height) {
                     let row = pass * height;
                     let start = self.w_stride.wrapping_mul(4);
@@ -225,21 +219,16 @@ impl<W: Element> Kernel for Multiply<'_, W> {
                         self.rows_from::<S, true>(s, row, column, height.min(rows - row), ahead);
                     }
                 }
-                column += 4;
             }
         } else {
             // A block of weights is larger than the first cache: each tile fetches the next one's.
             let ahead = Ahead { start: self.w_stride.wrapping_mul(4), share: 1 };
-            let mut row = 0;
-            while row < rows {
+            for row in (0..rows).step_by(S::TILE_ROWS) {
                 let height = S::TILE_ROWS.min(rows - row);
-                let mut column = 0;
-                while column < columns {
+                for column in (0..columns).step_by(4) {
                     // SAFETY: as above.
                     unsafe { self.rows_from::<S, true>(s, row, column, height, ahead) };
-                    column += 4;
                 }
-                row += height;
             }
         }
     }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::cpu::testing::{AlignedBytes, FloatVec, Rng, isas, on_threads};
 
-const TYPES: [FloatType; 3] = [FloatType::F32, FloatType::F16, FloatType::Bf16];
+const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
 /// A stored operand with padding between rows that holds NaN.
 struct Stored {
@@ -15,7 +15,7 @@ struct Stored {
 
 fn stored(
     rng: &mut Rng,
-    float_type: FloatType,
+    dtype: DType,
     [batch, rows, columns]: [usize; 3],
     transposed: bool,
     gap: usize,
@@ -31,8 +31,8 @@ fn stored(
             }
         }
     }
-    let operand = Operand { float_type, row_stride, batch_stride, transposed };
-    Stored { operand, values: FloatVec::round_from(float_type, &values) }
+    let operand = Operand { dtype, row_stride, batch_stride, transposed };
+    Stored { operand, values: FloatVec::round_from(dtype, &values) }
 }
 
 impl Stored {
@@ -53,14 +53,14 @@ impl Case {
     fn new(
         seed: u64,
         [batch, m, n, k]: [usize; 4],
-        types: [FloatType; 3],
+        types: [DType; 3],
         transposed: [bool; 2],
     ) -> Case {
         let mut rng = Rng(seed);
         let a = stored(&mut rng, types[0], [batch, m, k], transposed[0], 3);
         let b = stored(&mut rng, types[1], [batch, k, n], transposed[1], 1);
         let out = Operand {
-            float_type: types[2],
+            dtype: types[2],
             row_stride: n + 2,
             batch_stride: m * (n + 2),
             transposed: false,
@@ -72,7 +72,7 @@ impl Case {
     fn run(&self, isa: Isa, rows: usize, threads: usize) -> FloatVec {
         let p = &self.problem;
         let len = p.batch * p.out.batch_stride;
-        let mut out = FloatVec::round_from(p.out.float_type, &vec![f32::NAN; len]);
+        let mut out = FloatVec::round_from(p.out.dtype, &vec![f32::NAN; len]);
         let mut scratch = AlignedBytes::new(matmul_scratch_bytes(p, threads));
         let args = MatmulArgs {
             problem: *p,
@@ -88,10 +88,10 @@ impl Case {
 
     fn check(&self, out: &FloatVec, rows: usize) {
         let MatmulProblem { m, n, k, batch, out: stored, .. } = self.problem;
-        let step = match stored.float_type {
-            FloatType::F32 => 0.0,
-            FloatType::F16 => f64::from(f16::EPSILON),
-            FloatType::Bf16 => f64::from(bf16::EPSILON),
+        let step = match stored.dtype {
+            DType::F32 => 0.0,
+            DType::F16 => f64::from(f16::EPSILON),
+            _ => f64::from(bf16::EPSILON),
         };
         for b in 0..batch {
             for i in 0..m {
@@ -118,7 +118,7 @@ impl Case {
     }
 }
 
-fn float_type() -> impl Strategy<Value = FloatType> {
+fn float_type() -> impl Strategy<Value = DType> {
     prop::sample::select(TYPES.to_vec())
 }
 
@@ -157,9 +157,9 @@ fn every_pair_of_types_past_the_parallel_and_row_block_limits() {
 
 #[test]
 fn a_row_has_the_same_bits_at_every_row_count_and_padding() {
-    for [a, b] in [[FloatType::F32, FloatType::Bf16], [FloatType::Bf16, FloatType::F32]] {
+    for [a, b] in [[DType::F32, DType::BF16], [DType::BF16, DType::F32]] {
         for transposed in [[false, true], [false, false], [true, true]] {
-            let case = Case::new(5, [1, 260, 45, 77], [a, b, FloatType::F32], transposed);
+            let case = Case::new(5, [1, 260, 45, 77], [a, b, DType::F32], transposed);
             for isa in isas() {
                 let all = case.run(isa, 260, 2);
                 let row_bits = 45 + 2;
@@ -176,11 +176,9 @@ fn a_row_has_the_same_bits_at_every_row_count_and_padding() {
 #[test]
 fn layouts_and_types_that_hold_equal_values_give_equal_bits() {
     let dims = [1, 20, 40, 50];
-    let reference =
-        Case::new(9, dims, [FloatType::Bf16, FloatType::Bf16, FloatType::F32], [false, true]);
+    let reference = Case::new(9, dims, [DType::BF16, DType::BF16, DType::F32], [false, true]);
     for transposed in [[false, false], [true, true], [true, false]] {
-        let mut other =
-            Case::new(0, dims, [FloatType::F32, FloatType::F32, FloatType::F32], transposed);
+        let mut other = Case::new(0, dims, [DType::F32, DType::F32, DType::F32], transposed);
         for (to, from, [rows, columns]) in
             [(&mut other.a, &reference.a, [20, 50]), (&mut other.b, &reference.b, [50, 40])]
         {
@@ -200,7 +198,7 @@ fn layouts_and_types_that_hold_equal_values_give_equal_bits() {
 
 #[test]
 fn nan_and_infinity_reach_only_their_own_row_and_column() {
-    let mut case = Case::new(3, [1, 9, 37, 40], [FloatType::Bf16; 3], [false, true]);
+    let mut case = Case::new(3, [1, 9, 37, 40], [DType::BF16; 3], [false, true]);
     case.a.values.set(4 * case.problem.a.row_stride + 39, f32::NAN);
     case.b.values.set(20 * case.problem.b.row_stride, f32::INFINITY);
     for isa in isas() {
@@ -216,13 +214,12 @@ fn nan_and_infinity_reach_only_their_own_row_and_column() {
 
 #[test]
 fn strides_that_nothing_steps_over_may_be_anything() {
-    for float_type in TYPES {
+    for dtype in TYPES {
         for rows in [1, 7] {
-            let mut problem =
-                MatmulProblem::linear(rows, 1, 20, FloatType::F32, float_type, FloatType::F32);
+            let mut problem = MatmulProblem::linear(rows, 1, 20, DType::F32, dtype, DType::F32);
             problem.b.row_stride = usize::MAX;
             problem.b.batch_stride = usize::MAX;
-            let b = FloatVec::round_from(float_type, &[0.5; 20]);
+            let b = FloatVec::round_from(dtype, &[0.5; 20]);
             let mut out = vec![0.0; rows];
             let args = MatmulArgs {
                 problem,
@@ -240,7 +237,7 @@ fn strides_that_nothing_steps_over_may_be_anything() {
 
 #[test]
 fn an_empty_sum_is_zero() {
-    let problem = MatmulProblem::linear(2, 3, 0, FloatType::F32, FloatType::F32, FloatType::F32);
+    let problem = MatmulProblem::linear(2, 3, 0, DType::F32, DType::F32, DType::F32);
     let mut out = [f32::NAN; 6];
     let args = MatmulArgs {
         problem,
@@ -255,7 +252,7 @@ fn an_empty_sum_is_zero() {
 }
 
 fn error_of(change: impl FnOnce(&mut MatmulArgs<'_>)) -> CpuMathError {
-    let problem = MatmulProblem::linear(2, 3, 4, FloatType::Bf16, FloatType::F32, FloatType::F32);
+    let problem = MatmulProblem::linear(2, 3, 4, DType::BF16, DType::F32, DType::F32);
     let x = [bf16::ONE; 8];
     let mut y = [0.0; 6];
     let mut scratch = AlignedBytes::new(matmul_scratch_bytes(&problem, 1));

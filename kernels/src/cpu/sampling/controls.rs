@@ -1,7 +1,7 @@
 //! What rows ask for besides their parameters; see [`crate::sampling::ControlledSample`].
 
 use super::row::{Scaled, order_key};
-use super::{CALL, CpuMathError};
+use super::{CALL, CpuMathError, at_least};
 use crate::sampling::{
     BIASED, CONTROL_WORDS, DETAIL_WORDS, GIVEN, LIKELIHOODS, MASKED, MAX_LOGIT_BIASES,
     MAX_TOP_LOGPROBS, OF_PROMPT, TALLIED, TIMES, WEIGHED, mask_words, token_words,
@@ -26,28 +26,29 @@ pub struct ControlArgs<'a> {
 impl ControlArgs<'_> {
     /// Holds every slice against what the rows reach.
     pub(super) fn check(&self, rows: usize, vocabulary: usize) -> Result<(), CpuMathError> {
-        let short = |operand, have, need| match have < need {
-            true => Err(CpuMathError::OperandTooShort { call: CALL, operand, need, have }),
-            false => Ok(()),
-        };
         let of_rows = rows.saturating_mul(CONTROL_WORDS);
-        short("controls", self.controls.len(), of_rows)?;
-        short("penalties", self.penalties.len(), of_rows)?;
-        short("details", self.details.len(), rows.saturating_mul(DETAIL_WORDS))?;
+        at_least(CALL, "controls", self.controls.len(), of_rows)?;
+        at_least(CALL, "penalties", self.penalties.len(), of_rows)?;
+        at_least(CALL, "details", self.details.len(), rows.saturating_mul(DETAIL_WORDS))?;
         let reach = |row: i32, words: u64| match usize::try_from(row) {
             Ok(row) => row.saturating_add(1).saturating_mul(words as usize),
             Err(_) => usize::MAX,
         };
         for words in self.controls[..of_rows].chunks_exact(CONTROL_WORDS) {
             if words[0] & MASKED != 0 {
-                short("masks", self.masks.len(), reach(words[2], mask_words(vocabulary as u64)))?;
+                at_least(
+                    CALL,
+                    "masks",
+                    self.masks.len(),
+                    reach(words[2], mask_words(vocabulary as u64)),
+                )?;
             }
             if words[0] & GIVEN != 0 {
-                short("logits", vocabulary, reach(words[2], 1))?;
+                at_least(CALL, "logits", vocabulary, reach(words[2], 1))?;
             }
             if words[0] & (WEIGHED | TALLIED) != 0 {
                 let need = reach(words[1], token_words(vocabulary as u64));
-                short("tokens", self.tokens.len(), need)?;
+                at_least(CALL, "tokens", self.tokens.len(), need)?;
             }
         }
         Ok(())

@@ -5,7 +5,7 @@
 
 mod decode;
 pub(super) mod hopper;
-mod prefill;
+pub(super) mod prefill;
 mod ranges;
 mod shape;
 mod split;
@@ -15,6 +15,7 @@ use crate::lower::LowerError;
 use crate::op::cuda::CudaOpCall;
 use decode::Taken;
 use shape::Shape;
+pub(super) use shape::header;
 
 /// The fewest rows of a step that is given to both kernels on tensor cores: below, the larger
 /// tiles are mostly empty.

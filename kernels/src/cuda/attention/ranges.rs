@@ -1,7 +1,7 @@
 //! Keys cut into ranges: a kernel attends to each, and another makes one result of them.
 
 use super::super::recipe::{GridAxis, LaunchRecipe, OpKernels, Param};
-use super::shape::{Shape, number, size};
+use super::shape::Shape;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::entity::Entity;
 
@@ -43,7 +43,7 @@ pub(super) fn launches(shape: &Shape, kernel: RangeKernel, splits: u64) -> OpKer
     let RangeKernel { static_shared, dynamic_shared, places, cluster, ahead, .. } = kernel;
     // One range writes the result at once and no partial sum: any valid address does.
     let partial = if splits > 1 && !cluster { Param::Scratch(0) } else { Param::Arg(7) };
-    let params = shape.params(&[partial], &[number(splits)]);
+    let params = shape.params(&[partial], &[Param::size(splits)]);
     let grid = [tiles, GridAxis::of(shape.kv_heads, 1), GridAxis::of(splits, 1)];
     let mut launches = vec![LaunchRecipe {
         cluster: [1, 1, if cluster { splits as u32 } else { 1 }],
@@ -64,11 +64,11 @@ pub(super) fn launches(shape: &Shape, kernel: RangeKernel, splits: u64) -> OpKer
         Param::Arg(6),
         Param::Arg(7),
         Param::Counts,
-        size(&shape.rows),
-        size(&shape.sequences),
-        number(shape.row_symbol.index() as u64),
-        number(shape.sequence_symbol.index() as u64),
-        number(splits),
+        Param::size(shape.rows.clone()),
+        Param::size(shape.sequences.clone()),
+        Param::size(shape.row_symbol.index()),
+        Param::size(shape.sequence_symbol.index()),
+        Param::size(splits),
     ];
     launches.push(LaunchRecipe::own(source, "attention_combine", grid, 128, params));
     let scratch = places.times((partial_bytes(shape) * splits) as i64);

@@ -2,9 +2,10 @@
 
 use super::super::recipe::{Blocks, GridAxis, Param, Scalar};
 use super::super::text::{defines, storage};
+use crate::attention::{PagedAttention, ScoreSpec};
 use crate::lower::LowerError;
 use crate::op::cuda::CudaOpCall;
-use piecewise_ir::custom::{Attr, CustomOpDef};
+use piecewise_ir::custom::CustomOpDef;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Symbol};
@@ -26,8 +27,7 @@ pub(super) struct Shape {
     pub(super) sequences: Dim,
     pub(super) sequence_symbol: Symbol,
     pub(super) kv_rows: Dim,
-    pub(super) scale: f64,
-    pub(super) causal: bool,
+    pub(super) spec: ScoreSpec,
     pub(super) dtypes: [DType; 2],
     /// Whether the host stages tables, lengths and starts: they are read before the wait, and so
     /// are the pages of states that the step does not write.
@@ -39,7 +39,7 @@ pub(super) struct Shape {
 impl Shape {
     pub(super) fn new(call: &CudaOpCall<'_>) -> Result<Self, LowerError> {
         let CudaOpCall { operands, attrs, .. } = *call;
-        crate::attention::PagedAttention.infer(operands, attrs).map_err(LowerError)?;
+        PagedAttention.infer(operands, attrs).map_err(LowerError)?;
         let [q, k, v, table, lengths, ..] = operands else {
             return Err(LowerError("attention takes seven operands".to_owned()));
         };
@@ -53,11 +53,6 @@ impl Shape {
                 LowerError("attention whose rows or sequences no symbol counts".to_owned())
             })
         };
-        let (Some(Attr::Float(scale)), Some(Attr::Bool(causal))) =
-            (attrs.get("scale"), attrs.get("causal"))
-        else {
-            return Err(LowerError("attention needs the attributes scale and causal".to_owned()));
-        };
         let shape = Self {
             heads: fixed(q, 1)?,
             kv_heads: fixed(k, 1)?,
@@ -69,8 +64,7 @@ impl Shape {
             sequences: lengths.shape[0].clone(),
             sequence_symbol: symbol(lengths)?,
             kv_rows: k.shape[0].clone(),
-            scale: *scale,
-            causal: *causal,
+            spec: PagedAttention::spec(attrs).map_err(LowerError)?,
             dtypes: [q.dtype, k.dtype],
             ahead: call.roles.len() == 7
                 && call.roles[1..3].iter().all(|role| role.state)
@@ -109,7 +103,7 @@ impl Shape {
             && self.dim.is_multiple_of(16)
             && self.value_dim.is_multiple_of(16)
             // The largest score is taken before it is scaled.
-            && self.scale > 0.0
+            && self.spec.scale > 0.0
     }
 
     /// Blocks for any division of the rows among the sequences.
@@ -128,47 +122,45 @@ impl Shape {
     pub(super) fn params(&self, beside: &[Param], last: &[Param]) -> Vec<Param> {
         let sizes = [
             Param::Counts,
-            size(&self.rows),
-            size(&self.sequences),
-            number(self.sequence_symbol.index() as u64),
+            Param::size(self.rows.clone()),
+            Param::size(self.sequences.clone()),
+            Param::size(self.sequence_symbol.index()),
             Param::Scalar(Scalar::U64(self.kv_rows.clone())),
-            number(self.pages),
+            Param::size(self.pages),
         ];
         let arguments = (0..8).map(Param::Arg).chain(beside.iter().cloned());
         let sizes = sizes.into_iter().chain(last.iter().cloned());
-        arguments.chain(sizes).chain([self.scale()]).collect()
-    }
-
-    /// Scores as powers of two.
-    pub(super) fn scale(&self) -> Param {
-        Param::Scalar(Scalar::F32((self.scale * std::f64::consts::LOG2_E) as f32))
+        arguments.chain(sizes).chain([Param::scale(self.spec)]).collect()
     }
 
     /// What the source of either kernel starts with; `few` is 0 where there is one kernel alone.
     pub(super) fn header(&self, few: u64, own: &[(&str, u64)]) -> String {
-        let [q, k] = self.dtypes.map(storage);
-        let mut source = format!("#include \"prelude.cuh\"\n\ntypedef {q} Q;\ntypedef {k} K;\n");
-        let common = [
-            ("HEADS", self.heads),
-            ("KV_HEADS", self.kv_heads),
-            ("GROUP", self.group()),
-            ("DIM", self.dim),
-            ("VALUE_DIM", self.value_dim),
-            ("CAUSAL", u64::from(self.causal)),
-            ("FEW", few),
-        ];
-        source += &defines(common.iter().chain(own).copied());
-        source.push_str(include_str!("walk.cuh"));
-        source
+        let own: Vec<_> = [("FEW", few)].iter().chain(own).copied().collect();
+        let dims = [self.dim, self.value_dim];
+        header(self.dtypes, [self.heads, self.kv_heads], dims, self.spec.causal, &own)
     }
 }
 
-pub(super) fn number(n: u64) -> Param {
-    size(&Dim::constant(n))
-}
-
-pub(super) fn size(dim: &Dim) -> Param {
-    Param::Scalar(Scalar::U32(dim.clone()))
+/// What the source of a kernel of attention starts with, with macros of its `own`.
+pub(in super::super) fn header(
+    dtypes: [DType; 2],
+    [heads, kv_heads]: [u64; 2],
+    [dim, value_dim]: [u64; 2],
+    causal: bool,
+    own: &[(&str, u64)],
+) -> String {
+    let [q, k] = dtypes.map(storage);
+    let mut source = format!("#include \"prelude.cuh\"\n\ntypedef {q} Q;\ntypedef {k} K;\n");
+    let common = [
+        ("HEADS", heads),
+        ("KV_HEADS", kv_heads),
+        ("GROUP", heads / kv_heads.max(1)),
+        ("DIM", dim),
+        ("VALUE_DIM", value_dim),
+        ("CAUSAL", u64::from(causal)),
+    ];
+    source += &defines(common.iter().chain(own).copied());
+    source + include_str!("walk.cuh")
 }
 
 pub(super) fn blocks_at(parts: &[Blocks], sizes: &[u64]) -> u64 {

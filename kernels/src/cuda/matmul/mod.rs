@@ -28,10 +28,12 @@ pub const STREAM_ROWS: u64 = 8;
 #[derive(Clone, PartialEq, Debug)]
 pub struct MatMulSpec {
     types: [DType; 3],
-    /// Rows; those of all batches where one matrix serves them all.
-    rows: Dim,
-    columns: u64,
-    depth: u64,
+    /// Rows of the left operand: all batches' where one matrix serves them all.
+    pub rows: Dim,
+    /// Columns of the result.
+    pub columns: u64,
+    /// The terms of a sum.
+    pub depth: u64,
     batch: Dim,
     /// Elements between rows, between depths, and between batches, of x.
     x: [Dim; 3],
@@ -102,21 +104,6 @@ impl MatMulSpec {
         Self { of_weight: true, ..self }
     }
 
-    /// Rows of the left operand: all batches' where one matrix serves them all.
-    pub fn rows(&self) -> &Dim {
-        &self.rows
-    }
-
-    /// Columns of the result.
-    pub fn columns(&self) -> u64 {
-        self.columns
-    }
-
-    /// The terms of a sum.
-    pub fn depth(&self) -> u64 {
-        self.depth
-    }
-
     /// How the true rows follow from the counts: constant, factor, symbol.
     fn real(&self) -> Result<[u64; 3], LowerError> {
         match self.rows.terms() {
@@ -130,13 +117,9 @@ impl MatMulSpec {
 
     /// Parameters of the kernels for few rows: arguments, counts, rows, columns, depth, true rows.
     fn row_params(&self) -> Result<Vec<Param>, LowerError> {
-        let mut params: Vec<Param> = (0..3).map(Param::Arg).collect();
-        params.push(Param::Counts);
-        params.push(Param::Scalar(Scalar::U32(self.rows.clone())));
-        for n in [self.columns, self.depth].into_iter().chain(self.real()?) {
-            params.push(Param::Scalar(Scalar::U32(Dim::constant(n))));
-        }
-        Ok(params)
+        let arguments = (0..3).map(Param::Arg).chain([Param::Counts]);
+        let sizes = [self.columns, self.depth].into_iter().chain(self.real()?).map(Param::size);
+        Ok(arguments.chain([Param::size(self.rows.clone())]).chain(sizes).collect())
     }
 
     fn header(&self) -> String {
@@ -152,17 +135,10 @@ impl MatMulSpec {
     /// # Errors
     /// When the true rows do not follow from one symbol.
     pub fn general_kernel(&self) -> Result<LaunchRecipe, LowerError> {
-        let mut params: Vec<Param> = (0..3).map(Param::Arg).collect();
-        params.push(Param::Counts);
-        params.push(Param::Scalar(Scalar::U32(self.rows.clone())));
-        for n in [self.columns, self.depth] {
-            params.push(Param::Scalar(Scalar::U32(Dim::constant(n))));
-        }
-        params.extend(self.x.iter().map(|d| Param::Scalar(Scalar::U64(d.clone()))));
-        params.extend(self.w.iter().map(|&n| Param::Scalar(Scalar::U64(Dim::constant(n)))));
-        for n in self.real()? {
-            params.push(Param::Scalar(Scalar::U32(Dim::constant(n))));
-        }
+        let mut params = self.row_params()?;
+        let strides = self.x.iter().cloned().chain(self.w.map(Dim::constant));
+        let strides = strides.map(|stride| Param::Scalar(Scalar::U64(stride)));
+        params.splice(7..7, strides);
         let source = self.header() + "\n" + include_str!("general.cu");
         let grid = [
             GridAxis::of(self.columns, 64),

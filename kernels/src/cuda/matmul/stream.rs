@@ -1,8 +1,9 @@
 //! Weight-streaming products of few rows, alone and with the regions beside them.
 
 use super::{MatMulSpec, STREAM_ROWS, storage};
-use crate::cuda::recipe::{GridAxis, LaunchRecipe, Param, Scalar};
-use crate::cuda::region::{AbsorbedAfter, AbsorbedBefore, OperandRole, RowsOfBlock, Tile};
+use crate::cuda::recipe::{GridAxis, LaunchRecipe, Param};
+use crate::cuda::region::{AbsorbedBefore, OfThread, OperandRole, RowsOfBlock};
+use crate::cuda::text::defines;
 use crate::lower::LowerError;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::region::Region;
@@ -111,20 +112,17 @@ impl MatMulSpec {
         let parts = after.map_or(1, |after| self.parts(after.region));
         let shape = self.shape(rows, before.is_some(), parts)?;
         let mut text = self.header();
-        let _ = write!(
-            text,
-            "#define M {}\n#define R {}\n#define J {}\n#define SPLIT {}\n\
-             #define KEEP {}\n#define STAGED {}\n#define COLUMNS {}\n#define PARTS {parts}\n\
-             #define DEPTH {}\n",
-            shape.at_once,
-            shape.weight_rows,
-            shape.in_row,
-            shape.split,
-            u8::from(shape.kept),
-            u8::from(shape.staged > 0),
-            self.columns,
-            self.depth,
-        );
+        text += &defines([
+            ("M", shape.at_once),
+            ("R", shape.weight_rows),
+            ("J", shape.in_row),
+            ("SPLIT", shape.split),
+            ("KEEP", u64::from(shape.kept)),
+            ("STAGED", u64::from(shape.staged > 0)),
+            ("COLUMNS", self.columns),
+            ("PARTS", parts),
+            ("DEPTH", self.depth),
+        ]);
         let mut params = Params::default();
         let mut ahead = Vec::new();
         let mut shared = shape.staged;
@@ -145,12 +143,8 @@ impl MatMulSpec {
                 }
                 params.list("BEFORE", "b", made.operands, &mut text);
                 ahead.extend(made.ahead);
-                let _ = write!(
-                    text,
-                    "#define POOL {}\n\n{}",
-                    shape.staged.next_multiple_of(16),
-                    made.text
-                );
+                text += &defines([("POOL", shape.staged.next_multiple_of(16))]);
+                let _ = write!(text, "\n{}", made.text);
             }
         }
         ahead.push(params.0.len() as u32);
@@ -160,8 +154,7 @@ impl MatMulSpec {
             Some(after) => {
                 self.check_rows(after.region)?;
                 let AfterProduct { region, roles, product } = after;
-                let tile = Tile { columns: self.columns, parts, width: 1 };
-                let made = AbsorbedAfter::of(region, roles, product, tile)?;
+                let made = OfThread::after(region, roles, product, [self.columns, parts])?;
                 params.list("AFTER", "a", made.arguments, &mut text);
                 let _ = write!(text, "\n{}", made.text);
             }
@@ -169,9 +162,8 @@ impl MatMulSpec {
         let _ =
             write!(text, "\n#define PARAMETERS {}\n{}", params.text(), include_str!("stream.cu"));
         let arguments = params.0.len() as u32;
-        let number = |n: u64| Param::Scalar(Scalar::U32(Dim::constant(n)));
-        let rows = Param::Scalar(Scalar::U32(self.rows.clone()));
-        let rest = [Param::Counts, rows].into_iter().chain(self.real()?.map(number));
+        let rows = Param::size(self.rows.clone());
+        let rest = [Param::Counts, rows].into_iter().chain(self.real()?.map(Param::size));
         let per_multiprocessor = shape.per_multiprocessor as u32;
         let grid = GridAxis::Persistent { per_multiprocessor }.alone();
         let params = (0..arguments).map(Param::Arg).chain(rest).collect();

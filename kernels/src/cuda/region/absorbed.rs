@@ -6,7 +6,7 @@ use super::component::{Component, Frame, Held};
 use super::emit::indented;
 use super::plan::plan;
 use super::source::Source;
-use super::{OperandRole, arguments, component_body, groups_of, literals, pointer};
+use super::{OperandRole, arguments, component_body, groups_of, literals, pointer, states};
 use crate::cuda::index::Variables;
 use crate::cuda::text::{lane, storage};
 use crate::lower::{ArgKind, LowerError, RowBody, fail};
@@ -47,37 +47,12 @@ pub(in crate::cuda) struct RowsOfBlock {
     pub(in crate::cuda) registers: u64,
 }
 
-/// A region that computes elements of its results from elements of a product that a thread has:
-/// `struct After`, whose `ahead` loads the other operands of a chunk, and whose `store` takes the
-/// product's elements and writes the results'.
-pub(in crate::cuda) struct AbsorbedAfter {
+/// A region of which a thread computes elements.
+pub(in crate::cuda) struct OfThread {
     pub(in crate::cuda) text: String,
-    /// The parameters of the operands other than the product, then of the results.
+    /// The parameters without names, of operands that the thread does not have, then of results that
+    /// it writes.
     pub(in crate::cuda) arguments: Vec<String>,
-}
-
-/// A region of whose one result a thread computes an element for itself: `struct Before`, whose
-/// `load` gives the element at `lane` of `row`, rounded as if it had been stored.
-pub(in crate::cuda) struct AbsorbedElement {
-    pub(in crate::cuda) text: String,
-    /// The parameters of the operands, without names.
-    pub(in crate::cuda) operands: Vec<String>,
-}
-
-/// The elements of a product that a thread has at once.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::cuda) struct Tile {
-    /// The product's columns.
-    pub(in crate::cuda) columns: u64,
-    /// Equal ranges of the columns (2 for a gate beside what it gates): a result has as many
-    /// elements as one, and a thread has the same elements of all.
-    pub(in crate::cuda) parts: u64,
-    /// Neighbouring elements of a thread, in chunks of so many.
-    pub(in crate::cuda) width: u64,
-}
-
-fn states(roles: &[OperandRole]) -> Vec<bool> {
-    roles.iter().map(|r| r.state).collect()
 }
 
 fn one_component(components: Vec<Component>) -> Result<Component, LowerError> {
@@ -159,13 +134,17 @@ impl AbsorbedBefore {
     }
 }
 
-impl AbsorbedElement {
-    /// The elements of a region of one result.
+impl OfThread {
+    /// `struct Before`, whose `load` gives the element at `lane` of `row` of a region of one result,
+    /// rounded as if it had been stored.
     ///
     /// # Errors
     /// When the region has another number of results or a state, or an element is made of more than
     /// a thread has.
-    pub(in crate::cuda) fn of(region: &Region, roles: &[OperandRole]) -> Result<Self, LowerError> {
+    pub(in crate::cuda) fn before(
+        region: &Region,
+        roles: &[OperandRole],
+    ) -> Result<Self, LowerError> {
         let row = RowBody::of_region(region, &states(roles))?;
         let source = Source::new(&row)?;
         let result = source.result_argument(0);
@@ -199,45 +178,40 @@ impl AbsorbedElement {
             lane(decl.dtype),
             indented(&made, 4)
         );
-        let operands = source.args[..result].iter().map(pointer).collect();
-        Ok(Self { text, operands })
+        let arguments = source.args[..result].iter().map(pointer).collect();
+        Ok(Self { text, arguments })
     }
-}
 
-impl AbsorbedAfter {
-    /// The elements of a region over a product, which is its operand at `product`: `lane` counts
-    /// the chunks of a result's row. One element alone is the parameter `value`; more are
-    /// `value[part][neighbour]`.
+    /// `struct After` of a region over a product of so many columns, which is its operand at
+    /// `product`: `ahead` loads the other operands, and `store` takes elements of the product and
+    /// writes the results'. `parts` is 2 for a gate beside what it gates, equal ranges of the columns:
+    /// a result has as many elements as one, and a thread has the same element of all. Of one part it
+    /// is the parameter `value`, of more `value[part][0]`.
     ///
     /// # Errors
-    /// When a result is not element by element of the product's parts, neighbours are not taken at
-    /// once, or another reader needs the product whole.
-    pub(in crate::cuda) fn of(
+    /// When a result is not element by element of the product's parts, or another reader needs the
+    /// product whole.
+    pub(in crate::cuda) fn after(
         region: &Region,
         roles: &[OperandRole],
         product: usize,
-        tile: Tile,
+        [columns, parts]: [u64; 2],
     ) -> Result<Self, LowerError> {
         let row = RowBody::of_region(region, &states(roles))?;
         let source = Source::new(&row)?;
-        let elements = tile.columns / tile.parts;
-        check_elements(&source, product, tile)?;
+        check_elements(&source, product, [columns, parts])?;
+        let elements = columns / parts;
         let lane = lane(source.args[product].dtype);
-        let value = match (tile.parts, tile.width) {
-            (1, 1) => format!("{lane} value"),
-            (parts, width) => format!("const {lane} (&value)[{parts}][{width}]"),
+        let (value, name): (_, fn(u64) -> String) = match parts {
+            1 => (format!("{lane} value"), |_| "value".to_owned()),
+            _ => (format!("const {lane} (&value)[{parts}][1]"), |i| format!("value[{i}][0]")),
         };
-        let name = |part: u64| match (tile.parts, tile.width) {
-            (1, 1) => "value".to_owned(),
-            (_, 1) => format!("value[{part}][0]"),
-            _ => format!("value[{part}][v]"),
-        };
-        let registers = (0..tile.parts).map(|i| (i * elements, name(i))).collect();
+        let registers = (0..parts).map(|i| (i * elements, name(i))).collect();
         let held = Held::from([(product as u32, registers)]);
         let mut variables = Variables::default();
-        let frame = Frame { width: tile.width, held: &held, ..Frame::KERNEL };
+        let frame = Frame { width: 1, held: &held, ..Frame::KERNEL };
         let component = one_component(plan(&source, &mut variables, frame)?)?;
-        if component.threads.is_some() || component.width(elements) != tile.width {
+        if component.threads.is_some() {
             return fail("a region after a product that is no map of it");
         }
         let body = component_body(&source, &mut variables, &component, roles, frame)?;
@@ -268,18 +242,21 @@ impl AbsorbedAfter {
 
 /// That every result has an element for each of a part of the product, which nothing reads as a
 /// table.
-fn check_elements(source: &Source<'_>, product: usize, tile: Tile) -> Result<(), LowerError> {
+fn check_elements(
+    source: &Source<'_>,
+    product: usize,
+    [columns, parts]: [u64; 2],
+) -> Result<(), LowerError> {
     let fails = |reason: &str| fail(format!("a region after a product {reason}"));
     let operands = source.args.len() - source.results.len();
     let is_row = |arg: usize, elements: u64| {
         let decl = source.args.get(arg);
         decl.is_some_and(|d| d.kind == ArgKind::Row && d.elements == elements)
     };
-    let elements = tile.columns / tile.parts;
-    if !tile.columns.is_multiple_of(tile.parts)
+    if !columns.is_multiple_of(parts)
         || product >= operands
-        || !is_row(product, tile.columns)
-        || !(operands..source.args.len()).all(|arg| is_row(arg, elements))
+        || !is_row(product, columns)
+        || !(operands..source.args.len()).all(|arg| is_row(arg, columns / parts))
     {
         return fails("whose rows have another length");
     }
@@ -325,14 +302,12 @@ mod tests {
     }
 
     #[test]
-    fn halves_of_a_product_in_pairs_of_neighbours() {
+    fn halves_of_a_product() {
         let region = gated();
         let roles = vec![OperandRole::default(); 2];
-        let tile = |parts, width| Tile { columns: 64, parts, width };
-        let after = |tile| AbsorbedAfter::of(&region, &roles, 0, tile);
-        insta::assert_snapshot!(after(tile(2, 2)).map(|a| a.text).unwrap());
-        assert!(after(tile(2, 1)).is_ok());
-        for refused in [tile(1, 1), tile(1, 2), tile(4, 1), tile(2, 3)] {
+        let after = |parts| OfThread::after(&region, &roles, 0, [64, parts]);
+        insta::assert_snapshot!(after(2).map(|a| a.text).unwrap());
+        for refused in [1, 3, 4] {
             assert!(after(refused).is_err());
         }
     }

@@ -136,4 +136,9 @@ impl Component {
             })
             .unwrap_or(1)
     }
+
+    /// Rounds in which all threads go through the chunks of a loop.
+    pub(super) fn rounds(&self, elements: u64, width: u64) -> u64 {
+        self.threads.map_or(1, |threads| (elements / width).div_ceil(threads).max(1))
+    }
 }

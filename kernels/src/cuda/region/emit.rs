@@ -3,7 +3,7 @@
 // A new op or dtype must not compile before it is here.
 #![warn(clippy::wildcard_enum_match_arm)]
 
-use super::super::index::{Definition, Index, Run, Variables};
+use super::super::index::{Index, Run, Variables};
 use super::component::{Component, Held, Kept};
 use super::source::{From, Id, Source};
 use super::text;
@@ -45,14 +45,15 @@ pub(super) struct Scope {
     variables: BTreeSet<u32>,
 }
 
-/// How the result of a reduction over segments is found.
-pub(super) struct Reduced {
-    /// The loop whose threads have it in `m<value>[k]`.
-    pub(super) elements: u64,
-    pub(super) width: u64,
-    pub(super) index: Index,
-    /// Whether it is one value, which every thread of the group has.
-    pub(super) whole: bool,
+/// Where the results of a reduction are.
+pub(super) enum Reduced {
+    /// In a register of every thread: the only one.
+    Whole,
+    /// In shared memory.
+    Shared,
+    /// In registers, one for each chunk of loops like the reduction's own, at this index; in shared
+    /// memory, too, where another loop or index asks for them.
+    Chunks { elements: u64, width: u64, index: Index },
 }
 
 /// The state of one component's emission.
@@ -73,8 +74,6 @@ pub(super) struct Emitter<'a, 'b> {
     pub(super) reduced: BTreeMap<Id, Reduced>,
     /// Arguments that the threads hold.
     pub(super) held: &'b Held,
-    /// Operands and rows of tables loaded ahead, by value, index and loop.
-    pub(super) carried: &'b [(Id, Index, u64)],
     pub(super) names: usize,
 }
 
@@ -133,10 +132,11 @@ impl Emitter<'_, '_> {
             if self.scopes.iter().any(|s| s.variables.contains(&number)) {
                 continue;
             }
-            let text = match self.variables.definitions[number as usize].clone() {
-                Definition::Whole(whole) => self.index(&whole),
-                Definition::Minus(whole, start) => format!("{} - {start}u", self.index(&whole)),
-            };
+            let (whole, start) = self.variables.definitions[number as usize].clone();
+            let mut text = self.index(&whole);
+            if start > 0 {
+                let _ = write!(text, " - {start}u");
+            }
             let scope = self.scope();
             let _ = writeln!(scope.chunk, "const u32 i{number} = {text};");
             scope.variables.insert(number);
@@ -180,14 +180,17 @@ impl Emitter<'_, '_> {
     fn fresh(&mut self, value: Id, index: &Index) -> Result<Value, LowerError> {
         let dtype = self.source.value(value).dtype;
         if let Some(reduced) = self.reduced.get(&value) {
-            if reduced.whole {
-                return Ok(Value::Same(self.named('m', value)));
-            }
-            let here = self.flat == Some((reduced.elements, reduced.width));
-            if here && reduced.index == *index && reduced.width > 0 {
-                return Ok(Value::Same(self.named('m', value) + "[k]"));
-            }
-            return self.load(&self.named('s', value), dtype, index, 16);
+            return match reduced {
+                Reduced::Whole => Ok(Value::Same(self.named('m', value))),
+                Reduced::Chunks { elements, width, index: of_chunk }
+                    if self.flat == Some((*elements, *width)) && of_chunk == index =>
+                {
+                    Ok(Value::Same(self.named('m', value) + "[k]"))
+                }
+                Reduced::Chunks { .. } | Reduced::Shared => {
+                    self.load(&self.named('s', value), dtype, index, 16)
+                }
+            };
         }
         match self.component.kept.get(&value) {
             Some(Kept::Shared) if self.making != Some(value) => {

@@ -1,7 +1,7 @@
 //! Values from memory: operands, constants, shared values, and rows of tables.
 
 use super::super::index::{Index, Run};
-use super::emit::{Emitter, Value};
+use super::emit::{Emitter, Reduced, Value};
 use super::source::{From, Id, is_uniform};
 use super::text;
 use crate::cuda::text::{lane, storage};
@@ -85,7 +85,7 @@ impl Emitter<'_, '_> {
     /// The position of what is loaded ahead for the element at `index` of a value.
     pub(super) fn carried_at(&self, value: Id, index: &Index) -> Option<usize> {
         let (elements, _) = self.flat?;
-        self.carried.iter().position(|(v, i, n)| (*v, i, *n) == (value, index, elements))
+        self.component.carried.iter().position(|(v, i, n)| (*v, i, *n) == (value, index, elements))
     }
 
     /// Bytes that loads and stores at `index` may move at once.
@@ -140,7 +140,7 @@ impl Emitter<'_, '_> {
         let row = self.source.table_row(statement);
         let ((indices, at), inside) = self.source.gathered(statement, index, self.variables);
         // A table of one element has one row, whatever the index.
-        if self.reduced.get(&table.value).is_some_and(|reduced| reduced.whole) {
+        if matches!(self.reduced.get(&table.value), Some(Reduced::Whole)) {
             return Ok(Value::Same(self.named('m', table.value)));
         }
         let which = self.read(indices, &at)?;

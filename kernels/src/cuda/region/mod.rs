@@ -21,7 +21,7 @@ mod stage;
 pub(super) mod text;
 mod widths;
 
-pub(super) use absorbed::{AbsorbedAfter, AbsorbedBefore, AbsorbedElement, RowsOfBlock, Tile};
+pub(super) use absorbed::{AbsorbedBefore, OfThread, RowsOfBlock};
 pub use cut::{PartParam, RegionPart};
 
 use super::index::Variables;
@@ -90,8 +90,7 @@ fn region_kernel_in(
     roles: &[OperandRole],
     frame: Frame<'_>,
 ) -> Result<LaunchRecipe, LowerError> {
-    let states: Vec<bool> = roles.iter().map(|r| r.state).collect();
-    let body = RowBody::of_region(region, &states)?;
+    let body = RowBody::of_region(region, &states(roles))?;
     row_kernel(&body, roles, "region", &listing(region), frame)
 }
 
@@ -105,9 +104,12 @@ pub fn node_kernel(
     roles: &[OperandRole],
     results: &[TensorType],
 ) -> Result<LaunchRecipe, LowerError> {
-    let states: Vec<bool> = roles.iter().map(|r| r.state).collect();
-    let body = RowBody::of_node(op, operands, &states, results)?;
+    let body = RowBody::of_node(op, operands, &states(roles), results)?;
     row_kernel(&body, roles, &format!("node_{}", op.mnemonic()), op.mnemonic(), Frame::KERNEL)
+}
+
+fn states(roles: &[OperandRole]) -> Vec<bool> {
+    roles.iter().map(|role| role.state).collect()
 }
 
 /// The statements of a region's body, without names that only people need.
@@ -164,7 +166,7 @@ fn row_kernel(
     let rows = source.over.map_or(Dim::constant(1), Dim::from);
     let mut params: Vec<Param> = (0..source.args.len()).map(|i| Param::Arg(i as u32)).collect();
     params.push(Param::Counts);
-    params.push(Param::Scalar(Scalar::U32(rows.clone())));
+    params.push(Param::size(rows.clone()));
     for decl in &source.args {
         if let (ArgKind::Table, true, Some(symbol)) = (decl.kind, decl.state, decl.extent) {
             params.push(Param::Scalar(Scalar::U64(Dim::from(symbol))));
@@ -220,7 +222,6 @@ fn component_body(
         computed: BTreeSet::new(),
         reduced: BTreeMap::new(),
         held,
-        carried: &component.carried,
         names: 0,
     };
     let mut stages = Stages::default();
@@ -231,7 +232,7 @@ fn component_body(
     for (&value, kept) in &component.kept {
         if let Kept::Registers { elements } = kept {
             let width = component.width(*elements);
-            let rounds = emitter.rounds(*elements, width);
+            let rounds = component.rounds(*elements, width);
             let lane = lane(source.value(value).dtype);
             let name = emitter.named('r', value);
             let _ = writeln!(registers, "{lane} {name}[{rounds}][{width}];");

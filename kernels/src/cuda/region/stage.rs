@@ -60,14 +60,6 @@ impl Emitter<'_, '_> {
         self.component.threads.unwrap_or(1)
     }
 
-    /// Rounds in which all threads go through the chunks of a loop.
-    pub(super) fn rounds(&self, elements: u64, width: u64) -> u64 {
-        match self.component.threads {
-            Some(threads) => (elements / width).div_ceil(threads).max(1),
-            None => 1,
-        }
-    }
-
     pub(super) fn stage(&mut self, stage: &Stage, out: &mut Stages) -> Result<(), LowerError> {
         self.scopes.clear();
         self.scopes.push(Scope::default());
@@ -92,7 +84,7 @@ impl Emitter<'_, '_> {
 
     /// A loop over chunks around `body`.
     fn chunks(&self, elements: u64, body: &str) -> String {
-        let (width, rounds) = (self.width, self.rounds(elements, self.width));
+        let (width, rounds) = (self.width, self.component.rounds(elements, self.width));
         let chunks = elements / width;
         let threads = self.threads();
         let mut code = String::new();
@@ -274,13 +266,11 @@ impl Emitter<'_, '_> {
                     out.pool.take(exchange, lane, threads / 32 * 8);
                     let code = format!("{start}{body}{fold}{found} = {};\n", finished(&sum));
                     let _ = write!(out.code, "{{\n{}}}\n", indented(&code, 2));
-                    let index = Index::constant(0);
-                    let reduced = Reduced { elements: 0, width: 0, index, whole: true };
-                    self.reduced.insert(to, reduced);
+                    self.reduced.insert(to, Reduced::Whole);
                     return Ok(());
                 }
                 let lanes = segment_lanes(len, width).unwrap_or(1);
-                let rounds = self.rounds(stage.elements, width);
+                let rounds = self.component.rounds(stage.elements, width);
                 let chunks = stage.elements / width;
                 let (index, _) = self.variables.div_rem(&e, len);
                 let shared = self.is_read_elsewhere(to, stage.elements, &index);
@@ -308,8 +298,8 @@ impl Emitter<'_, '_> {
                 code.push_str(&indented(&inside, 2));
                 code.push_str("}\n");
                 out.code.push_str(&code);
-                let reduced = Reduced { elements: stage.elements, width, index, whole: false };
-                self.reduced.insert(to, reduced);
+                let elements = stage.elements;
+                self.reduced.insert(to, Reduced::Chunks { elements, width, index });
             }
             Mapping::Threads | Mapping::Warps => {
                 let warps = stage.mapping == Mapping::Warps;
@@ -339,9 +329,7 @@ impl Emitter<'_, '_> {
                 out.pool.take(shared_name, storage(dtype), bytes);
                 out.code.push_str(&code);
                 out.unmet = true;
-                let index = Index::constant(0);
-                let reduced = Reduced { elements: 0, width: 0, index, whole: false };
-                self.reduced.insert(to, reduced);
+                self.reduced.insert(to, Reduced::Shared);
             }
         }
         Ok(())
@@ -401,9 +389,7 @@ impl Emitter<'_, '_> {
             let name = self.named('s', result);
             let _ = writeln!(code, "      narrow({name}[{} + r * {inner}u], {found});", at.print());
             out.pool.take(name, storage(dtype), elements * dtype.size() as u64);
-            let index = Index::constant(0);
-            let reduced = Reduced { elements: 0, width: 0, index, whole: false };
-            self.reduced.insert(result, reduced);
+            self.reduced.insert(result, Reduced::Shared);
         }
         code.push_str("      (void)e;\n    }\n  }\n}\n");
         out.code.push_str(&code);
@@ -419,11 +405,10 @@ impl Emitter<'_, '_> {
         unwritten: &BTreeSet<u32>,
     ) -> Result<[String; 2], LowerError> {
         let (mut registers, mut code) = (String::new(), String::new());
-        let carried = self.carried;
-        for (i, (value, index, elements)) in carried.iter().enumerate() {
+        for (i, (value, index, elements)) in self.component.carried.iter().enumerate() {
             self.width = self.component.width(*elements);
             self.flat = Some((*elements, self.width));
-            let (width, rounds) = (self.width, self.rounds(*elements, self.width));
+            let (width, rounds) = (self.width, self.component.rounds(*elements, self.width));
             let Some(arg) = self.source.operand(*value) else {
                 if !weights {
                     let dtype = self.source.value(*value).dtype;

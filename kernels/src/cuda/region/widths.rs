@@ -4,7 +4,7 @@ use super::super::index::{Index, Run};
 use super::component::{Component, Kept, Mapping, Stage, StageKind};
 use super::plan::Planner;
 use super::source::Id;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 impl Planner<'_, '_> {
     /// Chooses how many neighbouring elements a thread takes in each loop, or names the reduction
@@ -106,43 +106,29 @@ impl Planner<'_, '_> {
         let chunks = stages.iter().map(flat).max().unwrap_or(1);
         let threads = chunks.next_power_of_two().clamp(32, self.frame.threads);
         let threads = (!alone).then_some(threads);
-        let carried = self.carried(&stages, &kept, threads);
-        Component { stages, kept, carried, threads }
+        let mut component = Component { stages, kept, carried: Vec::new(), threads };
+        component.carried = self.carried(&component);
+        component
     }
 
     /// Operands whose loads are issued before the first stage, in order of first use.
-    fn carried(
-        &mut self,
-        stages: &[Stage],
-        kept: &BTreeMap<Id, Kept>,
-        threads: Option<u64>,
-    ) -> Vec<(Id, Index, u64)> {
-        let rounds = |elements: u64, width: u64| match threads {
-            None => 1,
-            Some(threads) => (elements / width).div_ceil(threads),
-        };
+    fn carried(&mut self, component: &Component) -> Vec<(Id, Index, u64)> {
         let mut budget = self.frame.registers;
-        for kept in kept.values() {
+        for kept in component.kept.values() {
             if let Kept::Registers { elements } = kept {
-                let width = stages
-                    .iter()
-                    .find_map(|s| match s.mapping {
-                        Mapping::Flat { width } if s.elements == *elements => Some(width),
-                        Mapping::Flat { .. } | Mapping::Warps | Mapping::Threads => None,
-                    })
-                    .unwrap_or(1);
-                budget = budget.saturating_sub(width * rounds(*elements, width));
+                let width = component.width(*elements);
+                budget = budget.saturating_sub(width * component.rounds(*elements, width));
             }
         }
         let mut carried: Vec<(Id, Index, u64)> = Vec::new();
-        for stage in stages {
+        for stage in &component.stages {
             let Mapping::Flat { width } = stage.mapping else { continue };
             for &(value, i) in &stage.visits {
                 let index = &stage.indices[i];
                 let held = |arg: u32| self.frame.held.contains_key(&arg);
                 match self.source.operand(value) {
                     Some(arg) if held(arg) => continue,
-                    None if kept.contains_key(&value) => continue,
+                    None if component.kept.contains_key(&value) => continue,
                     None if !self.source.is_gathered_of_operands(value, index, self.variables) => {
                         continue;
                     }
@@ -161,7 +147,7 @@ impl Planner<'_, '_> {
                     continue;
                 }
                 let words = bytes.div_ceil(4);
-                let registers = words * rounds(stage.elements, width);
+                let registers = words * component.rounds(stage.elements, width);
                 if registers <= budget {
                     budget -= registers;
                     carried.push((value, index.clone(), stage.elements));

@@ -1,8 +1,8 @@
 //! [`crate::sampling::Sample`] and [`crate::sampling::ControlledSample`] on CUDA: the twins of the
 //! CPU's sampler, bit for bit.
 
-use super::recipe::{GridAxis, LaunchRecipe, OpKernels, Param, Scalar};
-use super::text::float;
+use super::recipe::{GridAxis, LaunchRecipe, OpKernels, Param};
+use super::text::{defines, float};
 use crate::cpu::sampling::{LN2_HIGH, LN2_LOW, LOWEST, POLYNOMIAL};
 use crate::lower::{LowerError, fail};
 use crate::sampling::{DETAIL_WORDS, MAX_LOGIT_BIASES};
@@ -63,22 +63,25 @@ impl Launches {
             return fail("sampling needs rows counted by one symbol and a vocabulary of 1 to 2^22");
         };
         let mut source = String::from("#include \"prelude.cuh\"\n\n");
-        source.push_str(&format!("#define PARTS {PARTS}\n#define LOWEST ({})\n", float(LOWEST)));
-        source.push_str(&format!("#define LOG2_E {}\n", float(std::f32::consts::LOG2_E)));
-        source.push_str(&format!(
-            "#define LN2_HIGH {}\n#define LN2_LOW ({})\n",
-            float(LN2_HIGH),
-            float(LN2_LOW)
-        ));
+        source += &defines([
+            ("PARTS", PARTS.to_string()),
+            ("LOWEST", format!("({})", float(LOWEST))),
+            ("LOG2_E", float(std::f32::consts::LOG2_E)),
+            ("LN2_HIGH", float(LN2_HIGH)),
+            ("LN2_LOW", format!("({})", float(LN2_LOW))),
+        ]);
         for (i, coefficient) in POLYNOMIAL.iter().rev().enumerate() {
             source.push_str(&format!("#define P{i} {}\n", float(*coefficient)));
         }
         source.push_str(include_str!("choose.cuh"));
         source.push('\n');
         source.push_str(entries);
-        let number = |n: u64| Param::Scalar(Scalar::U32(Dim::constant(n)));
-        let rows_now = Param::Scalar(Scalar::U32(rows.clone()));
-        let tail = [Param::Counts, rows_now, number(vocabulary), number(symbol.index() as u64)];
+        let tail = [
+            Param::Counts,
+            Param::size(rows.clone()),
+            Param::size(vocabulary),
+            Param::size(symbol.index()),
+        ];
         Ok(Self { source, rows: rows.clone(), tail })
     }
 

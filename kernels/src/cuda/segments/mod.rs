@@ -2,12 +2,14 @@
 //! allow it, on Hopper by warpgroups where widths allow that, else without them; the mean over
 //! segments.
 
-use super::attention::hopper;
+use super::attention::prefill::{ENOUGH_BLOCKS, Staging};
+use super::attention::{header, hopper};
 use super::recipe::{Blocks, GridAxis, LaunchRecipe, OpKernels, Param, Scalar};
-use super::text::{defines, storage};
+use super::text::storage;
+use crate::attention::ScoreSpec;
 use crate::lower::{LowerError, fail};
 use crate::op::cuda::CudaOpCall;
-use crate::segments::{SegmentAttention, SegmentMean, SegmentSpec};
+use crate::segments::{SegmentAttention, SegmentMean};
 use piecewise_ir::custom::{Attrs, CustomOpDef};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
@@ -16,11 +18,6 @@ use piecewise_ir::types::TensorType;
 
 /// The widest head.
 const MAX_DIM: u64 = 256;
-/// The widest head whose queries stay in registers; those of wider ones lie in shared memory, and
-/// fewer keys beside them, so that a block fits the 99 KiB of the smallest devices.
-const REGISTER_DIM: u64 = 128;
-/// Blocks that keep a large device busy; fewer are cut into smaller ones.
-const ENOUGH_BLOCKS: u64 = 264;
 /// Threads of a block of `mean.cu`: a column each.
 const MEAN_COLUMNS: u64 = 128;
 /// The name of every kernel of attention here.
@@ -37,7 +34,7 @@ struct Shape {
     key_rows: Dim,
     segments: Dim,
     segment_symbol: u64,
-    spec: SegmentSpec,
+    spec: ScoreSpec,
     dtypes: [DType; 2],
 }
 
@@ -57,7 +54,7 @@ impl Shape {
             key_rows: k.shape[0].clone(),
             segments: starts.shape[0].clone(),
             segment_symbol: counted_by(starts)?,
-            spec: SegmentSpec::of(attrs).map_err(LowerError)?,
+            spec: SegmentAttention::spec(attrs).map_err(LowerError)?,
             dtypes: [q.dtype, k.dtype],
         };
         if shape.dim > MAX_DIM || shape.value_dim > MAX_DIM {
@@ -83,41 +80,28 @@ impl Shape {
     }
 
     fn header(&self, own: &[(&str, u64)]) -> String {
-        let [q, k] = self.dtypes.map(storage);
-        let mut source = format!("#include \"prelude.cuh\"\n\ntypedef {q} Q;\ntypedef {k} K;\n");
-        let common = [
-            ("HEADS", self.heads),
-            ("KV_HEADS", self.kv_heads),
-            ("GROUP", self.group()),
-            ("DIM", self.dim),
-            ("VALUE_DIM", self.value_dim),
-            ("CAUSAL", u64::from(self.spec.causal)),
+        let segments = [
             ("WINDOWED", u64::from(self.spec.window.is_some())),
             ("WINDOW", u64::from(self.spec.window.unwrap_or(0))),
             ("MOST_PAGES", MOST_PAGES),
         ];
-        source += &defines(common.iter().chain(own).copied());
-        source.push_str(include_str!("../attention/walk.cuh"));
-        source.push_str(include_str!("seen.cuh"));
-        source
+        let own: Vec<_> = segments.iter().chain(own).copied().collect();
+        let (heads, dims) = ([self.heads, self.kv_heads], [self.dim, self.value_dim]);
+        header(self.dtypes, heads, dims, self.spec.causal, &own) + include_str!("seen.cuh")
     }
 
     /// Scores as powers of two.
-    fn scale(&self) -> Param {
-        Param::Scalar(Scalar::F32((self.spec.scale * std::f64::consts::LOG2_E) as f32))
-    }
-
     /// The kernel of prompts over a pool, whose keys lie in rows here.
     fn by_warpgroups(&self, computing: u64) -> OpKernels {
         let arguments = [0, 1, 2, 5, 6, 3, 4, 7].map(Param::Arg);
         let sizes = [
             Param::Counts,
-            size(&self.rows),
-            size(&self.segments),
-            size(&Dim::constant(self.segment_symbol)),
+            Param::size(self.rows.clone()),
+            Param::size(self.segments.clone()),
+            Param::size(self.segment_symbol),
             Param::Scalar(Scalar::U64(self.key_rows.clone())),
-            size(&Dim::constant(MOST_PAGES)),
-            self.scale(),
+            Param::size(MOST_PAGES),
+            Param::scale(self.spec),
         ];
         let tiles = hopper::Tiles {
             // Segments of a single query, too.
@@ -136,11 +120,11 @@ impl Shape {
         let mut params: Vec<Param> = (0..8).map(Param::Arg).collect();
         params.extend([
             Param::Counts,
-            size(&self.rows),
-            size(&self.key_rows),
-            size(&self.segments),
-            size(&Dim::constant(self.segment_symbol)),
-            self.scale(),
+            Param::size(self.rows.clone()),
+            Param::size(self.key_rows.clone()),
+            Param::size(self.segments.clone()),
+            Param::size(self.segment_symbol),
+            Param::scale(self.spec),
         ]);
         let tiles = vec![
             Blocks { units: self.rows.times(self.group() as i64), per_block: tile },
@@ -149,21 +133,14 @@ impl Shape {
         ];
         let grid = [GridAxis::Blocks(tiles), GridAxis::of(self.kv_heads, 1), GridAxis::one()];
         let launch = LaunchRecipe::own(source, ENTRY, grid, threads, params);
-        let launch = LaunchRecipe { dynamic_shared, ..launch };
-        OpKernels::new([launch])
+        OpKernels::new([LaunchRecipe { dynamic_shared, ..launch }])
     }
-}
-
-fn size(dim: &Dim) -> Param {
-    Param::Scalar(Scalar::U32(dim.clone()))
 }
 
 /// The number of the symbol that counts the rows of `ty`.
 fn counted_by(ty: &TensorType) -> Result<u64, LowerError> {
-    let symbol = ty.outer_symbol().ok_or_else(|| {
-        LowerError("segments that no symbol counts; shape their starts by a symbol".to_owned())
-    })?;
-    Ok(symbol.index() as u64)
+    let unknown = "segments that no symbol counts; shape their starts by a symbol";
+    ty.outer_symbol().map_or_else(|| fail(unknown), |symbol| Ok(symbol.index() as u64))
 }
 
 /// The launch of `piecewise.segment_attention` at a call's sizes. What a row adds up, and in which
@@ -192,19 +169,9 @@ pub fn segment_attention_kernels(call: &CudaOpCall<'_>) -> Result<OpKernels, Low
         };
         return Ok(shape.by_warpgroups(computing));
     }
-    let wide = shape.dim.max(shape.value_dim) > REGISTER_DIM;
-    let keys = if wide { 32 } else { 64 };
-    let query_staged = shape.dim > REGISTER_DIM;
-    let warps = if !wide && is_enough(128) { 8 } else { 4 };
-    let tile = warps * 16;
-    let defines = [("WARPS", warps), ("KEYS", keys), ("QUERY_STAGED", u64::from(query_staged))];
-    let source = shape.header(&defines) + include_str!("tensor.cu");
-    // Rows lie an odd number of chunks apart.
-    let [key_chunks, value_chunks] =
-        [shape.dim, shape.value_dim].map(|dim| dim.div_ceil(16) * 2 + 1);
-    let query_chunks = if query_staged { tile * key_chunks } else { 0 };
-    let chunks = query_chunks + 2 * keys * (key_chunks + value_chunks);
-    Ok(shape.launch(source, tile, 32 * warps, chunks as u32 * 16))
+    let staging = Staging::of(dims, rows);
+    let source = shape.header(&staging.defines) + include_str!("tensor.cu");
+    Ok(shape.launch(source, staging.tile, staging.threads, staging.dynamic_shared))
 }
 
 /// The launch of `piecewise.segment_mean`. Arguments: the op's operands, then its result.
@@ -225,9 +192,9 @@ pub fn segment_mean_kernels(operands: &[TensorType]) -> Result<OpKernels, LowerE
     let mut params: Vec<Param> = (0..4).map(Param::Arg).collect();
     params.extend([
         Param::Counts,
-        size(&x.shape[0]),
-        size(&starts.shape[0]),
-        size(&Dim::constant(counted_by(starts)?)),
+        Param::size(x.shape[0].clone()),
+        Param::size(starts.shape[0].clone()),
+        Param::size(counted_by(starts)?),
     ]);
     let segments = GridAxis::of(starts.shape[0].clone(), 1);
     let grid = [segments, GridAxis::of(width, MEAN_COLUMNS), GridAxis::one()];
