@@ -4,7 +4,10 @@ mod cpu;
 mod cuda;
 mod inputs;
 pub(crate) mod packed;
+mod pages;
 pub(crate) mod reference;
+
+pub use pages::PAGE_ROWS;
 
 use crate::inputs::StepInput;
 use piecewise_ir::custom::{Attr, Attrs, CustomOpDef};
@@ -12,9 +15,6 @@ use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::op::RowTreatment;
 use piecewise_ir::types::TensorType;
-
-/// Rows of a KV page: slot = page * [`PAGE_ROWS`] + offset.
-pub const PAGE_ROWS: u64 = 16;
 
 /// Attention of the step's rows over each sequence's keys and values in a paged pool.
 ///

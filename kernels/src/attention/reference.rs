@@ -1,6 +1,7 @@
 //! Attention in f64, one row at a time.
 
-use super::{PAGE_ROWS, ScoreSpec};
+use super::ScoreSpec;
+use super::pages::PAGE_ROWS;
 use piecewise_ir::eval::Array;
 use std::ops::Range;
 

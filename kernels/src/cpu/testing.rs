@@ -1,5 +1,7 @@
 //! What the tests of the CPU kernels share.
 
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use half::{bf16, f16};
 
 use super::{FloatSlice, FloatSliceMut, Isa};
@@ -39,7 +41,7 @@ impl FloatVec {
             DType::F32 => FloatVec::F32(values.to_vec()),
             DType::F16 => FloatVec::F16(values.iter().map(|x| f16::from_f32(*x)).collect()),
             DType::BF16 => FloatVec::Bf16(values.iter().map(|x| bf16::from_f32(*x)).collect()),
-            other => panic!("{other} is no float"),
+            DType::I32 | DType::I64 | DType::U8 | DType::Bool => panic!("{float_type} is no float"),
         }
     }
 
