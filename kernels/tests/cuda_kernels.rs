@@ -13,6 +13,7 @@ use piecewise_kernels::cuda::{
 };
 use piecewise_kernels::lower::LowerError;
 use piecewise_kernels::op::cuda::{CudaOpCall, CudaTarget};
+use std::collections::BTreeSet;
 
 /// Compute capabilities without and with clusters and products of warpgroups.
 const AMPERE: (u32, u32) = (8, 0);
@@ -486,20 +487,19 @@ fn sources_of_ops() {
 #[test]
 fn nvrtc_takes_every_kernel_and_some_for_every_architecture() {
     let Some(nvrtc) = Nvrtc::find() else { return };
-    for LaunchRecipe { source, options, .. } in hopper_kernels() {
-        if let Err(log) = nvrtc.compile(&source, PRELUDE, "sm_90a", &options) {
-            panic!("sm_90a:\n{log}\n{source}");
+    let sources = |all: Vec<LaunchRecipe>| -> BTreeSet<_> {
+        all.into_iter().map(|recipe| (recipe.source, recipe.options)).collect()
+    };
+    let compile = |arch: &str, source: &str, options: &[String]| {
+        if let Err(log) = nvrtc.compile(source, PRELUDE, arch, options) {
+            panic!("{arch}:\n{log}\n{source}");
         }
-    }
-    let mut sources: Vec<(String, Vec<String>)> =
-        all_kernels().into_iter().map(|r| (r.source, r.options)).collect();
-    sources.sort();
-    sources.dedup();
-    for (i, (source, options)) in sources.iter().enumerate() {
+    };
+    sources(hopper_kernels()).iter().for_each(|(s, options)| compile("sm_90a", s, options));
+    for (i, (source, options)) in sources(all_kernels()).iter().enumerate() {
         for (a, arch) in ARCHS.iter().enumerate() {
-            let chosen = (i + a) % ARCHS.len() == 0 || i % 24 == 0;
-            if chosen && let Err(log) = nvrtc.compile(source, PRELUDE, arch, options) {
-                panic!("{arch}:\n{log}\n{source}");
+            if (i + a) % ARCHS.len() == 0 || i % 24 == 0 {
+                compile(arch, source, options);
             }
         }
     }
