@@ -25,7 +25,6 @@ mod model_source;
 mod named;
 mod opt;
 mod plan;
-mod plan_view;
 mod preset_weights;
 mod progress;
 mod report;

@@ -35,6 +35,7 @@ mod error;
 mod keys;
 pub mod launches;
 mod notice;
+pub mod plan_view;
 mod planned;
 mod settings;
 

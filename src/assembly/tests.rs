@@ -18,6 +18,7 @@ mod dumps;
 mod own_ops;
 mod own_plans;
 mod own_rows;
+mod plan_views;
 mod probes;
 
 const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tiny-qwen3");

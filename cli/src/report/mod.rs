@@ -1,8 +1,9 @@
 //! The report page: a step, its memory and its kernels in one file that needs no network.
 
 use crate::amounts::shown_bytes;
-use crate::plan_view::PlanView;
+use anyhow::bail;
 use piecewise::assembly::Planned;
+use piecewise::assembly::plan_view::PlanView;
 use serde::Serialize;
 
 const HTML: &str = include_str!("page.html");
@@ -23,6 +24,9 @@ struct Data<'a> {
 /// # Errors
 /// When the module is not planned to its end, or there is no compiler for its target.
 pub(crate) fn page(planned: &Planned) -> anyhow::Result<String> {
+    if planned.module().layout().is_none() {
+        bail!("this shows a plan, and the pipeline made none; leave --stop-after out");
+    }
     let plan = &PlanView::lowered(planned)?;
     let facts = facts(plan, planned.compiler()?.identity());
     let json = in_script(&serde_json::to_string(&Data { facts, plan })?);

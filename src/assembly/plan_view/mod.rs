@@ -1,13 +1,11 @@
-//! A plan as data: what `inspect` prints, the report page draws, and dumps hold.
+//! A plan as data: what `piecewise inspect --json` prints and the report page draws.
 
 mod images;
 
-pub(crate) use images::ImageRow;
-pub(crate) use piecewise::assembly::launches::{OperandRow, PieceView, SizeRow};
+pub use images::ImageRow;
 
-use anyhow::bail;
-use indexmap::IndexMap;
-use piecewise::assembly::Planned;
+use super::launches::{OperandRow, PieceView, SizeRow};
+use super::{AssemblyError, Planned};
 use piecewise_backend::artifact::Digest;
 use piecewise_ir::entity::{Entity, UniquePieceId, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
@@ -15,36 +13,48 @@ use piecewise_ir::module::{ArenaLayout, SlotKind, SlotTable, Step, Stitch, Uniqu
 use piecewise_ir::op::Op;
 use piecewise_ir::text::{print_graph, value_names};
 use piecewise_ir::weight::Recipe;
-use piecewise_runtime::model::Ledger;
+use piecewise_runtime::model::{Ledger, ModelError};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 /// A plan, and what became of its pieces where they were lowered.
 #[derive(Debug, Serialize)]
-pub(crate) struct PlanView {
+pub struct PlanView {
+    /// The name of the graph.
     pub graph: String,
+    /// The graph mode by its name.
     pub graph_mode: &'static str,
+    /// Sizes in tokens that are captured.
     pub capture_num_tokens: Vec<u64>,
+    /// Sequences of the decodes that are captured whole.
     pub decode_batch_sizes: Vec<u64>,
     /// The largest value of each symbol.
     pub bounds: BTreeMap<String, u64>,
-    /// Pieces of the step, and how many of them differ.
+    /// Pieces of a step.
     pub pieces: usize,
+    /// How many of the pieces differ.
     pub unique_pieces: usize,
+    /// Ops that run between pieces.
     pub split_ops: usize,
     /// Kernels of a step, unless a compiler makes more or fewer of a node.
     pub kernels: usize,
+    /// Fused regions of the graph.
     pub regions: usize,
+    /// Its products.
     pub matmuls: usize,
     /// The number of nodes of the step: slots live at positions below it.
     pub positions: usize,
+    /// Bytes of the arena.
     pub arena: ArenaRow,
     /// Where the memory of the model will go; scratch, code and graphs once pieces are lowered.
     pub memory: Ledger,
+    /// What a step runs, in order.
     pub steps: Vec<StepRow>,
+    /// What is compiled, each once.
     pub unique: Vec<UniqueRow>,
     /// Inputs, weights, states and what slots hold.
     pub values: Vec<ValueRow>,
+    /// Where in the arena values are.
     pub slots: Vec<SlotRow>,
     /// Every kernel once.
     pub images: Vec<ImageRow>,
@@ -52,17 +62,21 @@ pub(crate) struct PlanView {
 
 /// Bytes of the arena.
 #[derive(Debug, Serialize)]
-pub(crate) struct ArenaRow {
+pub struct ArenaRow {
+    /// Staged inputs among them, alignment too.
     pub bytes: u64,
     /// Of these, what the host writes for each step.
     pub staged: u64,
+    /// To how many bytes slots are aligned.
     pub align: u64,
 }
 
 /// A piece, a split op or what runs once, as a step uses it.
 #[derive(Debug, Serialize)]
-pub(crate) struct StepRow {
+pub struct StepRow {
+    /// Its name in the text of the module.
     pub id: String,
+    /// `prologue`, `piece` or `split op`.
     pub kind: &'static str,
     /// The names of its ops in order.
     pub ops: Vec<String>,
@@ -70,8 +84,9 @@ pub(crate) struct StepRow {
     pub scopes: Vec<String>,
     /// Its place among the unique ones.
     pub unique: usize,
-    /// Positions of its first and last node.
+    /// The position of its first node.
     pub first: usize,
+    /// The position of its last node.
     pub last: usize,
     /// Values by operand position of the unique piece; `null` where one is not in memory.
     pub operands: Vec<Option<usize>>,
@@ -79,13 +94,18 @@ pub(crate) struct StepRow {
 
 /// What is compiled once.
 #[derive(Debug, Serialize)]
-pub(crate) struct UniqueRow {
+pub struct UniqueRow {
+    /// Its name in the text of the module.
     pub id: String,
     /// The symbol that it iterates over.
     pub over: Option<String>,
+    /// The digest of its canonical text.
     pub hash: String,
+    /// Ops of the piece, those inside a region uncounted.
     pub nodes: usize,
+    /// Its text.
     pub ir: String,
+    /// Its operands by position.
     pub operands: Vec<OperandRow>,
     /// What it became at each size, where it was lowered.
     pub sizes: Vec<SizeRow>,
@@ -95,12 +115,14 @@ pub(crate) struct UniqueRow {
 
 /// A value that is in memory.
 #[derive(Debug, Serialize)]
-pub(crate) struct ValueRow {
+pub struct ValueRow {
     /// In the text of the module.
     pub name: String,
     /// A checkpoint path, a state's name, or where it was computed.
     pub from: String,
+    /// `input`, `weight`, `state` or `value`.
     pub kind: &'static str,
+    /// Its type, with symbols by name.
     pub ty: String,
     /// Where every symbol has its bound.
     pub bytes: u64,
@@ -108,15 +130,20 @@ pub(crate) struct ValueRow {
 
 /// A slot of the arena.
 #[derive(Debug, Serialize)]
-pub(crate) struct SlotRow {
+pub struct SlotRow {
+    /// Its name in the text of the module.
     pub id: String,
+    /// An input, a value between members, one of a piece alone, or an output.
     pub kind: SlotKind,
     /// The row of what it holds among the values.
     pub value: usize,
+    /// Bytes from the start of the arena.
     pub offset: u64,
+    /// Bytes that it takes.
     pub bytes: u64,
-    /// Positions of the first and last node that it lives for.
+    /// The position of the first node that it lives for.
     pub first: usize,
+    /// The position of the last one.
     pub last: usize,
 }
 
@@ -125,13 +152,13 @@ impl PlanView {
     ///
     /// # Errors
     /// When the pipeline made no plan.
-    pub(crate) fn of(planned: &Planned) -> anyhow::Result<Self> {
+    pub fn of(planned: &Planned) -> Result<Self, AssemblyError> {
         let (module, symbols) = (planned.module(), planned.symbols());
         let graph = module.graph();
         let (Some(stitch), Some(slots), Some(layout)) =
             (module.stitch(), module.slots(), module.layout())
         else {
-            bail!("this shows a plan, and the pipeline made none; leave --stop-after out")
+            return Err(ModelError::Unplanned { part: "plan" }.into());
         };
         let dispatcher = &planned.settings().dispatcher;
         let values = Values::of(graph, slots, symbols.bounds());
@@ -169,10 +196,10 @@ impl PlanView {
     ///
     /// # Errors
     /// As for [`Self::of`], or when there is no compiler.
-    pub(crate) fn lowered(planned: &Planned) -> anyhow::Result<Self> {
+    pub fn lowered(planned: &Planned) -> Result<Self, AssemblyError> {
         let mut plan = Self::of(planned)?;
         let (stitch, compiler) = (planned.stitch()?, planned.compiler()?);
-        let mut images = IndexMap::new();
+        let mut seen = HashSet::new();
         for lowered in planned.lower(|_| true)? {
             let view = PieceView::new(&stitch.unique[lowered.unique], planned.symbols().bounds());
             let row = &mut plan.unique[lowered.unique.index()];
@@ -184,14 +211,17 @@ impl PlanView {
                 }
             };
             for piece in pieces {
-                row.sizes.push(view.size_row(piece)?);
+                match view.size_row(piece) {
+                    Ok(size) => row.sizes.push(size),
+                    Err(error) => row.error = Some(error.to_string()),
+                }
                 for launch in piece.artifact.first_launches() {
-                    let image = || ImageRow::of(compiler, piece.artifact, launch.image);
-                    images.entry(launch.image).or_insert_with(image);
+                    if seen.insert(launch.image) {
+                        plan.images.push(ImageRow::of(compiler, piece.artifact, launch.image));
+                    }
                 }
             }
         }
-        plan.images = images.into_values().collect();
         plan.memory = planned.ledger()?;
         Ok(plan)
     }

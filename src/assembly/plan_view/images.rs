@@ -6,10 +6,12 @@ use serde::Serialize;
 
 /// A kernel.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct ImageRow {
-    digest: String,
+pub struct ImageRow {
+    /// By which launches name it.
+    pub digest: String,
+    /// What its compiler shows of it.
     #[serde(flatten)]
-    listing: ImageListing,
+    pub listing: ImageListing,
 }
 
 impl ImageRow {

@@ -1,0 +1,25 @@
+//! A plan as data.
+
+use super::*;
+use crate::assembly::plan_view::PlanView;
+
+/// The view of the library is what `piecewise inspect --json` prints.
+#[test]
+fn a_plan_is_data_without_a_device() {
+    let planned = tiny().device("cuda:sm_90a".parse().unwrap()).plan().unwrap();
+    let plan = PlanView::of(&planned).unwrap();
+    let stitch = planned.stitch().unwrap();
+    assert_eq!((plan.pieces, plan.steps.len()), (stitch.piece_count(), stitch.steps.len()));
+    assert_eq!(plan.unique.len(), plan.unique_pieces + usize::from(plan.split_ops > 0));
+    let json = serde_json::to_value(&plan).unwrap();
+    assert_eq!(json["arena"]["bytes"], planned.module().layout().unwrap().bytes);
+    assert!(plan.images.is_empty() && plan.unique.iter().all(|unique| unique.sizes.is_empty()));
+    let lowered = PlanView::lowered(&planned).unwrap();
+    assert!(lowered.unique.iter().all(|unique| !unique.sizes.is_empty() && unique.error.is_none()));
+    let launches = lowered.unique.iter().flat_map(|unique| &unique.sizes).flat_map(|s| &s.launches);
+    let digests: Vec<_> = lowered.images.iter().map(|image| &image.digest).collect();
+    assert!(!digests.is_empty() && launches.into_iter().all(|l| digests.contains(&&l.image)));
+    let stopped = tiny().pipeline("canonicalize").plan().unwrap();
+    let error = PlanView::of(&stopped).unwrap_err().to_string();
+    assert!(error.contains("has no plan"), "{error}");
+}
