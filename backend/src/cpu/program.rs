@@ -156,8 +156,8 @@ impl Binder<'_> {
         fit: &Fit<'_>,
     ) -> Result<BoundPart, String> {
         let needs = argument_needs(&kernel, &fit.limits)?;
-        let given = args.iter().map(|arg| (arg.at.name.clone(), arg.at.bytes, arg.at.access));
-        check_needs(&needs, &Vec::from_iter(given))?;
+        let given: Vec<_> = args.iter().map(|arg| (arg.at.bytes, arg.at.access)).collect();
+        check_needs(&needs, &given, |i| args[i].at.name.clone())?;
         let mut args_needs = needs.iter().zip(args);
         if let Some((need, arg)) =
             args_needs.find(|(need, arg)| !arg.at.address.0.is_multiple_of(need.align))
@@ -278,22 +278,27 @@ pub(super) fn check_arguments(
             },
             ArgRef::Scratch { bytes, .. } => bytes,
         };
-        Ok((format!("argument {i}"), bytes, arg.access))
+        Ok((bytes, arg.access))
     });
-    check_needs(&argument_needs(kernel, limits)?, &given.collect::<Result<Vec<_>, _>>()?)
+    let given = given.collect::<Result<Vec<_>, _>>()?;
+    check_needs(&argument_needs(kernel, limits)?, &given, |i| format!("argument {i}"))
 }
 
-/// Holds what a kernel uses against its arguments, which have a name, bytes and an access.
-fn check_needs(needs: &[Need], args: &[(String, u64, Access)]) -> Result<(), String> {
+/// Holds what a kernel uses against the bytes and the access of its arguments, which errors name.
+fn check_needs(
+    needs: &[Need],
+    args: &[(u64, Access)],
+    name: impl Fn(usize) -> String,
+) -> Result<(), String> {
     if needs.len() != args.len() {
         return Err(format!("{} arguments where {} are needed", args.len(), needs.len()));
     }
-    for (need, (name, bytes, access)) in needs.iter().zip(args) {
-        if need.bytes > *bytes {
-            return Err(format!("{name} has {bytes} bytes, {} are used", need.bytes));
+    for (i, (need, &(bytes, access))) in needs.iter().zip(args).enumerate() {
+        if need.bytes > bytes {
+            return Err(format!("{} has {bytes} bytes, {} are used", name(i), need.bytes));
         }
-        if need.written && *access == Access::Read {
-            return Err(format!("{name} is written but declared as read"));
+        if need.written && access == Access::Read {
+            return Err(format!("{} is written but declared as read", name(i)));
         }
     }
     Ok(())

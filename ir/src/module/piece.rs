@@ -66,6 +66,15 @@ impl Step {
         self.into()
     }
 
+    /// What it is, for people: `prologue`, `piece` or `split op`.
+    pub fn kind(self) -> &'static str {
+        match self {
+            Self::Prologue(_) => "prologue",
+            Self::Piece(_) => "piece",
+            Self::Split(_) => "split op",
+        }
+    }
+
     /// The use, whichever it is.
     pub fn id(self) -> PieceId {
         match self {

@@ -40,13 +40,8 @@ impl StepPart {
         let Some(stitch) = module.stitch() else { return Vec::new() };
         let graph = module.graph();
         let part = |&step: &Step| {
-            let kind = match step {
-                Step::Piece(_) => "piece",
-                Step::Split(_) => "split op",
-                Step::Prologue(_) => "prologue",
-            };
             let nodes = stitch.uses[step.id()].nodes.iter().copied();
-            Self { name: label(graph, stitch, step), kind, path: scopes(graph, nodes) }
+            Self { name: label(graph, stitch, step), kind: step.kind(), path: scopes(graph, nodes) }
         };
         stitch.steps.iter().map(part).collect()
     }

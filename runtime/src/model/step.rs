@@ -91,12 +91,12 @@ impl<D: Device> CompiledModel<D> {
         }
         let is_direct = self.is_direct(&counts);
         let Some(source) = step.source.filter(|_| !is_direct) else {
-            return self.submit_given(step, counts, dispatch, (is_direct, started));
+            return self.submit_given(step, counts, dispatch, is_direct, started);
         };
         let mut given = std::mem::take(&mut self.given);
         let filled = given.fill(source, &self.staging.inputs, &counts);
         let ticket = filled.and_then(|()| {
-            given.with(step, |step| self.submit_given(step, counts, dispatch, (false, started)))
+            given.with(step, |step| self.submit_given(step, counts, dispatch, false, started))
         });
         self.given = given;
         ticket
@@ -121,7 +121,8 @@ impl<D: Device> CompiledModel<D> {
         step: &StepData<'_>,
         counts: SmallVec<[u64; 8]>,
         mut dispatch: Dispatch,
-        (is_direct, started): (bool, Instant),
+        is_direct: bool,
+        started: Instant,
     ) -> Result<Ticket, ModelError> {
         let mut sizes: SmallVec<[u64; 8]> = SmallVec::from_elem(0, counts.len());
         self.symbols.fill(&mut sizes, |class| dispatch.sizes.rows_of(class));

@@ -99,14 +99,14 @@ pub(super) fn plan(module: &Module, stitch: &Stitch) -> String {
     let mut before = None;
     for &step in &stitch.steps {
         let usage = &stitch.uses[step.id()];
-        let (kind, shape) = match step {
-            Step::Prologue(_) => ("prologue", "cds"),
-            Step::Piece(_) => ("piece", "box"),
-            Step::Split(_) => ("split op", "octagon"),
+        let shape = match step {
+            Step::Prologue(_) => "cds",
+            Step::Piece(_) => "box",
+            Step::Split(_) => "octagon",
         };
         let ops = usage.nodes.iter().map(|&node| graph.node(node).op.name());
         let ops = ops.collect::<Vec<_>>().join("\n");
-        let label = format!("{} {kind} {}\n{ops}", step.id(), usage.unique);
+        let label = format!("{} {} {}\n{ops}", step.id(), step.kind(), usage.unique);
         let here = drawn.add_node(Vertex { label, shape });
         let mut read: BTreeMap<NodeIndex, Vec<String>> = BTreeMap::new();
         for &value in &usage.operands {

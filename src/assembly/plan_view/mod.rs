@@ -303,18 +303,13 @@ fn step_rows(graph: &Graph, stitch: &Stitch, values: &Values) -> (Vec<StepRow>, 
         let usage = &stitch.uses[step.id()];
         let ops: Vec<String> =
             usage.nodes.iter().map(|&n| graph.node(n).op.name().to_owned()).collect();
-        let kind = match step {
-            Step::Prologue(_) => "prologue",
-            Step::Piece(_) => "piece",
-            Step::Split(_) => "split op",
-        };
         let mut scopes: Vec<String> =
             usage.nodes.iter().map(|&n| graph.node(n).loc.scope.clone()).collect();
         scopes.retain(|scope| !scope.is_empty());
         scopes.dedup();
         rows.push(StepRow {
             id: step.id().to_string(),
-            kind,
+            kind: step.kind(),
             scopes,
             unique: usage.unique.index(),
             first: position,
