@@ -1,5 +1,5 @@
-//! Custom ops whose kernels have arguments element by element, on the host: with regions in them they
-//! leave the bits that they leave beside launches of the regions.
+//! Custom ops whose kernels have arguments element by element or row by row, on the host: with regions
+//! in them they leave the bits that they leave beside launches of the regions.
 
 use crate::common;
 use crate::common::Builder;
@@ -21,6 +21,9 @@ const WIDTH: u64 = 70;
 
 /// Each element with its neighbour in the row.
 const SOURCE: &str = include_str!("../../tests/device_suite/turned_kernel.cu");
+
+/// The same of rows that a block has whole.
+const ROWS_SOURCE: &str = include_str!("../../tests/device_suite/turned_rows_kernel.cu");
 
 /// The same of two neighbours at a time.
 fn of_pairs(source: &str) -> String {
@@ -46,9 +49,28 @@ fn turned(rows: Dim) -> OpKernels {
     OpKernels::new([launch])
 }
 
-/// A region of several operands, a table and constants of several elements among them; the op; a region
-/// of two results.
-fn between_regions(dtype: DType) -> Module {
+/// Less what the elements of its row sum up to.
+fn centred(b: &mut Builder, x: Value) -> Value {
+    let ty = b.ty(x);
+    let sum = b.reduce(ReduceOp::Sum, x, 1);
+    let column = TensorType::new(ty.dtype, vec![ty.shape[0].clone(), 1u64.into()]);
+    let column = b.typed(Op::Reshape, &[sum], column);
+    let spread = b.typed(Op::Broadcast, &[column], ty);
+    let minus = b.unary(UnaryOp::Neg, spread);
+    b.add(x, minus)
+}
+
+/// As many threads as a region has for a row of so many elements.
+fn in_rows(launch: &mut LaunchRecipe) {
+    launch.source = ROWS_SOURCE.to_owned();
+    launch.params[0] = Param::Rows(0);
+    launch.block = [64, 1, 1];
+    launch.dynamic_shared = 8;
+}
+
+/// A region of several operands, a table and constants of several elements among them, which `reduces` its
+/// rows or maps them; the op; a region of two results.
+fn between_regions(dtype: DType, reduces: bool) -> Module {
     let mut b = Builder::new();
     let t = b.symbol("T");
     let (x, beside) = (b.input("x", dtype, dims![t, WIDTH]), b.input("b", dtype, dims![t, WIDTH]));
@@ -62,7 +84,8 @@ fn between_regions(dtype: DType) -> Module {
     let gathered = b.gather(table, rows);
     let sum = b.add(x, gathered);
     let scaled = b.mul(sum, first);
-    let before = b.silu(scaled);
+    let made = b.silu(scaled);
+    let before = if reduces { centred(&mut b, made) } else { made };
     let w = b.weight("w", F32, &[WIDTH]);
     let ty = b.ty(x);
     let y = b.custom("test.turned", &[before, w], &[], ty);
@@ -87,18 +110,22 @@ fn region(graph: &Graph, node: Node) -> &Region {
     region
 }
 
-/// What the op's kernels take in, and whether they have two elements at a time.
+/// What the op's kernels take in, and whether they have two elements at a time, or rows.
 #[derive(Clone, Copy, Default)]
 struct Taken {
     before: bool,
     after: bool,
     pairs: bool,
+    rows: bool,
 }
 
-const BOTH: Taken = Taken { before: true, after: true, pairs: false };
+const BOTH: Taken = Taken { before: true, after: true, pairs: false, rows: false };
 
 /// The op's kernels with none, one or both of the regions beside it, and what the arguments are.
-fn with(graph: &Graph, Taken { before, after, pairs }: Taken) -> (OpKernels, Vec<Value>) {
+fn with(
+    graph: &Graph,
+    Taken { before, after, pairs, rows: by_rows }: Taken,
+) -> (OpKernels, Vec<Value>) {
     let [first, op, last] = graph.nodes().collect::<Vec<_>>()[..] else { panic!("three nodes") };
     let role = [first, last].map(|node| roles(graph, node));
     let (made, data, read) = (graph.node(first), graph.node(op), graph.node(last));
@@ -119,6 +146,9 @@ fn with(graph: &Graph, Taken { before, after, pairs }: Taken) -> (OpKernels, Vec
     let mut kernels = turned(rows);
     if pairs {
         kernels.launches[0].source = of_pairs(SOURCE);
+    }
+    if by_rows {
+        in_rows(&mut kernels.launches[0]);
     }
     let kernels = kernels.beside(&operands, &results, &regions).unwrap();
     let mut values = vec![x, data.operands[1], y];
@@ -191,7 +221,7 @@ fn regions_in_the_kernel_leave_the_bits_of_their_own() {
         return;
     }
     for dtype in [F32, BF16, F16] {
-        let module = between_regions(dtype);
+        let module = between_regions(dtype, false);
         let graph = module.graph();
         let rows = [5, 4];
         let apart = run(&format!("apart_{dtype}"), graph, Taken::default(), rows);
@@ -208,37 +238,60 @@ fn regions_in_the_kernel_leave_the_bits_of_their_own() {
             (true, true, true),
         ] {
             let name = format!("taken_{dtype}_{before}_{after}_{pairs}");
-            let taken = Taken { before, after, pairs };
+            let taken = Taken { before, after, pairs, rows: false };
             assert!(run(&name, graph, taken, rows) == apart, "{name}");
         }
     }
 }
 
 #[test]
+fn regions_that_reduce_leave_their_bits_in_rows_of_the_kernel() {
+    if !available() {
+        return;
+    }
+    for dtype in [F32, BF16, F16] {
+        let module = between_regions(dtype, true);
+        let apart = run(&format!("reduced_{dtype}"), module.graph(), Taken::default(), [5, 4]);
+        for (before, after) in [(false, false), (true, false), (true, true)] {
+            let name = format!("rows_{dtype}_{before}_{after}");
+            let taken = Taken { before, after, pairs: false, rows: true };
+            assert!(run(&name, module.graph(), taken, [5, 4]) == apart, "{name}");
+        }
+    }
+}
+
+#[test]
 fn sources_with_regions_in_them_and_every_architecture() {
-    let module = between_regions(BF16);
+    let module = between_regions(BF16, false);
     let (kernels, values) = with(module.graph(), BOTH);
     assert_eq!(values.len(), 7, "{values:?}");
     insta::assert_snapshot!("elements", kernels.launches[0].source);
     let (kernels, _) = with(module.graph(), Taken::default());
     insta::assert_snapshot!("elements_in_memory", kernels.launches[0].source);
+    let reduced = between_regions(BF16, true);
+    let rows = Taken { rows: true, ..BOTH };
+    let in_rows = &with(reduced.graph(), rows).0.launches[0];
+    assert!(in_rows.dynamic_shared > 16 + 2 * WIDTH as u32, "{}", in_rows.dynamic_shared);
+    insta::assert_snapshot!("rows", in_rows.source);
     let Some(nvrtc) = Nvrtc::find() else { return };
     for arch in ["sm_80", "sm_90a", "sm_120"] {
         let pairs = Taken { pairs: true, ..BOTH };
         let alone = Taken { pairs: true, ..Taken::default() };
         for (dtype, taken) in [(BF16, BOTH), (F32, pairs), (F16, alone)] {
-            let module = between_regions(dtype);
+            let module = between_regions(dtype, false);
             let kernel = &with(module.graph(), taken).0.launches[0];
             let made = nvrtc.compile(&kernel.source, PRELUDE, arch, &kernel.options);
             made.unwrap_or_else(|log| panic!("{arch}:\n{log}\n{}", kernel.source));
         }
+        let made = nvrtc.compile(&in_rows.source, PRELUDE, arch, &in_rows.options);
+        made.unwrap_or_else(|log| panic!("{arch}:\n{log}\n{}", in_rows.source));
     }
 }
 
 /// Where an implementation says what its source does not do, or a region is more than elements.
 #[test]
 fn what_can_not_take_the_place_of_an_argument_is_refused() {
-    let module = between_regions(BF16);
+    let module = between_regions(BF16, false);
     let graph = module.graph();
     let [first, op, last] = graph.nodes().collect::<Vec<_>>()[..] else { panic!("three nodes") };
     let types = (graph.operand_types(op), graph.result_types(op));
@@ -271,11 +324,7 @@ fn what_can_not_take_the_place_of_an_argument_is_refused() {
     let mut b = Builder::new();
     let t = b.symbol("T");
     let x = b.input("x", BF16, dims![t, WIDTH]);
-    let sum = b.reduce(ReduceOp::Sum, x, 1);
-    let ty = TensorType::new(BF16, b.ty(x).shape);
-    let like = b.typed(Op::Reshape, &[sum], TensorType::new(BF16, dims![t, 1u64]));
-    let spread = b.typed(Op::Broadcast, &[like], ty);
-    let centred = b.add(x, spread);
+    let centred = centred(&mut b, x);
     let mut module = b.finish(&[centred]);
     common::run(&mut module, "fuse");
     let reduced = module.graph().nodes().next().unwrap();
@@ -283,4 +332,31 @@ fn what_can_not_take_the_place_of_an_argument_is_refused() {
     let region = region(module.graph(), reduced);
     let sums = BesideOp { region, roles: &of_reduced, ..before };
     insta::assert_snapshot!(beside(&|_| (), &[sums]));
+    let twice = |launch: &mut LaunchRecipe| {
+        in_rows(launch);
+        launch.params.push(Param::Elements(0));
+    };
+    insta::assert_snapshot!(beside(&twice, &[]));
+    let a_result = |launch: &mut LaunchRecipe| {
+        launch.source = ROWS_SOURCE.replace("PW_ELEMENTS_2", "PW_ROWS_2");
+        launch.params[2] = Param::Rows(2);
+    };
+    insta::assert_snapshot!(beside(&a_result, &[]));
+    let unnamed_rows = |launch: &mut LaunchRecipe| launch.params[0] = Param::Rows(0);
+    insta::assert_snapshot!(beside(&unnamed_rows, &[sums]));
+    let flat = |launch: &mut LaunchRecipe| {
+        in_rows(launch);
+        launch.block = [32, 2, 1];
+    };
+    insta::assert_snapshot!(beside(&flat, &[sums]));
+    let odd = |launch: &mut LaunchRecipe| {
+        in_rows(launch);
+        launch.block = [40, 1, 1];
+    };
+    insta::assert_snapshot!(beside(&odd, &[sums]));
+    let full = |launch: &mut LaunchRecipe| {
+        in_rows(launch);
+        launch.dynamic_shared = 96 << 10;
+    };
+    insta::assert_snapshot!(beside(&full, &[sums]));
 }

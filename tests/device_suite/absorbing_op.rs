@@ -1,5 +1,6 @@
-//! A user's op whose kernel has its operand and its result element by element, so that regions beside
-//! it become a part of its launch: inside a piece, and between pieces with the region before it.
+//! A user's op whose kernel has its operand element by element or row by row, and its result element by
+//! element, so that regions beside it become a part of its launch: inside a piece, and between pieces
+//! with the region before it.
 
 use crate::alternatives::One;
 use crate::any_graph::{MODES, RandomWeights, elements, options, step};
@@ -36,16 +37,27 @@ const WIDTH: u64 = 48;
 const WEIGHTS: u64 = 5;
 const ROWS: [u64; 5] = [3, 8, 1, 16, 7];
 const SOURCE: &str = include_str!("turned_kernel.cu");
+const ROWS_SOURCE: &str = include_str!("turned_rows_kernel.cu");
 
 /// Each element of a row with its neighbour.
 #[derive(Clone, Copy, Debug)]
 struct Turned {
     splits: bool,
     absorbs: bool,
+    /// In rows: before the op is a norm then, elsewhere a map.
+    loads: Loads,
     source: &'static str,
 }
 
-const TURNED: Turned = Turned { splits: false, absorbs: true, source: SOURCE };
+/// How the kernel has the operand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Loads {
+    Elements,
+    Rows,
+}
+
+const TURNED: Turned =
+    Turned { splits: false, absorbs: true, loads: Loads::Elements, source: SOURCE };
 
 impl CustomOpDef for Turned {
     fn name(&self) -> &str {
@@ -104,7 +116,11 @@ impl CudaOp for Turned {
     fn implementation(&self, call: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
         let rows = rows_of_first(call, CustomOpDef::name(self))?;
         let number = |n| Param::Scalar(Scalar::U32(Dim::constant(n)));
-        let mut params = vec![Param::Elements(0), Param::Arg(1), Param::Elements(2), Param::Counts];
+        let operand = match self.loads {
+            Loads::Elements => Param::Elements(0),
+            Loads::Rows => Param::Rows(0),
+        };
+        let mut params = vec![operand, Param::Arg(1), Param::Elements(2), Param::Counts];
         params.extend([number(rows.index() as u64), number(WIDTH)]);
         let grid = GridAxis::of(Dim::from(rows), 1);
         let launch = LaunchRecipe::new(self.source, "turned", grid, 32, params);
@@ -118,8 +134,8 @@ fn registry(op: Turned) -> Arc<OpRegistry> {
     Arc::new(registry)
 }
 
-/// The op three times, with maps before, between and after: what is between the last two, more than the
-/// op reads.
+/// The op three times, with regions before, between and after: what is between the last two, more than
+/// the op reads.
 fn graph(op: Turned) -> Graph {
     let b = Builder::new("absorbing").weight_dtype(F32);
     let t = b.symbol("T", 1, 16);
@@ -127,7 +143,11 @@ fn graph(op: Turned) -> Graph {
     let (gate, mut kept) = (b.input("gate", F32, (t, WIDTH)), x);
     for layer in 0..3 {
         let _scope = b.scope(format!("layers.{layer}"));
-        let turned = b.custom_one(&op, &[(x * gate).tanh(), b.weight("w", [WIDTH])], Attrs::new());
+        let before = match op.loads {
+            Loads::Elements => (x * gate).tanh(),
+            Loads::Rows => (x * gate).rms_norm(b.weight("norm", [WIDTH]), 1e-5),
+        };
+        let turned = b.custom_one(&op, &[before, b.weight("w", [WIDTH])], Attrs::new());
         x = turned.silu() + gate;
         kept = if layer == 1 { x } else { kept };
     }
@@ -138,8 +158,9 @@ fn module(op: Turned) -> Module {
     plan(graph(op), CompileLevel::Piecewise, None, Vec::new()).unwrap().0
 }
 
-fn op_at(place: Place) -> Turned {
-    Turned { splits: place == Place::BetweenPieces, ..TURNED }
+fn op_at(place: Place, loads: Loads) -> Turned {
+    let source = if loads == Loads::Rows { ROWS_SOURCE } else { SOURCE };
+    Turned { splits: place == Place::BetweenPieces, loads, source, ..TURNED }
 }
 
 fn build<T: Target>(
@@ -157,8 +178,8 @@ fn build<T: Target>(
 }
 
 /// Each alternative in every mode leaves the same bits, close to the evaluator's numbers.
-pub(crate) fn every_alternative_leaves_the_same<T: Target>(place: Place) {
-    let op = op_at(place);
+pub(crate) fn every_alternative_leaves_the_same<T: Target>(place: Place, loads: Loads) {
+    let op = op_at(place, loads);
     let module = Arc::new(module(op));
     let (_, compiler) = T::make(&registry(op), 2);
     let pieces = module.stitch().unwrap().unique.values();
@@ -238,9 +259,11 @@ fn what_an_op_absorbs_has_no_launch() {
         return;
     }
     for (name, place) in [("inside", Place::InsideAPiece), ("between", Place::BetweenPieces)] {
-        let listed = listed(op_at(place));
-        assert!(listed.contains("alternative 1"), "absorbed or not: {listed}");
-        insta::assert_snapshot!(name, listed);
+        for (loads, end) in [(Loads::Elements, ""), (Loads::Rows, "_rows")] {
+            let listed = listed(op_at(place, loads));
+            assert!(listed.contains("alternative 1"), "absorbed or not: {listed}");
+            insta::assert_snapshot!(format!("{name}{end}"), listed);
+        }
     }
     let apart = listed(Turned { absorbs: false, ..TURNED });
     assert!(!apart.contains("alternative 1") && !apart.contains(" + "), "{apart}");
@@ -253,7 +276,7 @@ fn plans_and_pieces_hold_what_an_op_absorbs() {
         return;
     }
     for place in [Place::InsideAPiece, Place::BetweenPieces] {
-        let op = op_at(place);
+        let op = op_at(place, Loads::Elements);
         let mut granular = module(op);
         build::<SimulatedCuda>(&Arc::new(granular.clone()), op, GraphMode::Full, 0).unwrap();
         assign_slots(&mut granular, LifetimeRule::NodeGranular).unwrap();
@@ -265,7 +288,7 @@ fn plans_and_pieces_hold_what_an_op_absorbs() {
         build::<SimulatedCuda>(&granular, op, GraphMode::Full, 1).unwrap();
     }
     let pieces = |absorbs| {
-        let module = module(Turned { absorbs, ..op_at(Place::BetweenPieces) });
+        let module = module(Turned { absorbs, ..op_at(Place::BetweenPieces, Loads::Elements) });
         let stitch = module.stitch().unwrap();
         let hash = |id| stitch.unique[id].hash;
         stitch.unique_pieces().into_iter().map(hash).collect::<Vec<_>>()

@@ -71,6 +71,7 @@ macro_rules! suite {
     ($name:ident, $target:ty) => {
         mod $name {
             use crate::target::Target;
+            use crate::absorbing_op::Loads;
             use crate::user_op::{Form, Place};
             use crate::{
                 absorbing_op, alternatives, background, compare, drafts, equal_modes, late_sizes, frozen_list, modes,
@@ -282,10 +283,16 @@ macro_rules! suite {
                     user_op::equals_the_evaluator::<T>(Place::InsideAPiece, Form::SecondSource);
                 }
                 an_op_that_takes_regions_in_inside_a_piece {
-                    absorbing_op::every_alternative_leaves_the_same::<T>(Place::InsideAPiece);
+                    absorbing_op::every_alternative_leaves_the_same::<T>(Place::InsideAPiece, Loads::Elements);
                 }
                 an_op_that_takes_a_region_in_between_pieces {
-                    absorbing_op::every_alternative_leaves_the_same::<T>(Place::BetweenPieces);
+                    absorbing_op::every_alternative_leaves_the_same::<T>(Place::BetweenPieces, Loads::Elements);
+                }
+                an_op_that_takes_a_norm_in_inside_a_piece {
+                    absorbing_op::every_alternative_leaves_the_same::<T>(Place::InsideAPiece, Loads::Rows);
+                }
+                an_op_that_takes_a_norm_in_between_pieces {
+                    absorbing_op::every_alternative_leaves_the_same::<T>(Place::BetweenPieces, Loads::Rows);
                 }
                 a_users_host_function_between_pieces {
                     user_op::equals_the_evaluator::<T>(Place::BetweenPieces, Form::HostFunction);

@@ -313,7 +313,9 @@ impl Binder<'_> {
                 let maps = recipe.params.iter().enumerate().filter_map(map);
                 let maps = maps.collect::<Result<_, String>>()?;
                 let value = |param: &Param| match param {
-                    Param::TensorMap(_) | Param::Elements(_) => Ok(ParameterValue::Fixed(0)),
+                    Param::TensorMap(_) | Param::Elements(_) | Param::Rows(_) => {
+                        Ok(ParameterValue::Fixed(0))
+                    }
                     Param::Arg(i) => Ok(ParameterValue::Fixed(addresses[*i as usize])),
                     Param::Scratch(offset) => Ok(ParameterValue::Fixed(scratch + offset)),
                     Param::Counts => Ok(ParameterValue::Fixed(binding.counts.0)),

@@ -2,7 +2,7 @@
 //! toolkit, and the same input gives the same bytes.
 
 mod attention;
-mod elements;
+mod beside;
 mod index;
 mod matmul;
 mod recipe;
@@ -13,7 +13,7 @@ mod text;
 mod wgmma;
 
 pub use attention::{attention_kernels, other_attention_kernels};
-pub use elements::BesideOp;
+pub use beside::BesideOp;
 pub use matmul::{
     AfterProduct, BeforeProduct, MatMulSpec, RING_ROWS, RingForm, STREAM_ROWS, TENSOR_ROWS,
 };

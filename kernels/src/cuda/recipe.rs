@@ -63,6 +63,10 @@ pub enum Param {
     Elements(u32),
     /// A tensor map over an argument, 128 bytes by value; needs sm_90.
     TensorMap(TensorBoxes),
+    /// The operand at this position, of which a block of the source has whole rows: in memory, or
+    /// computed by the block into shared memory where a region takes its place
+    /// ([`OpKernels::beside`]).
+    Rows(u32),
 }
 
 impl Param {

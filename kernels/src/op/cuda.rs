@@ -73,9 +73,10 @@ impl LaunchRecipe {
                         boxes.box_slices, boxes.box_rows, boxes.columns, boxes.dtype
                     ));
                 }
-                Param::Elements(i) => {
+                Param::Elements(i) | Param::Rows(i) => {
                     return Err(format!(
-                        "`{entry}` has argument {i} element by element, and nothing says how"
+                        "`{entry}` has argument {i} element by element or row by row, and nothing \
+                         says how"
                     ));
                 }
                 Param::Scratch(offset) if *offset >= scratch => {
@@ -102,8 +103,8 @@ pub struct CudaTarget {
 pub enum CudaImplementation {
     /// Kernels that the backend compiles, caches and launches like its own. Their source may
     /// include `prelude.cuh` ([`crate::cuda::PRELUDE`]); there are no system headers. Where they
-    /// have an argument at which the op's definition absorbs as [`Param::Elements`], a region may take
-    /// its place.
+    /// have an argument at which the op's definition absorbs as [`Param::Elements`] or
+    /// [`Param::Rows`], a region may take its place.
     Source(OpKernels),
     /// [`CudaOp::enqueue`] puts the work on the stream.
     Host,

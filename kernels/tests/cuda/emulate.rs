@@ -204,7 +204,7 @@ pub(crate) fn try_emulate_hiding(
             .zip(&types)
             .map(|(p, t)| match p {
                 Param::Arg(i) => format!("({t})A{i}"),
-                Param::Elements(i) => panic!("argument {i} has no memory"),
+                Param::Elements(i) | Param::Rows(i) => panic!("argument {i} has no memory"),
                 Param::Scratch(o) => format!("({t})(S+{o})"),
                 Param::Counts => "C".to_owned(),
                 Param::Stamps => "nullptr".to_owned(),

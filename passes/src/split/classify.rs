@@ -73,19 +73,20 @@ pub(super) fn roles(
     roles
 }
 
-/// Whether `region` maps what is no state to elements that the custom op `op`, which alone reads
-/// them, may compute for itself.
+/// Whether `region` makes of what is no state elements or rows that the custom op `op`, which alone
+/// reads them, may compute for itself.
 fn is_absorbable(graph: &Graph, region: Node, op: Node) -> bool {
     let (made, reader) = (graph.node(region), graph.node(op));
     let (Op::Region(region), Op::Custom(call)) = (&made.op, &reader.op) else { return false };
-    let maps = |node| match region.body.node(node).op.class() {
+    let makes_rows = |node| match region.body.node(node).op.class() {
         OpClass::Elementwise | OpClass::Remap | OpClass::Gather | OpClass::Constant => true,
-        OpClass::Reduction | OpClass::Search | OpClass::Scatter | OpClass::Product { .. } => false,
+        OpClass::Reduction => true,
+        OpClass::Search | OpClass::Scatter | OpClass::Product { .. } => false,
         OpClass::Region(_) | OpClass::Custom(_) => false,
     };
     let read_at = reader.operands.iter().enumerate();
     Some(region.over) == iteration_symbol(graph, op)
-        && region.body.nodes().all(maps)
+        && region.body.nodes().all(makes_rows)
         && !made.operands.iter().any(|&v| matches!(graph.def(v), ValueDef::State(_)))
         && read_at.filter(|(_, v)| made.results.contains(v)).all(|(i, _)| call.absorbs.contains(&i))
 }

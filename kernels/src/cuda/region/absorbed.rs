@@ -6,7 +6,7 @@ use super::component::{Component, Frame, Held};
 use super::emit::indented;
 use super::plan::plan;
 use super::source::Source;
-use super::{OperandRole, arguments, component_body, groups_of, literals, pointer, states};
+use super::{Body, OperandRole, arguments, component_body, groups_of, literals, pointer, states};
 use crate::cuda::index::Variables;
 use crate::cuda::text::{lane, storage};
 use crate::lower::{ArgKind, LowerError, RowBody, fail};
@@ -72,65 +72,133 @@ impl AbsorbedBefore {
         roles: &[OperandRole],
         RowsOfBlock { rows, padding, kept, registers }: RowsOfBlock,
     ) -> Result<Self, LowerError> {
+        let made = Made::of(region, roles, |elements| Frame {
+            threads: (BLOCK / rows.next_power_of_two()).clamp(32, BLOCK),
+            kept,
+            registers,
+            alone: false,
+            apart: Some(elements + padding),
+            ..Frame::KERNEL
+        })?;
+        let Made { threads, ref body, .. } = made;
+        let groups = groups_of(BLOCK, threads, body.shared).min(rows);
+        // One group's barrier is a constant, which leaves others to the blocks beside this one.
+        let group = if groups > 1 { format!("threadIdx.x / {threads}u") } else { "0".to_owned() };
+        let place = format!("const u32 group = {group}, lane = threadIdx.x % {threads}u;\n");
+        let mut each = made.row();
+        if body.shared > 0 {
+            // The next row takes the same shared memory.
+            let _ = writeln!(each, "meet<{threads}>(group);");
+        }
+        let mut code = place.clone();
+        if groups * threads < BLOCK {
+            let _ = writeln!(code, "if (threadIdx.x >= {}u) return;", groups * threads);
+        }
+        code.push_str(&body.pool);
+        let _ = writeln!(code, "for (u32 row = group; row < real; row += {groups}u) {{");
+        code.push_str(&indented(&each, 2));
+        code.push_str("}\n");
+        let ahead = place + &body.weights[1];
+        Ok(made.text("rows", "u32 real", &ahead, &code, groups))
+    }
+
+    /// A row of such a region, by `row` in place of `rows`, of a block of `block` threads along its
+    /// first axis. Where they are as many as the region's kernel has for a row, the bits are its own.
+    ///
+    /// # Errors
+    /// As for [`Self::of`], and when they are no whole warps.
+    pub(in crate::cuda) fn row_of(
+        region: &Region,
+        roles: &[OperandRole],
+        block: u64,
+    ) -> Result<Self, LowerError> {
+        if block == 0 || !block.is_multiple_of(32) {
+            return fail(format!("a row of a block of {block} threads, which are no whole warps"));
+        }
+        let most = Frame::KERNEL.threads.min(1 << block.ilog2());
+        let frame = |_| Frame { threads: most, alone: false, apart: Some(0), ..Frame::KERNEL };
+        let made = Made::of(region, roles, frame)?;
+        let Made { threads, ref body, .. } = made;
+        let place = "const u32 group = 0, lane = threadIdx.x;\n".to_owned();
+        let mut code = place.clone();
+        if threads < block {
+            let _ = writeln!(code, "if (threadIdx.x >= {threads}u) return;");
+        }
+        code.push_str(&body.pool);
+        code.push_str(&made.row());
+        let mut ahead = place;
+        if threads < block && !body.weights[1].is_empty() {
+            let _ = writeln!(ahead, "if (threadIdx.x >= {threads}u) return;");
+        }
+        ahead.push_str(&body.weights[1]);
+        Ok(made.text("row", "u32 row", &ahead, &code, 1))
+    }
+}
+
+/// A region of one result as groups of threads make its rows.
+struct Made {
+    literals: String,
+    /// Its parameters with their names, and those of its operands without.
+    params: String,
+    operands: Vec<String>,
+    body: Body,
+    threads: u64,
+    dtype: DType,
+    elements: u64,
+}
+
+impl Made {
+    fn of<'a>(
+        region: &Region,
+        roles: &[OperandRole],
+        frame: impl FnOnce(u64) -> Frame<'a>,
+    ) -> Result<Self, LowerError> {
         let row = RowBody::of_region(region, &states(roles))?;
         let source = Source::new(&row)?;
         let result = source.args.last().filter(|_| region.body.outputs().len() == 1);
         let result = result.filter(|r| r.kind == ArgKind::Row);
         let only_reads = !roles.is_empty() && !roles.iter().any(|r| r.state);
         let Some(result) = result.filter(|_| only_reads) else {
-            return fail("a region before a product that does not make its rows of operands alone");
+            return fail("a region before an op that does not make its rows of operands alone");
         };
         let mut variables = Variables::default();
-        let frame = Frame {
-            threads: (BLOCK / rows.next_power_of_two()).clamp(32, BLOCK),
-            kept,
-            registers,
-            alone: false,
-            padding,
-            ..Frame::KERNEL
-        };
+        let frame = frame(result.elements);
         let component = one_component(plan(&source, &mut variables, frame)?)?;
         let body = component_body(&source, &mut variables, &component, roles, frame)?;
-        let threads = component.threads.unwrap_or(BLOCK);
-        let groups = groups_of(BLOCK, threads, body.shared).min(rows);
-        let params = arguments(&source).join(", ");
-        // One group's barrier is a constant, which leaves others to the blocks beside this one.
-        let group = if groups > 1 { format!("threadIdx.x / {threads}u") } else { "0".to_owned() };
-        let place = format!("const u32 group = {group}, lane = threadIdx.x % {threads}u;\n");
-        let mut each = String::new();
-        for part in [&body.registers, &body.others[0], &body.rows, &body.others[1], &body.code] {
-            each.push_str(part);
-        }
-        if body.shared > 0 {
-            // The next row takes the same shared memory.
-            let _ = writeln!(each, "meet<{threads}>(group);");
-        }
-        let mut made = place.clone();
-        if groups * threads < BLOCK {
-            let _ = writeln!(made, "if (threadIdx.x >= {}u) return;", groups * threads);
-        }
-        made.push_str(&body.pool);
-        let _ = writeln!(made, "for (u32 row = group; row < real; row += {groups}u) {{");
-        made.push_str(&indented(&each, 2));
-        made.push_str("}\n");
-        let mut text = literals(&source)?;
+        Ok(Self {
+            literals: literals(&source)?,
+            params: arguments(&source).join(", "),
+            operands: source.args[..region.params.len()].iter().map(pointer).collect(),
+            body,
+            threads: component.threads.unwrap_or(frame.threads),
+            dtype: result.dtype,
+            elements: result.elements,
+        })
+    }
+
+    /// What makes one row.
+    fn row(&self) -> String {
+        let Body { registers, others, rows, code, .. } = &self.body;
+        [registers, &others[0], rows, &others[1], code].into_iter().map(String::as_str).collect()
+    }
+
+    fn text(self, name: &str, rows: &str, ahead: &str, code: &str, groups: u64) -> AbsorbedBefore {
+        let Self { literals: mut text, params, operands, body, dtype, elements, .. } = self;
         let _ = writeln!(text, "struct Before {{\n{}", indented(&body.weights[0], 2).trim_end());
-        let ahead = indented(&(place + &body.weights[1]), 4);
-        let _ = writeln!(text, "  DEVICE void ahead({params}) {{\n{ahead}  }}");
+        let _ = writeln!(text, "  DEVICE void ahead({params}) {{\n{}  }}", indented(ahead, 4));
         let _ = writeln!(
             text,
-            "  DEVICE void rows({params}, const i32* counts, u32 real, u8* pool) {{\n{}  }}\n}};",
-            indented(&made, 4)
+            "  DEVICE void {name}({params}, const i32* counts, {rows}, u8* pool) {{\n{}  }}\n}};",
+            indented(code, 4)
         );
-        let operands = source.args[..region.params.len()].iter().map(pointer).collect();
-        Ok(Self {
+        AbsorbedBefore {
             text,
             operands,
             ahead: body.ahead,
-            dtype: result.dtype,
-            elements: result.elements,
+            dtype,
+            elements,
             shared: body.shared * groups,
-        })
+        }
     }
 }
 

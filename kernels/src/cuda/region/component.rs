@@ -28,8 +28,8 @@ pub(super) struct Frame<'a> {
     pub(super) alone: bool,
     /// Arguments that its threads hold.
     pub(super) held: &'a Held,
-    /// Elements of a result's memory between one row and the next.
-    pub(super) padding: u64,
+    /// Elements of a result's memory from one row to the next, where they are not those of a row.
+    pub(super) apart: Option<u64>,
 }
 
 impl Frame<'_> {
@@ -41,7 +41,7 @@ impl Frame<'_> {
         registers: 64,
         alone: true,
         held: &Held::new(),
-        padding: 0,
+        apart: None,
     };
 
     /// The same with a quarter of the threads: each takes several runs of a long row, of which rows of

@@ -252,7 +252,7 @@ fn component_body(
             continue;
         }
         let is_result = i + source.results.len() >= source.args.len();
-        let apart = decl.elements + if is_result { frame.padding } else { 0 };
+        let apart = frame.apart.filter(|_| is_result).unwrap_or(decl.elements);
         let _ = writeln!(rows, "{} const x{i} = a{i} + (u64)row * {apart}ull;", pointer(decl));
     }
     let shared = if component.threads.is_some() { stages.pool.bytes() } else { 0 };
