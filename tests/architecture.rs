@@ -156,6 +156,11 @@ fn only_kernels_runtime_and_the_facade_know_attention() {
 }
 
 #[test]
+fn only_backend_and_kernels_are_unsafe() {
+    assert_only("unsafe", &["backend/src", "kernels/src"]);
+}
+
+#[test]
 fn only_the_cuda_backend_names_cudarc() {
     assert_only("cudarc", &["backend/src/cuda"]);
 }
