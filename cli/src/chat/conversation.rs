@@ -138,7 +138,6 @@ impl Conversation {
             self.engine.step(&mut events)?;
             for event in events.drain(..) {
                 match event {
-                    RequestEvent::PromptToken { .. } | RequestEvent::Preempted { .. } => {}
                     RequestEvent::Token { id, .. } => {
                         turn.first.get_or_insert_with(|| started.elapsed());
                         if !self.stop_ids.contains(&id) {
@@ -153,6 +152,7 @@ impl Conversation {
                             _ => Outcome::Cut,
                         };
                     }
+                    _ => {}
                 }
             }
         }

@@ -184,6 +184,7 @@ pub enum FinishReason {
 
 /// What a step brought about.
 #[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
 pub enum RequestEvent {
     /// It was sent back to wait, since the KV pool was full: its ids are computed again later.
     Preempted {
