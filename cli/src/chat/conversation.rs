@@ -26,7 +26,6 @@ pub(super) struct Conversation {
     pub kept: Option<RequestId>,
 }
 
-/// How a reply ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
     /// The model ended it.
@@ -37,7 +36,6 @@ pub(super) enum Outcome {
     Stopped,
 }
 
-/// What a reply took.
 #[derive(Debug)]
 pub(super) struct Turn {
     pub outcome: Outcome,
