@@ -15,9 +15,84 @@
 //!     engine.add_rows(RowSource::Values(rows))
 //! }
 //!
-//! fn timed(timer: &mut dyn StepTimer, steps: &[PlannedStep]) -> bool {
-//!     timer.run(steps, false).is_ok()
+//! fn timed(timer: &mut dyn StepTimer, steps: &[PlannedStep]) -> Result<u128, MeasureError> {
+//!     Ok(timer.run(steps, false)?.iter().map(|step: &StepRecord| step.wall.as_micros()).sum())
 //! }
+//! ```
+//!
+//! What implements its traits needs no other name of the library:
+//!
+//! ```
+//! use piecewise::prelude::*;
+//! use std::borrow::Cow;
+//! use std::collections::BTreeMap;
+//! use std::ops::ControlFlow;
+//! use std::sync::{Arc, Mutex, PoisonError};
+//!
+//! /// Runs no pass after one that takes a second.
+//! struct Patience;
+//!
+//! impl Observer for Patience {
+//!     fn after_pass(&mut self, after: &AfterPass<'_>) -> Result<ControlFlow<()>, PassError> {
+//!         Ok(match after.elapsed.as_secs() {
+//!             0 => ControlFlow::Continue(()),
+//!             _ => ControlFlow::Break(()),
+//!         })
+//!     }
+//! }
+//!
+//! /// Keeps artifacts of up to a MiB for as long as the process runs.
+//! #[derive(Default)]
+//! struct Small(Mutex<BTreeMap<(&'static str, Digest), Vec<u8>>>);
+//!
+//! impl Store for Small {
+//!     fn get(&self, kind: &'static str, key: Digest) -> Result<Option<Vec<u8>>, StoreError> {
+//!         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+//!         Ok(kept.get(&(kind, key)).cloned())
+//!     }
+//!
+//!     fn put(&self, entry: Entry<'_>) -> Result<(), StoreError> {
+//!         let Entry { kind, key, bytes, .. } = entry;
+//!         if bytes.len() > 1 << 20 {
+//!             let reason = "larger than a MiB".to_owned();
+//!             return Err(StoreError { action: "write", kind, key, reason });
+//!         }
+//!         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+//!         kept.insert((kind, key), bytes.to_vec());
+//!         Ok(())
+//!     }
+//!
+//!     fn claim(&self, _: &'static str, _: Digest) -> Claim {
+//!         Claim::Mine(Box::new("nobody else asks"))
+//!     }
+//! }
+//!
+//! /// Every element is 1.
+//! struct Ones;
+//!
+//! impl WeightSource for Ones {
+//!     fn tensor(&self, spec: TensorSpec<'_>) -> Result<TensorSource<'_>, WeightError> {
+//!         if spec.dtype != DType::F32 {
+//!             let (found, expected) = ("f32".to_owned(), spec.dtype.to_string());
+//!             let name = spec.name.to_owned();
+//!             return Err(WeightError::Mismatch { name, found, expected });
+//!         }
+//!         let elements = spec.shape.iter().product::<u64>() as usize;
+//!         Ok(TensorSource::Bytes(Cow::Owned(1f32.to_le_bytes().repeat(elements))))
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let b = Builder::new("sums").weight_dtype(DType::F32);
+//! let x = b.input("x", DType::F32, (b.symbol("T", 1, 8), 4));
+//! let graph = b.finish([x.linear(b.weight("ones", [2, 4]))])?;
+//! let (store, assembly) = (Arc::new(Small::default()), Assembly::graph(graph).weights(Ones));
+//! let assembly = assembly.observe(Box::new(Patience)).store(store.clone());
+//! let sums = assembly.session()?.step().input("x", &[1f32, 2.0, 3.0, 4.0]).run()?;
+//! assert_eq!(sums.get::<f32>(0)?, [10.0, 10.0]);
+//! assert!(!store.0.lock().unwrap().is_empty());
+//! # Ok(())
+//! # }
 //! ```
 //!
 //! It stands beside the names of `tracing`:
@@ -60,9 +135,12 @@ pub use crate::models::{
     TextTokenizer, decoder,
 };
 pub use crate::session::{Element, InMemoryWeights, Outputs, Session, SessionError};
-pub use piecewise_backend::compiler::Store;
+pub use piecewise_backend::artifact::Digest;
+pub use piecewise_backend::compiler::{Claim, Entry, Store, StoreError};
 pub use piecewise_backend::tuning::TuneMode;
-pub use piecewise_backend::weights::{NormalWeights, WeightSource};
+pub use piecewise_backend::weights::{
+    NormalWeights, TensorSource, TensorSpec, WeightError, WeightSource,
+};
 pub use piecewise_ir::builder::{BuildErrors, Builder, Operand, Scope, Tensor};
 pub use piecewise_ir::custom::{Attr, Attrs, CustomOpDef};
 pub use piecewise_ir::dim::Dim;
@@ -77,7 +155,9 @@ pub use piecewise_kernels::inputs::{BatchView, Extent, InputWriter, SequenceView
 pub use piecewise_kernels::op::{CpuOp, CpuOpArgs, CpuOpCall, OpError, OpRegistry};
 pub use piecewise_kernels::step::{CaptureSupport, LaunchContext};
 pub use piecewise_passes::manager::OptionReader;
-pub use piecewise_passes::{Observer, Pass, PassContext, PassError, PassReport, PipelineError};
+pub use piecewise_passes::{
+    AfterPass, Observer, Pass, PassContext, PassError, PassReport, PipelineError,
+};
 pub use piecewise_runtime::batch::{ChunkRows, Sampling};
 pub use piecewise_runtime::config::ConfigLayers;
 /// ```
@@ -111,10 +191,12 @@ pub use piecewise_runtime::config::ConfigLayers;
 #[doc(inline)]
 pub use piecewise_runtime::engine::Engine;
 pub use piecewise_runtime::engine::{
-    EngineError, FinishReason, Request, RequestEvent, RequestId, RowSource, RowsId,
-    TokenConstraint, TokenLogprobs, Usage,
+    EngineError, FinishReason, GivenRows, Request, RequestEvent, RequestId, RowSource, RowsId,
+    TokenConstraint, TokenLogprobs, TokenValues, Usage,
 };
-pub use piecewise_runtime::measure::{PlannedChunk, PlannedStep, StepTimer, StepTokens};
+pub use piecewise_runtime::measure::{
+    MeasureError, PlannedChunk, PlannedStep, StepRecord, StepTimer, StepTokens,
+};
 pub use piecewise_runtime::mode::{CompileLevel, GraphMode, StepMode};
-pub use piecewise_runtime::model::{CaptureWhen, Checks, SuspendedWeights};
+pub use piecewise_runtime::model::{CaptureWhen, Checks, OnCaptureFailure, SuspendedWeights};
 pub use piecewise_runtime::roles;

@@ -156,6 +156,11 @@ fn only_kernels_runtime_and_the_facade_know_attention() {
 }
 
 #[test]
+fn only_backend_and_kernels_are_unsafe() {
+    assert_only("unsafe", &["backend/src", "kernels/src"]);
+}
+
+#[test]
 fn only_the_cuda_backend_names_cudarc() {
     assert_only("cudarc", &["backend/src/cuda"]);
 }
@@ -218,7 +223,7 @@ fn declared(line: &str) -> &str {
 }
 
 /// A document of one line that repeats the name of its item, or of its type, tells nobody anything.
-/// The command line is left out: there it is the help of a flag.
+/// What clap reads is left out: there it is the help of a flag.
 #[test]
 fn documents_say_more_than_the_name() {
     let filler = "the a an its of it is what which where how many all this each their are there \
@@ -228,20 +233,31 @@ fn documents_say_more_than_the_name() {
     let mut empty = Vec::new();
     for file in sources() {
         let name = file.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
-        if name.starts_with("cli/") || name.contains("/tests") || name.contains("/testing") {
+        if name.contains("/tests") || name.contains("/testing") {
             continue;
         }
         let text = std::fs::read_to_string(&file).unwrap();
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
         let is_document = |i: usize| lines.get(i).is_some_and(|line| line.starts_with("///"));
-        let mut owner = String::new();
-        for (i, line) in lines.iter().enumerate() {
+        let is_help = |line: &str| {
+            let derives = ["Args", "Parser", "Subcommand", "ValueEnum"];
+            line.starts_with("#[derive(") && derives.iter().any(|name| line.contains(name))
+        };
+        let (mut owner, mut is_clap, mut owner_is_clap) = (String::new(), false, false);
+        for (i, (line, whole)) in lines.iter().zip(text.lines()).enumerate() {
+            is_clap |= is_help(line);
+            owner_is_clap &= whole != "}";
             if ["struct ", "enum ", "trait "].iter().any(|kind| line.contains(kind)) {
                 owner = declared(line).to_owned();
+                owner_is_clap = std::mem::take(&mut is_clap);
             } else if let Some(of) = line.strip_prefix("impl ") {
                 owner = of.split(['<', ' ']).next().unwrap_or_default().to_owned();
+                owner_is_clap = false;
             }
             if !is_document(i) || is_document(i + 1) || i > 0 && is_document(i - 1) {
+                continue;
+            }
+            if owner_is_clap || lines.get(i + 1).is_some_and(|line| is_help(line)) {
                 continue;
             }
             let item = lines[i + 1..].iter().find(|line| !line.starts_with("#["));

@@ -1,6 +1,7 @@
 //! Every example runs and shows what its text promises.
 
 use piecewise::prelude::{DecoderConfig, TextTokenizer};
+use safetensors::SafeTensors;
 use std::path::Path;
 use std::process::Command;
 
@@ -10,11 +11,15 @@ fn output_of(example: &str) -> String {
 }
 
 fn output_on(device: &str, example: &str) -> String {
+    output_with(&["--device", device], example)
+}
+
+fn output_with(flags: &[&str], example: &str) -> String {
     // target/PROFILE/deps/THIS
     let this = std::env::current_exe().unwrap();
     let program = this.ancestors().nth(2).unwrap().join("examples").join(example);
     assert!(program.exists(), "{} is not built; run all of `cargo test`", program.display());
-    let output = Command::new(program).args(["--device", device]).output().unwrap();
+    let output = Command::new(program).args(flags).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{example} failed:\n{errors}");
     String::from_utf8(output.stdout).unwrap()
@@ -72,6 +77,32 @@ fn two_path_encoder_replays_launches_and_skips_each_path_apart() {
     assert!(shown.contains(tiles), "{shown}");
     assert!(shown.contains("launched: 1 items, above_largest_size"), "{shown}");
     assert!(shown.contains("within 1e-5 of the reference"), "{shown}");
+}
+
+#[test]
+fn encoders_embed_texts_and_go_on_after_an_image_as_the_reference_does() {
+    let flags = ["--embedder", "encoders/sentence_folder", "--decoder", "qwen2_5_vl"];
+    let flags = [&flags[..], &["--image", "encoders/images/b_wide.png"]].concat();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let path = |name: &str| fixtures.join(name).display().to_string();
+    let flags = flags.chunks_exact(2).flat_map(|flag| [flag[0].to_owned(), path(flag[1])]);
+    let flags = Vec::from_iter(flags);
+    let shown = output_with(&Vec::from_iter(flags.iter().map(String::as_str)), "encoders");
+    fn list<T: serde::de::DeserializeOwned>(line: &str) -> Vec<T> {
+        serde_json::from_str(line.split_once(": ").unwrap().1).unwrap()
+    }
+    let lines = Vec::from_iter(shown.lines());
+    let [first, second, tokens] = lines[..] else { panic!("{shown}") };
+    for line in [first, second] {
+        let embedding: Vec<f32> = list(line);
+        assert_eq!(embedding.len(), 48);
+        let square = embedding.iter().map(|x| x * x).sum::<f32>();
+        assert!((square - 1.0).abs() < 1e-4, "{square}");
+    }
+    let golden = std::fs::read(fixtures.join("qwen2_5_vl/golden.safetensors")).unwrap();
+    let golden = SafeTensors::deserialize(&golden).unwrap().tensor("greedy_3").unwrap();
+    let golden = golden.data().as_chunks().0.iter().map(|&bytes| u32::from_le_bytes(bytes));
+    assert_eq!(list::<u32>(tokens), Vec::from_iter(golden));
 }
 
 #[test]

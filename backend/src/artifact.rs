@@ -72,7 +72,7 @@ pub enum ArgRef {
     Scratch {
         /// From the start of the scratch.
         offset: u64,
-        /// Length of the range.
+        /// From there on.
         bytes: u64,
     },
 }
@@ -81,7 +81,7 @@ pub enum ArgRef {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Access {
-    /// Read only.
+    /// Read and left as it is, after the launches ahead are done.
     Read,
     /// Read only, and before the launches ahead are done: nothing of a step may write it.
     ReadAhead,

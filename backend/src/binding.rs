@@ -159,7 +159,7 @@ impl<'a> Fit<'a> {
         self.implied(BoundTo::Scratch, "scratch", self.binding.scratch, self.scratch)
     }
 
-    /// The true counts.
+    /// The true size of each symbol, an `i32` each.
     pub(crate) fn counts(&self) -> Argument {
         let bytes = 4 * self.binding.piece.graph.symbols().len() as u64;
         self.implied(BoundTo::Counts, "counts", self.binding.counts, bytes)

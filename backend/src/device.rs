@@ -40,7 +40,7 @@ pub struct ByteRows {
     pub width: u64,
     /// Bytes from the start of a row to that of the next.
     pub pitch: u64,
-    /// Number of rows.
+    /// Rows that are held, `pitch` bytes apart.
     pub count: u64,
 }
 
@@ -92,9 +92,9 @@ pub struct Binding<'a> {
 pub enum BoundTo {
     /// The operand at this position of the unique piece.
     Operand(u32),
-    /// Bytes of the scratch.
+    /// The memory that launches need while they run.
     Scratch,
-    /// The true counts.
+    /// The true size of each symbol, an `i32` each, which the host writes before a step.
     Counts,
 }
 
@@ -151,7 +151,7 @@ pub enum DeviceError {
     /// A program that does not fit what it is bound to.
     #[error("{label} can't be bound: {reason}")]
     Bind { label: String, reason: String },
-    /// A launch failed.
+    /// The device refused a launch of a program.
     #[error("launch `{launch}` of {label} failed: {reason}")]
     Launch { launch: String, label: String, reason: String },
     /// A captured graph was refused when it was submitted: nothing of it ran, and the device goes

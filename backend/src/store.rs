@@ -61,7 +61,7 @@ pub enum Claim {
     Mine(Box<dyn std::fmt::Debug + Send>),
     /// Another has made the entry by now.
     Made,
-    /// Another is making it.
+    /// Another is making the entry; ask again later.
     Taken,
 }
 
@@ -104,7 +104,7 @@ impl Store for NoStore {
 pub struct MemoryEntry {
     /// Names with values, as [`Entry::factors`] had them.
     pub factors: Vec<(String, String)>,
-    /// What was kept.
+    /// What was kept, byte for byte.
     pub bytes: Vec<u8>,
 }
 
@@ -115,7 +115,7 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// A store without entries.
+    /// Empty, and of this process alone.
     pub const fn new() -> Self {
         Self { entries: Mutex::new(BTreeMap::new()) }
     }

@@ -188,7 +188,6 @@ fn is_dense(shape: &[u64], strides: &[u64]) -> bool {
 }
 
 impl StridedCopy {
-    /// The number of elements.
     pub(crate) fn elements(&self) -> u64 {
         self.axes.iter().map(|[extent, ..]| extent).product()
     }

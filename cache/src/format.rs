@@ -62,7 +62,7 @@ pub enum DecodeError {
     Length {
         /// The sum of the stated lengths.
         stated: u128,
-        /// What the file has.
+        /// The length of the file.
         found: u64,
     },
     /// A length beyond the bound, whatever is there.

@@ -23,7 +23,6 @@ pub(crate) struct DoctorArgs {
     json: bool,
 }
 
-/// Prints what was found.
 pub(crate) fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
     let probe =
         CudaProbe::run(&CudaOptions { library_dirs: args.library_dirs, ..CudaOptions::default() });

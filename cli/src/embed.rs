@@ -36,7 +36,6 @@ pub(crate) struct EmbedArgs {
     encoder: EncoderArgs,
 }
 
-/// How embeddings are written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Format {
     Json,

@@ -55,14 +55,13 @@ pub(crate) struct EncodeArgs {
 
 /// An item, or why it is none.
 struct Named<T> {
-    /// What errors call it.
+    /// By which errors name the item.
     name: String,
     /// The number in the names of its outputs.
     number: u64,
     item: anyhow::Result<T>,
 }
 
-/// A tensor to write.
 struct Output {
     name: String,
     shape: Vec<usize>,

@@ -275,7 +275,6 @@ fn serve(
                 continue;
             };
             match event {
-                RequestEvent::PromptToken { .. } | RequestEvent::Preempted { .. } => {}
                 RequestEvent::Token { id, logprobs, .. } => {
                     reply.ids.push(id);
                     reply.logprobs.extend(logprobs.map(|logprobs| *logprobs));
@@ -292,6 +291,7 @@ fn serve(
                 RequestEvent::Finished { reason, usage, .. } => {
                     (reply.finish, reply.usage) = (Some(reason), usage);
                 }
+                _ => {}
             }
         }
     }

@@ -53,7 +53,7 @@ impl SourceArgs {
     }
 }
 
-/// Reads a textual module.
+/// A module, or why its text is none.
 pub(crate) fn read_module(file: &Path) -> anyhow::Result<Module> {
     let text =
         std::fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;

@@ -104,7 +104,6 @@ pub(crate) struct TraceFile {
 }
 
 impl TraceArgs {
-    /// Whether there is to be one.
     pub(crate) fn is_asked_for(&self) -> bool {
         self.trace.is_some()
     }

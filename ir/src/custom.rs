@@ -28,7 +28,7 @@ pub type Attrs = BTreeMap<String, Attr>;
 /// unregistered op still parses, verifies, splits and plans.
 #[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct CustomCall {
-    /// The namespaced name: `piecewise.paged_attention`.
+    /// With its namespace, such as `piecewise.paged_attention`, by which its definition is found.
     pub name: String,
     /// What the op was called with besides its operands, by name.
     pub attrs: Attrs,
@@ -47,7 +47,7 @@ pub struct CustomCall {
 ///
 /// Implementations for a backend are registered separately under the same name.
 pub trait CustomOpDef: Send + Sync + std::fmt::Debug {
-    /// The namespaced name: `piecewise.paged_attention`.
+    /// With a namespace, such as `piecewise.paged_attention`: what graphs and texts call it by.
     fn name(&self) -> &str;
 
     /// The result types for these operand types and attributes.

@@ -40,7 +40,7 @@ entity!(
     Value, "v"
 );
 entity!(
-    /// An operation instance.
+    /// One use of an op in a graph, with its operands and results.
     Node, "n"
 );
 entity!(
@@ -68,7 +68,7 @@ pub struct Arena<K, V> {
 }
 
 impl<K: Entity, V> Arena<K, V> {
-    /// An arena without elements.
+    /// Without elements; ids are given from 0 on.
     pub fn new() -> Self {
         Self { items: Vec::new(), key: PhantomData }
     }
@@ -84,7 +84,7 @@ impl<K: Entity, V> Arena<K, V> {
         self.items.get(key.index())
     }
 
-    /// The number of elements.
+    /// How many ids were given.
     pub fn len(&self) -> usize {
         self.items.len()
     }

@@ -21,7 +21,7 @@ pub enum ValueDef {
     State(usize),
     /// A result of a node.
     Result {
-        /// What computes it.
+        /// The op whose result it is.
         node: Node,
         /// The position among its results.
         index: usize,

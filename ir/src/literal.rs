@@ -92,7 +92,7 @@ impl Literal {
         self.dtype
     }
 
-    /// The number of elements.
+    /// How many elements there are; 1 of a scalar.
     pub fn len(&self) -> usize {
         self.bytes.len() / self.dtype.size()
     }
@@ -107,7 +107,7 @@ impl Literal {
         &self.bytes
     }
 
-    /// The elements in order.
+    /// Each element with the literal's dtype, row-major.
     pub fn scalars(&self) -> impl Iterator<Item = Scalar> + '_ {
         self.bytes.chunks_exact(self.dtype.size()).map(|chunk| {
             let mut bits = [0u8; 8];

@@ -92,7 +92,7 @@ impl StateVersions {
 /// Why one node must stay after another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dependence {
-    /// It reads a result.
+    /// It reads a result of the other.
     Data,
     /// Both touch a state, and one of them mutates it.
     Effect,

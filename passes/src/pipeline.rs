@@ -62,7 +62,7 @@ pub enum PipelineError {
         column: usize,
         /// What would have been accepted.
         expected: &'static str,
-        /// What is there instead.
+        /// The word or sign that is there instead.
         found: String,
     },
     /// An option is given twice.
@@ -74,7 +74,7 @@ pub enum PipelineError {
         name: String,
         /// The nearest known name, if one is near.
         suggestion: Option<String>,
-        /// Every known name.
+        /// Every name that the registry has.
         known: Vec<String>,
     },
     /// The pass has no such option.
@@ -92,7 +92,7 @@ pub enum PipelineError {
     BadValue {
         pass: String,
         option: String,
-        /// The value as written.
+        /// As it was written.
         value: String,
         /// What would have been accepted.
         expected: String,

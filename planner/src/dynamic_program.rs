@@ -28,7 +28,7 @@ pub(crate) struct Potentials {
 /// How much of a table is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keep {
-    /// Costs from every node.
+    /// Costs from every node to the end of the axis.
     All,
     /// Costs from the first node.
     First,

@@ -115,7 +115,7 @@ impl GraphMode {
     }
 }
 
-/// Every step runs so.
+/// The mode in which every step runs so.
 impl From<StepMode> for GraphMode {
     fn from(every_step: StepMode) -> Self {
         match every_step {

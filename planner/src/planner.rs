@@ -38,7 +38,7 @@ pub enum PlanWarning {
     MoreSequencesThanDecodeSizes {
         /// The most sequences in one step of the log.
         most_sequences: u32,
-        /// The largest decode size.
+        /// The largest decode size of the plan.
         largest: u32,
     },
     /// The search within the budgets hit its limit of work: the plan is at most this share above

@@ -48,7 +48,7 @@ pub struct ReadLog {
     pub first_malformed: Vec<MalformedLine>,
 }
 
-/// Lines named in reports.
+/// The malformed lines that are kept for messages; all are counted.
 const NAMED_LINES: usize = 10;
 
 /// A longer line is malformed, and is not kept in memory.

@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 pub struct OpSupport {
     /// Those that run between pieces.
     pub between: CaptureSupport,
-    /// Those inside of pieces.
+    /// Those that are launched within pieces.
     pub inside: CaptureSupport,
 }
 

@@ -38,7 +38,7 @@ pub struct EngineLoad {
     pub kept: u64,
     /// Pages of the KV pool.
     pub kv_pages: u64,
-    /// Of these, free ones.
+    /// Of these, pages that hold nothing that a request needs.
     pub free_kv_pages: u64,
     /// Of these, pages that are found by what they hold, used or free.
     pub cached_kv_pages: u64,

@@ -27,7 +27,7 @@ pub(crate) enum Note {
     Count(u64),
     /// Shown as it is, without unit.
     Number(f64),
-    /// Words.
+    /// A text, shown as it is.
     Text(String),
 }
 

@@ -18,7 +18,7 @@ pub enum PlanError {
     /// The pipeline's text can't be used.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),
-    /// A pass failed.
+    /// A pass could not do its work, or broke a rule of the IR.
     #[error(transparent)]
     Pass(#[from] PassError),
     /// The pipeline ends with a plan that is not sound.

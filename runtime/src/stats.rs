@@ -50,7 +50,7 @@ pub struct Statistics {
     /// tokens where not.
     #[serde(serialize_with = "by_name")]
     pub full_replays: BTreeMap<PieceSize, u64>,
-    /// Tokens that steps brought.
+    /// Tokens that steps brought, padding not included.
     pub real_tokens: u64,
     /// Tokens that steps ran, padding included.
     pub padded_tokens: u64,
@@ -68,7 +68,7 @@ pub struct Statistics {
     pub recaptures: u64,
     /// How often memory of the model had moved, so that its programs were bound anew.
     pub address_changes: u64,
-    /// Captures that failed.
+    /// Attempts to capture a graph that failed, those that a later one made up for among them.
     pub capture_failures: u64,
     /// Replays that were refused when they were submitted; what they hold was launched.
     pub refused_replays: u64,
@@ -200,7 +200,7 @@ impl Histogram {
         self.sum += time;
     }
 
-    /// How many were counted.
+    /// How many times were counted, over all buckets.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }

@@ -18,7 +18,7 @@ pub enum SymbolClass {
     Sequences,
     /// Rows of the graph's own kind, by its place among those kinds; sizes from their own list.
     Own(usize),
-    /// Bound once at load.
+    /// Of no step: one value, from when the model is loaded.
     Fixed,
 }
 
@@ -142,7 +142,7 @@ impl SymbolTable {
         Ok(table)
     }
 
-    /// What a symbol counts.
+    /// Which rows a symbol counts, and how many times.
     pub fn over(&self, symbol: Symbol) -> Over {
         self.over[symbol.index()]
     }

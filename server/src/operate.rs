@@ -78,21 +78,21 @@ pub const OPERATOR_PATHS: &[OperatorPath] = &[
 /// Why something is not done.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// A parameter is wrong.
+    /// A parameter of the query is not one of the path, or has a value that it does not take.
     #[error("`{name}`: {message}")]
     Parameter {
-        /// Of the query.
+        /// The parameter's, as the query has it.
         name: String,
-        /// What it may be.
+        /// What is wrong with it, or what it may be.
         message: String,
     },
     /// There is another method or path.
     #[error("there is no such path for an operator; /openapi.json lists those that there are")]
     NoPath,
-    /// The engine sleeps.
+    /// Graphs can't be changed, since the engine sleeps.
     #[error("the engine sleeps; its graphs can be changed once it is woken (`POST /wake_up`)")]
     Asleep,
-    /// The engine could not.
+    /// The engine tried, and says why it could not.
     #[error("{0}")]
     Failed(String),
 }

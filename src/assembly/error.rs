@@ -20,7 +20,7 @@ use std::path::PathBuf;
 #[non_exhaustive]
 #[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum AssemblyError {
-    /// A setting.
+    /// A key that there is not, a value that it does not take, or keys that do not go together.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A device that there is not.
@@ -52,7 +52,6 @@ pub enum AssemblyError {
         needed: u64,
         /// What says how much there is: free memory, or a key.
         from: &'static str,
-        /// Bytes that there are.
         free: u64,
         /// Rows of the KV pool, or of a step where there is none, with which it would fit; 0 where no
         /// number of them would.
@@ -100,19 +99,19 @@ pub enum AssemblyError {
     /// The roles of the graph, for an engine or a timer.
     #[error(transparent)]
     Role(#[from] RoleError),
-    /// The memory budget.
+    /// KV states that are of no pool, or a memory budget that leaves too little for one.
     #[error(transparent)]
     Sizing(#[from] SizingError),
     /// A dump of what the passes did and made.
     #[error(transparent)]
     Dump(#[from] Box<DumpError>),
-    /// The compiled model.
+    /// The compiled model could not be loaded, captured or run.
     #[error(transparent)]
     Model(#[from] Box<ModelError>),
     /// Pools or bounds that requests can't be served with.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The timer.
+    /// A timer that has no sequences for its steps, or steps that fail.
     #[error(transparent)]
     Measure(#[from] Box<MeasureError>),
     /// A graph that can't be stepped by hand.
@@ -132,7 +131,6 @@ pub struct BoundOfGraph {
     pub key: &'static str,
     pub asked: String,
     pub graph: String,
-    /// What the graph says.
     pub own: String,
 }
 

@@ -66,7 +66,7 @@ pub struct SizeRow {
     pub general: bool,
     /// Tokens of each sequence, where it serves batches of that alone.
     pub query_length: Option<u64>,
-    /// Of the artifact.
+    /// Of the artifact as JSON, in hexadecimal.
     pub digest: String,
     /// Of its entry in the compile cache.
     pub cache_key: String,
@@ -109,7 +109,7 @@ impl<'a> PieceView<'a> {
         Self { piece, operands: piece.operands(), names, bounds }
     }
 
-    /// The operands by position.
+    /// What each operand is to the piece, and its type, in the order in which launches number them.
     pub fn operand_rows(&self) -> Vec<OperandRow> {
         let graph = &self.piece.graph;
         let row = |&value: &Value| OperandRow {

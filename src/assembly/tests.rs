@@ -1,7 +1,5 @@
 use super::*;
 use crate::prelude::*;
-use piecewise_backend::artifact::Digest;
-use piecewise_backend::compiler::{Entry, StoreError};
 use piecewise_backend::cuda::{CallFault, CudaDevice, CudaOptions, Faults};
 use piecewise_backend::store::MemoryStore;
 use piecewise_ir::module::SlotKind;
@@ -15,6 +13,7 @@ use std::time::{Duration, Instant};
 
 mod bounds;
 mod dumps;
+mod keys;
 mod own_ops;
 mod own_plans;
 mod own_rows;

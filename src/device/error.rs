@@ -11,7 +11,7 @@ pub enum OpenError {
     /// Something of CUDA is missing or too old.
     #[error("can't run on cuda:{ordinal}; `piecewise doctor` says more")]
     Cuda { ordinal: u32, source: CudaError },
-    /// An architecture alone.
+    /// The name of an architecture, which code can be compiled for and nothing runs on.
     #[error(
         "device cuda:{arch} is an architecture to compile for; to run, write cpu, cuda or cuda:N"
     )]

@@ -102,7 +102,7 @@ impl From<CudaDevice> for OpenDevice {
 }
 
 impl OpenDevice {
-    /// Its name.
+    /// The name by which it would be opened again, its number included: `cuda:0` of a plain `cuda`.
     pub fn spec(&self) -> DeviceSpec {
         match &self.0 {
             Opened::Cpu(_) => DeviceSpec::Cpu,

@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// compile for without a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, derive_more::Display, Default)]
 pub enum DeviceSpec {
-    /// The processor.
+    /// The processor, with as many threads as are asked for.
     #[default]
     #[display("cpu")]
     Cpu,
@@ -17,7 +17,7 @@ pub enum DeviceSpec {
     /// The first CUDA device where models run on it, else the processor.
     #[display("auto")]
     Auto,
-    /// A CUDA architecture.
+    /// An architecture to compile for without a device of it.
     #[display("cuda:{_0}")]
     Arch(Arch),
 }

@@ -118,7 +118,7 @@ pub enum ItemLogError {
     Line {
         /// The file that was given.
         file: String,
-        /// From 1.
+        /// Counted from 1.
         line: usize,
         /// Why the line can't be read.
         reason: String,
@@ -131,7 +131,7 @@ pub enum ItemLogError {
         /// The path as the encoder calls it.
         path: String,
     },
-    /// The planner refuses.
+    /// The planner finds no sizes for what the log has.
     #[error(transparent)]
     Plan(#[from] PlannerError),
 }

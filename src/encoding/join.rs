@@ -16,17 +16,17 @@ use piecewise_runtime::engine::{Engine, EngineError, RowSource, RowsId};
 use piecewise_runtime::stats::Statistics;
 use std::path::Path;
 
-/// Tokens of an image.
+/// An image may have any number of tokens.
 const ANY: TokenRange = TokenRange::up_to(u64::MAX);
 
 /// Why an image's rows are not with the decoder.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// The image.
+    /// The image does not fit the tower, or has more tokens than a step.
     #[error(transparent)]
     Item(#[from] ItemError),
-    /// The tower's step.
+    /// The tower's step failed.
     #[error(transparent)]
     Session(#[from] SessionError),
     /// The decoder does not take them.

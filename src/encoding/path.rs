@@ -18,7 +18,7 @@ use std::sync::Arc;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepError {
-    /// It does not run.
+    /// The step can't be run, or failed.
     #[error(transparent)]
     Session(#[from] SessionError),
     /// Its inputs or outputs are not what the model announced.

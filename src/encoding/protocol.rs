@@ -106,7 +106,7 @@ pub type ItemOutputs = Vec<Vec<f32>>;
 ///
 /// `examples/two_path_encoder.rs` has one with two paths.
 pub trait ItemEncoder {
-    /// What is encoded.
+    /// What is encoded: a text, an image or whatever a model reads whole.
     type Item;
 
     /// What an item brings to each path, in the order of the paths.

@@ -23,7 +23,7 @@ const ONLY: &str = "items";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncoderBuildError {
-    /// A path's assembly.
+    /// A path's model can't be put together.
     #[error(transparent)]
     Assembly(#[from] AssemblyError),
     /// The log that budgets are to be planned by.

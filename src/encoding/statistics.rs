@@ -23,7 +23,7 @@ pub struct PathStatistics {
     pub steps: u64,
     /// Steps that replayed, by budget.
     pub replays: BTreeMap<u64, u64>,
-    /// Tokens that items brought.
+    /// Tokens that items brought, padding not included.
     pub tokens: u64,
     /// Tokens that steps ran, padding included.
     pub padded_tokens: u64,

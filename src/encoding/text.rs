@@ -18,16 +18,16 @@ use std::path::Path;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The folder's configuration.
+    /// The folder's configuration is missing, wrong, or of no encoder that is known here.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// Its weights.
+    /// The weights are missing, damaged, or not what the configuration says.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     /// `tokenizer.json` is missing or can't be used.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// The settings.
+    /// A setting is unknown or wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The encoder's layers can't be built.

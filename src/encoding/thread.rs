@@ -253,7 +253,7 @@ impl<M: ItemEncoder> Worker<M> {
         ended.into_iter().for_each(|(sink, outputs)| sink(outputs));
     }
 
-    /// Shows what was counted.
+    /// Puts the counters where the metrics of other threads are read from.
     fn publish(&mut self) {
         let running = self.calls.iter().filter(|call| call.is_running).count() as u64;
         let waiting = self.calls.len() as u64 - running;

@@ -131,7 +131,7 @@ pub struct DecoderConfig {
     pub hidden_size: usize,
     /// Width of the feed-forward's gate and up projections.
     pub intermediate_size: usize,
-    /// Number of decoder layers.
+    /// Layers, each of attention and an MLP, between the embedding and the head.
     pub num_layers: usize,
     /// Number of query heads, a multiple of `num_kv_heads`.
     pub num_heads: usize,

@@ -8,9 +8,9 @@
 //! - [`checkpoint`]: the weights, memory-mapped, as a [`Checkpoint`];
 //! - [`presets`]: published models whose shapes are known without a folder;
 //! - [`mod@decoder`]: the graph of the families, written with the builder;
-//! - [`encoder`]: the graphs of encoders of text;
+//! - [`encoder`]: the graphs of encoders of texts and images;
 //! - [`vision_language`]: images in the prompt of a decoder;
-//! - [`files`]: small files of a folder, with a bound on their size.
+//! - [`files`]: small files of a folder, with a bound on their size;
 //! - [`tokenizer`]: text to token ids and back, as a [`TextTokenizer`].
 //!
 //! [`Assembly::folder`](crate::assembly::Assembly::folder) puts them together.

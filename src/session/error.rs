@@ -8,7 +8,7 @@ use piecewise_runtime::model::ModelError;
 #[non_exhaustive]
 #[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum SessionError {
-    /// A step failed.
+    /// The model could not be built, or a step failed.
     #[error(transparent)]
     Model(#[from] Box<ModelError>),
     /// A symbol that a session can't give a value.

@@ -129,7 +129,6 @@ impl Session {
         Ok(read)
     }
 
-    /// Enqueues a step.
     fn submit(
         &mut self,
         given: BTreeMap<&str, Values<'_>>,

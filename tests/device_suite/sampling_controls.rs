@@ -121,7 +121,6 @@ fn got(events: &[RequestEvent]) -> BTreeMap<RequestId, Got> {
     for event in events {
         let got = all.entry(event.request()).or_default();
         match event {
-            RequestEvent::Preempted { .. } => {}
             RequestEvent::PromptToken { id, logprobs, .. } => {
                 assert!(got.ids.is_empty(), "a token of the prompt after a generated one");
                 got.prompt.push((*id, (**logprobs).clone()));
@@ -133,6 +132,7 @@ fn got(events: &[RequestEvent]) -> BTreeMap<RequestId, Got> {
             RequestEvent::Finished { reason, message, .. } => {
                 got.end = Some((*reason, message.as_deref().map(str::to_owned)));
             }
+            _ => {}
         }
     }
     all

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum JoinError {
-    /// Nobody listens.
+    /// Nobody listens there.
     #[error(
         "no front end takes engines at {address}: {error}; it does so only while it starts, so \
          start it, or start it again"
     )]
     Away { address: Address, error: ZmtpError },
-    /// It says nothing.
+    /// Somebody listens and says nothing in time.
     #[error("the front end at {address} has not answered within {} s", ANSWER.as_secs())]
     Silent { address: Address },
     /// What it says is not understood.
@@ -49,7 +49,7 @@ struct Note {
     outputs: Address,
 }
 
-/// Who joins, and where.
+/// What a worker says of itself to join, and where it does.
 #[derive(Debug)]
 pub(crate) struct Joiner {
     pub(crate) handshake: Address,

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 /// more than to write them.
 const FEW: usize = 4;
 
-/// What goes out.
+/// What goes to the front end in one message.
 #[derive(Debug)]
 enum Parcel {
     Outputs(Vec<Output>, Option<Stats>),

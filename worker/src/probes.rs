@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The most bytes of a request.
 const MAX_HEAD: usize = 8 << 10;
 
-/// Who is asked.
+/// What probes and metrics are answered from.
 #[derive(Clone, Debug)]
 pub(crate) struct Probed {
     pub(crate) engine: EngineHandle,

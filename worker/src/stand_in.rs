@@ -46,7 +46,7 @@ const ENDED_WITHOUT: &str = "the worker has ended";
 /// Requests said to wait, which keep a front end from choosing an engine while there are others.
 pub(crate) const BUSY: u64 = 1 << 20;
 
-/// The worker's end.
+/// A stand-in as its worker has it: its process, and the line to it.
 #[derive(Debug)]
 pub(crate) struct Watch {
     control: Arc<UnixStream>,
@@ -111,7 +111,7 @@ fn write(mut control: &UnixStream, kind: u8, bytes: &[u8]) {
     let _ = control.write_all(&record);
 }
 
-/// What the stand-in knows.
+/// What the stand-in learned of requests and calls that have not ended.
 #[derive(Default)]
 struct Known {
     decoder: Decoder,

@@ -52,7 +52,6 @@ pub struct Model {
     pub reasoning: ReplyFormat,
 }
 
-/// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Add,

@@ -14,7 +14,7 @@ pub enum FaultPoint {
     Replay,
     /// The launches of a program.
     Launch,
-    /// A wait for work.
+    /// Waiting until work that was submitted is done.
     Wait,
     /// Opening the device anew.
     Reopen,
@@ -25,7 +25,7 @@ pub enum FaultPoint {
 pub enum FaultKind {
     /// The call fails before anything of it ran.
     Refused,
-    /// Memory is short.
+    /// The call finds no memory, and a later one may.
     OutOfMemory,
     /// An op does what a capture does not allow.
     BrokenCapture,

@@ -35,7 +35,7 @@ pub(super) enum Kernel {
     Poison(Vec<TensorType>),
 }
 
-/// A custom op's call.
+/// A custom op as one use calls it: kernels of equal uses are one.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct CustomKernel {
     pub(super) name: String,
@@ -92,7 +92,7 @@ impl Kernel {
         Ok(image.kernel)
     }
 
-    /// What it is called.
+    /// What listings and profiles call it.
     pub(super) fn name(&self) -> &str {
         match self {
             Self::Rows(_) => "rows",

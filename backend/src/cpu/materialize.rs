@@ -69,7 +69,7 @@ struct Made<'a> {
 }
 
 impl<'a> Made<'a> {
-    /// Where a step writes.
+    /// The bytes that a step writes from `offset` on; a temporary is made by the first.
     fn at(&mut self, place: Place, offset: u64) -> Result<&mut [u8], WeightError> {
         let Place::Temporary(i) = place else { return Ok(&mut self.out[offset as usize..]) };
         let (bytes, temporary) = (self.bytes[i] as usize, &mut self.temporaries[i]);

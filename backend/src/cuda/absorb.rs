@@ -47,7 +47,7 @@ pub(super) enum Recomputed {
     /// Those that reduce their rows, like norms: few elements, and little work beside the wait for
     /// the row itself.
     Reductions,
-    /// None.
+    /// No region: each has a launch of its own before the product.
     Nothing,
 }
 
@@ -62,12 +62,12 @@ impl Recomputed {
     }
 }
 
-/// What an alternative absorbs.
+/// Into which launches an alternative takes the regions beside them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Absorbing {
     /// Into products, and if so, which regions before them.
     pub(super) products: Option<Recomputed>,
-    /// Into custom ops.
+    /// Whether custom ops take in what their definitions let them.
     pub(super) ops: bool,
 }
 

@@ -59,7 +59,7 @@ pub enum CudaError {
     /// A library is missing or too old.
     #[error(transparent)]
     Library(#[from] LibraryError),
-    /// NVRTC does not work.
+    /// NVRTC is missing, too old, or fails.
     #[error(transparent)]
     Nvrtc(#[from] NvrtcError),
     /// cuBLASLt does not work on the device.
@@ -90,7 +90,7 @@ pub enum CudaError {
          buffers need; in a virtual machine ask for a passed-through GPU"
     )]
     NoVirtualMemory { ordinal: u32, name: String },
-    /// A driver function failed.
+    /// A function of the driver returned an error, as `source` has it.
     #[error("could not {action}: {source}")]
     Call { action: String, source: CallError },
 }

@@ -20,9 +20,9 @@ pub(super) struct Graph {
 pub struct GraphSummary {
     /// The kernels by name, in the order of the driver's nodes.
     pub kernels: Vec<String>,
-    /// Nodes that copy memory.
+    /// Copies of memory, to or from the host or within the device.
     pub copies: usize,
-    /// Nodes that fill memory.
+    /// Nodes that set memory to one value.
     pub fills: usize,
     /// Nodes of every kind, child graphs not counted themselves.
     pub nodes: usize,
@@ -119,7 +119,7 @@ impl Graph {
         Ok(Inspected { summary: GraphSummary::of(&nodes, &edges), nodes, edges })
     }
 
-    /// Writes it for graphviz.
+    /// As the driver draws it, for graphviz.
     pub(super) fn write_dot(&self, path: &Path) -> Outcome<()> {
         self.stream.context.driver.write_dot(self.handle, path)
     }

@@ -27,7 +27,7 @@ type Compiled = Result<Arc<Code>, String>;
 /// A kernel that is wanted: [`KernelCache::code`] gives its code.
 #[derive(Debug)]
 pub(super) struct WantedKernel {
-    /// What messages call it.
+    /// What errors and logs call it.
     what: String,
     text: String,
     headers: &'static [(&'static str, &'static str)],

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 /// f32 operands nothing is rounded to less.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct MatmulProblem {
-    /// Rows of the result.
+    /// How many rows the result has, as we store it.
     pub m: u64,
-    /// Columns of the result.
+    /// How many columns the result has, as we store it.
     pub n: u64,
     /// Products that are summed for each element.
     pub k: u64,
@@ -44,11 +44,11 @@ pub(super) struct ColumnMajor {
 /// times the transposed left one, since a row-major matrix is its column-major transpose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct LibraryView {
-    /// Our right operand.
+    /// What is the right operand to us.
     pub(super) a: ColumnMajor,
-    /// Our left operand.
+    /// What is the left operand to us.
     pub(super) b: ColumnMajor,
-    /// Our result.
+    /// What is the result to us.
     pub(super) d: ColumnMajor,
 }
 

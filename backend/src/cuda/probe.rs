@@ -30,7 +30,7 @@ pub struct DeviceReport {
     pub ordinal: u32,
     /// The model, as the driver names it: `NVIDIA H100 80GB HBM3`.
     pub name: String,
-    /// Its compute capability.
+    /// By its compute capability, as `sm_90`.
     pub arch: Arch,
     /// How many streaming multiprocessors it has.
     pub multiprocessors: u32,

@@ -65,7 +65,6 @@ struct UsedRange {
     is_state: bool,
 }
 
-/// What a launch runs.
 #[derive(Debug)]
 pub(super) enum Work {
     Kernel(Box<BoundKernel>),
@@ -181,7 +180,7 @@ pub(super) fn needed_once(launches: &[Arc<BoundLaunch>]) -> Vec<Arc<AddressRange
     needed
 }
 
-/// That ranges are backed.
+/// An error that names the first range whose memory was given back.
 pub(super) fn check_backing<'a>(
     mut ranges: impl Iterator<Item = &'a Arc<AddressRange>>,
 ) -> Result<(), String> {

@@ -19,7 +19,7 @@ pub(super) struct Client {
     prefix: Path,
     shown: String,
     timeout: Duration,
-    /// Taken when dropped.
+    /// Taken by `drop`, which ends it without waiting for its requests.
     runtime: Option<Runtime>,
 }
 

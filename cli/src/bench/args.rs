@@ -150,7 +150,7 @@ impl BenchArgs {
         self.warmup.unwrap_or((steps / 5).max(3))
     }
 
-    /// The decode batches.
+    /// Decodes of 1, 2, 4 and 8 sequences where neither they nor prompts are asked for.
     pub(super) fn batches(&self) -> Vec<DecodeBatch> {
         match self.batch.is_empty() && self.prefill.is_empty() {
             true => [1, 2, 4, 8].map(|sequences| DecodeBatch { sequences, query_length: 1 }).into(),

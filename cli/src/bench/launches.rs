@@ -104,7 +104,7 @@ pub(super) fn kernel_counts(launches: &[StepLaunch]) -> Vec<KernelCount> {
 /// Where and when the blocks of a step ran, in short.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct TimelineReport {
-    /// The trace.
+    /// Where the trace of all blocks was written, for Perfetto.
     pub(super) file: PathBuf,
     pub(super) multiprocessors: u32,
     pub(super) launches: Vec<SeenLaunch>,

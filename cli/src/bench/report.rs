@@ -11,7 +11,7 @@ use piecewise_runtime::model::{BuildTimes, ChosenWays, Ledger, Model};
 use serde::Serialize;
 use std::time::Duration;
 
-/// A run.
+/// What `bench` prints as JSON, and its table is made from.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct Report {
     pub(super) engine: &'static str,
@@ -56,7 +56,7 @@ pub(super) struct Start {
     pub(super) compile_s: f64,
     /// Mapping memory and making weights.
     pub(super) load_s: f64,
-    /// Binding programs.
+    /// Binding programs to the addresses of arena, weights and states.
     pub(super) bind_s: f64,
     /// Choosing ways by measurement: no part of the start.
     pub(super) measure_s: f64,
@@ -99,9 +99,9 @@ pub(super) struct ModeReport {
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub(super) struct Captured {
     pub(super) graphs: usize,
-    /// The captures alone.
+    /// The captures alone, without the warm-up before them.
     pub(super) capture_s: f64,
-    /// With the warm-up.
+    /// The captures and the warm-up before them.
     pub(super) total_s: f64,
     /// Device memory; `None` where the device can't tell.
     pub(super) bytes: Option<u64>,
@@ -143,7 +143,7 @@ impl Start {
         }
     }
 
-    /// Everything but making weights.
+    /// Of a start: everything but making weights, which a published model would read.
     pub(super) fn without_load(&self) -> f64 {
         self.plan_s + self.open_s + self.compile_s + self.bind_s + self.capture_s
     }

@@ -40,20 +40,18 @@ pub(super) struct RowHead {
     /// `decode`, `mixed` or `prefill`.
     pub(super) kind: &'static str,
     pub(super) mode: String,
-    /// Sequences of a step.
     pub(super) batch: u64,
     /// The mean context that was asked for; 0 where prompts begin.
     pub(super) context: u64,
-    /// Tokens of a step.
     pub(super) tokens: u64,
 }
 
-/// What was measured.
+/// What was measured of a row, over its timed steps.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct Figures {
     /// Tokens that a step ran at, padding included.
     pub(super) size: u64,
-    /// Timed steps.
+    /// How many steps were timed.
     pub(super) steps: usize,
     pub(super) gpu_ms: Spread,
     pub(super) wall_ms: Spread,

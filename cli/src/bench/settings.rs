@@ -47,7 +47,8 @@ impl Bench {
         Ok(Self { args, layers, config })
     }
 
-    /// The modes to measure.
+    /// Those that a flag or a file asks for; else `full` where steps are looked into, or three beside each
+    /// other.
     pub(super) fn modes(&self) -> Vec<GraphMode> {
         let looks_inside = self.timeline.is_some() || !self.without.is_empty();
         match (self.graph_mode.is_empty(), looks_inside) {

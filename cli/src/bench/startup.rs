@@ -32,7 +32,6 @@ pub(super) fn prepare(args: &Bench) -> anyhow::Result<(Subject, Bounds)> {
     Ok((subject, bounds))
 }
 
-/// Starts.
 pub(super) fn run(args: &Bench) -> anyhow::Result<StartReport> {
     let (mut subject, bounds) = prepare(args)?;
     let mode = bounds.mode;

@@ -15,7 +15,6 @@ use piecewise_runtime::measure::StepTimer;
 use piecewise_runtime::mode::GraphMode;
 use std::time::Instant;
 
-/// A model to measure.
 pub(super) struct Subject {
     pub(super) name: String,
     pub(super) config: DecoderConfig,

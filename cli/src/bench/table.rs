@@ -27,7 +27,6 @@ const HEADER: [&str; 16] = [
     "result",
 ];
 
-/// The whole report.
 pub(super) fn report(report: &Report) -> String {
     let mut lines = vec![format!("{} {}, {}", report.model, report.dtype, report.device)];
     let read = &report.read_bandwidth;
@@ -76,7 +75,6 @@ pub(super) fn report(report: &Report) -> String {
     lines.join("\n") + "\n"
 }
 
-/// A start alone.
 pub(super) fn startup(report: &StartReport) -> String {
     let mut lines = vec![format!("{} {}, {}", report.model, report.dtype, report.device)];
     lines.extend(start(&report.start));

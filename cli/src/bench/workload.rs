@@ -8,7 +8,6 @@ use piecewise_runtime::mode::{GraphMode, StepMode};
 use std::ops::Range;
 use std::str::FromStr;
 
-/// What a row measures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Shape {
     /// Sequences that go on, whose contexts have this mean.
@@ -38,7 +37,7 @@ impl FromStr for DecodeBatch {
 }
 
 impl DecodeBatch {
-    /// Over all sequences.
+    /// How many its step computes.
     pub(super) fn tokens(self) -> u64 {
         self.sequences.saturating_mul(self.query_length)
     }
@@ -209,7 +208,6 @@ impl Workload {
         })
     }
 
-    /// Sequences of a step.
     pub(super) fn sequences(&self) -> usize {
         self.steps.first().map_or(0, |step| step.chunks.len())
     }
@@ -222,7 +220,7 @@ impl Workload {
         }
     }
 
-    /// Tokens of a step.
+    /// Of one step: those of a row are alike.
     pub(super) fn tokens(&self) -> u64 {
         self.steps.first().map_or(0, PlannedStep::tokens)
     }
@@ -232,7 +230,7 @@ impl Workload {
         &self.steps[self.timed_range()]
     }
 
-    /// Where they are.
+    /// Without those that warm up, and without the last, which nothing follows.
     pub(super) fn timed_range(&self) -> Range<usize> {
         self.warmup..self.steps.len().saturating_sub(1).max(self.warmup)
     }
@@ -248,7 +246,7 @@ pub(super) struct Sequences {
 }
 
 impl Sequences {
-    /// Of the rows.
+    /// What `rows` need of `count` sequences together.
     pub(super) fn of(rows: &[Workload], count: u64) -> Self {
         let mut found = Self { room: vec![0; count as usize], prefix: vec![0; count as usize] };
         for chunk in rows.iter().flat_map(|row| &row.steps).flat_map(|step| &step.chunks) {

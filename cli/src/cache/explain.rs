@@ -117,7 +117,7 @@ fn show(pieces: &[Explained], dir: &std::path::Path) -> anyhow::Result<()> {
 /// Pieces that are missing for one reason.
 #[derive(Default)]
 struct Missing<'a> {
-    /// Sizes by unique piece.
+    /// By unique piece.
     sizes: BTreeMap<&'a str, Vec<String>>,
     /// The nearest entry of the first of them.
     nearest: Option<&'a str>,

@@ -37,7 +37,7 @@ impl Location {
         Ok(config)
     }
 
-    /// The folder.
+    /// Fails where the configuration has no folder and the user has none for caches.
     pub(crate) fn dir(&self) -> anyhow::Result<PathBuf> {
         cache_dir(&self.configured()?).context(NoCache::NoFolder)
     }

@@ -26,7 +26,6 @@ pub(super) struct Conversation {
     pub kept: Option<RequestId>,
 }
 
-/// How a reply ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
     /// The model ended it.
@@ -37,7 +36,6 @@ pub(super) enum Outcome {
     Stopped,
 }
 
-/// What a reply took.
 #[derive(Debug)]
 pub(super) struct Turn {
     pub outcome: Outcome,
@@ -138,7 +136,6 @@ impl Conversation {
             self.engine.step(&mut events)?;
             for event in events.drain(..) {
                 match event {
-                    RequestEvent::PromptToken { .. } | RequestEvent::Preempted { .. } => {}
                     RequestEvent::Token { id, .. } => {
                         turn.first.get_or_insert_with(|| started.elapsed());
                         if !self.stop_ids.contains(&id) {
@@ -153,6 +150,7 @@ impl Conversation {
                             _ => Outcome::Cut,
                         };
                     }
+                    _ => {}
                 }
             }
         }

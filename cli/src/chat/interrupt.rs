@@ -34,7 +34,7 @@ impl Interrupt {
         self.is_replying.store(true, Ordering::Relaxed);
     }
 
-    /// The reply is over.
+    /// From here on Ctrl-C is answered with how to leave.
     pub(super) fn end(&self) {
         self.is_replying.store(false, Ordering::Relaxed);
     }

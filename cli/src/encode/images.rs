@@ -13,7 +13,6 @@ use std::path::PathBuf;
 const PIXELS: &str = "pixel_values";
 const GRID: &str = "grid_thw";
 
-/// Items from tensors.
 pub(super) fn encode(
     args: &EncodeArgs,
     layers: ConfigLayers,
@@ -27,7 +26,6 @@ pub(super) fn encode(
     encode_all(args, layers, &config, items)
 }
 
-/// Items from image files.
 pub(super) fn encode_files(
     args: &EncodeArgs,
     layers: ConfigLayers,

@@ -85,7 +85,7 @@ fn in_script(json: &str) -> String {
     out
 }
 
-/// Text between tags.
+/// Escapes what HTML would read as its own.
 fn in_text(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -1,11 +1,9 @@
 //! A pass: `x * 2` becomes `x + x`, bit for bit.
 
-use piecewise::ir::entity::Value;
 use piecewise::ir::op::{BinaryOp, Op};
-use piecewise::passes::{Pass, PassContext, PassError, PassReport};
+use piecewise::passes::analysis::splat;
 use piecewise::prelude::*;
 
-/// The pass.
 #[derive(Debug)]
 pub struct Doubling;
 
@@ -19,7 +17,8 @@ impl Pass for Doubling {
         let graph = module.graph_mut();
         for node in graph.order().to_vec() {
             let data = graph.node(node);
-            if data.op != Op::Binary(BinaryOp::Mul) || !is_two(graph, data.operands[1]) {
+            let is_two = |value| splat(graph, value).is_some_and(|scalar| scalar.to_f64() == 2.0);
+            if data.op != Op::Binary(BinaryOp::Mul) || !is_two(data.operands[1]) {
                 continue;
             }
             let node = graph.node_mut(node);
@@ -28,15 +27,5 @@ impl Pass for Doubling {
             report.count("doubled");
         }
         Ok(report)
-    }
-}
-
-/// Whether a value is 2 in every element.
-fn is_two(graph: &Graph, value: Value) -> bool {
-    let Some(node) = graph.defining_node(value) else { return false };
-    match &graph.node(node).op {
-        Op::Broadcast => is_two(graph, graph.node(node).operands[0]),
-        Op::Literal(literal) => literal.scalars().all(|scalar| scalar.to_f64() == 2.0),
-        _ => false,
     }
 }

@@ -8,7 +8,6 @@ mod model;
 use doubling::Doubling;
 use gated::GatedLinearAttention;
 use piecewise::prelude::*;
-use piecewise::runtime::config::ConfigLayers;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::Path;
@@ -66,7 +65,6 @@ fn serve(engine: &mut dyn Engine, alone: bool) -> Result<Served, Box<dyn Error>>
         steps += 1;
         for event in events.drain(..) {
             match event {
-                RequestEvent::PromptToken { .. } | RequestEvent::Preempted { .. } => {}
                 RequestEvent::Token { request, id, .. } => {
                     let number = numbers[&request];
                     let text = served.texts.entry(number).or_default();
@@ -81,7 +79,7 @@ fn serve(engine: &mut dyn Engine, alone: bool) -> Result<Served, Box<dyn Error>>
                     engine.extend(request, Request::new([numbers[&request] as u32, 3, 250], 8))?;
                     served.extended += 1;
                 }
-                RequestEvent::Finished { .. } => {}
+                _ => {}
             }
         }
     }

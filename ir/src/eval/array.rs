@@ -7,7 +7,7 @@ use crate::dtype::DType;
 pub struct Array {
     /// The element type that `data` stands for.
     pub dtype: DType,
-    /// The dimensions, outermost first.
+    /// Extents, outermost first; empty of a scalar.
     pub shape: Vec<usize>,
     /// The elements, row-major, held in f64 whatever `dtype` is.
     pub data: Vec<f64>,

@@ -4,7 +4,7 @@ use crate::entity::{Arena, Slot, Value};
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr};
 
-/// What a slot holds.
+/// What a slot of the arena holds, which decides who writes it and when.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, EnumString, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 #[derive(Serialize, Deserialize)]

@@ -30,7 +30,7 @@ impl RowTreatment {
         self.into()
     }
 
-    /// Every treatment.
+    /// From the strictest to the one that allows anything.
     pub const ALL: [Self; 4] = [Self::Independent, Self::SlotMapped, Self::Masked, Self::Mixed];
 
     /// Whether a padding row can never reach a real row.

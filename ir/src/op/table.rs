@@ -118,7 +118,7 @@ impl BinaryOp {
     }
 }
 
-/// What an attribute holds.
+/// What is written behind an attribute's name, and whether it may be left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum KeyKind {
     /// `axis=1`; must be given.
@@ -132,7 +132,7 @@ pub(crate) enum KeyKind {
 /// An attribute of a format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Key {
-    /// Its name in text.
+    /// What the text calls it.
     pub(crate) name: &'static str,
     /// What its value has to be.
     pub(crate) kind: KeyKind,

@@ -11,7 +11,7 @@ use std::cell::OnceCell;
 #[derive(Debug)]
 pub struct Names<'g> {
     graph: &'g Graph,
-    /// The letter of results.
+    /// What numbers of unnamed results begin with.
     results: char,
     values: OnceCell<Vec<Option<String>>>,
 }

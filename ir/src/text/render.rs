@@ -15,7 +15,7 @@ const CONTEXT: usize = 2;
 /// What [`render`] can list.
 #[derive(Clone, Copy, Debug, derive_more::From)]
 pub enum Listing<'a> {
-    /// A graph alone.
+    /// A graph that has no plan, or whose plan is not wanted.
     Graph(&'a Graph),
     /// A graph and its plan.
     Module(&'a Module),

@@ -32,7 +32,7 @@ use piecewise_ir::types::TensorType;
 pub struct PagedAttention;
 
 impl PagedAttention {
-    /// The op's name.
+    /// What graphs call it.
     pub const NAME: &'static str = "piecewise.paged_attention";
 
     /// What it is told of each step: rows to write and to read, and lengths.
@@ -49,7 +49,7 @@ impl PagedAttention {
         }
     }
 
-    /// The op's attributes.
+    /// What queries are multiplied by, and whether a row sees no later positions.
     pub fn attrs(scale: f64, causal: bool) -> Attrs {
         Attrs::from([
             ("causal".to_owned(), Attr::Bool(causal)),

@@ -54,7 +54,7 @@ pub enum Keys<'a> {
         /// rows are left alone.
         lengths: &'a [i32],
     },
-    /// One after another.
+    /// Segments one after another in k and v, which are packed.
     Segments {
         /// `[S]`: the first row of k and v of each segment.
         starts: &'a [i32],

@@ -37,7 +37,7 @@ macro_rules! with_elements {
 pub(crate) use with_elements;
 
 impl FloatSlice<'_> {
-    /// The element type.
+    /// Of each element.
     pub fn dtype(&self) -> DType {
         match self {
             FloatSlice::F32(_) => DType::F32,
@@ -58,7 +58,7 @@ impl FloatSlice<'_> {
 }
 
 impl FloatSliceMut<'_> {
-    /// The element type.
+    /// Of each element.
     pub fn dtype(&self) -> DType {
         match self {
             FloatSliceMut::F32(_) => DType::F32,

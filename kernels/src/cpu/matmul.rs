@@ -107,10 +107,10 @@ fn column_panel_bytes(problem: &MatmulProblem, rows: usize) -> usize {
     problem.n.min(COLUMN_BLOCK).saturating_mul(panel_stride(problem.k)).saturating_mul(4)
 }
 
-/// Operands of one [`matmul`].
+/// What one [`matmul`] reads and writes.
 #[derive(Debug)]
 pub struct MatmulArgs<'a> {
-    /// Shapes, types and strides.
+    /// Shapes, dtypes and strides, of which the first axis may have more rows than are real.
     pub problem: MatmulProblem,
     /// Leading rows of a and of the output that are real; the others are neither read nor written.
     pub rows: usize,

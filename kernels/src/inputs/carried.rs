@@ -45,7 +45,7 @@ impl ValuesInStep {
 /// The [`TokenValues`] of a sequence's tokens of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ValuesView<'a> {
-    /// Numbers of each token.
+    /// How many numbers each token has.
     pub width: usize,
     /// Those of its first tokens of the step, token by token; of fewer than it brings where it goes
     /// on after those that numbers were given for.

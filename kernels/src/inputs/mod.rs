@@ -47,7 +47,7 @@ use std::sync::Arc;
 pub enum Extent {
     /// `times` the symbol of role `of`, and `plus` more.
     Symbolic {
-        /// The symbol's role.
+        /// The role of the symbol that the extent follows, such as `tokens`.
         of: Cow<'static, str>,
         /// At least 1.
         times: i64,
@@ -145,7 +145,7 @@ impl StepInput {
         &self.role
     }
 
-    /// The element type.
+    /// Of the inputs of a graph that name the role.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
@@ -160,7 +160,7 @@ impl StepInput {
         self.padding
     }
 
-    /// Whether something fills it.
+    /// Whether a function fills it; one without has to be given by whoever steps the model.
     pub fn is_filled(&self) -> bool {
         self.fill.is_some()
     }

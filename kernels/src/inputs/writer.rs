@@ -3,7 +3,7 @@
 use super::element::Element;
 use piecewise_ir::dtype::DType;
 
-/// Where elements go.
+/// Where the elements of an input go.
 #[derive(Debug)]
 pub(super) enum Bytes<'a> {
     /// Grows to as many as there are.
@@ -95,7 +95,7 @@ impl<'a> InputWriter<'a> {
         }
     }
 
-    /// Appends an element.
+    /// As [`Self::extend`] with one element.
     pub fn push<T: Element>(&mut self, value: T) {
         self.extend([value]);
     }

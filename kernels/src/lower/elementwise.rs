@@ -64,7 +64,7 @@ fn map2<T: Copy, O>(a: Line<'_, T>, b: Line<'_, T>, out: &mut [O], f: impl Fn(T,
     }
 }
 
-/// Arithmetic of a lane.
+/// What elementwise ops compute of lines of one element type.
 trait Arithmetic: Lane {
     fn unary(op: UnaryOp, a: Line<'_, Self>, out: &mut [Self]);
     fn binary(op: BinaryOp, a: Line<'_, Self>, b: Line<'_, Self>, out: &mut [Self]);

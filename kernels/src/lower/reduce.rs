@@ -15,7 +15,7 @@ use piecewise_ir::op::ReduceOp;
 /// Partial results of a reduction; a divisor of [`LINE`].
 const PARTIALS: usize = 32;
 
-/// Arithmetic of a reduction.
+/// How reductions combine elements of one type.
 trait Reduce: Lane {
     fn identity(op: ReduceOp) -> Self;
     fn combine(op: ReduceOp, a: Self, b: Self) -> Self;

@@ -54,7 +54,7 @@ pub enum PlaceKind {
 pub struct Place {
     /// An argument, a temporary or the constants.
     pub kind: PlaceKind,
-    /// The element type.
+    /// Of its elements, as they are stored.
     pub dtype: DType,
     /// Elements from one row to the next; 0 where all rows see the same.
     pub row_stride: u64,
@@ -92,7 +92,7 @@ fn joined(numbers: &[u64]) -> String {
 /// What a [`RowStep::Map`] computes for each element.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Display, Serialize, Deserialize)]
 pub enum MapOp {
-    /// One operand.
+    /// Of one operand, rounded to its dtype.
     #[display("{}", _0.mnemonic())]
     Unary(UnaryOp),
     /// Two operands of one dtype.
@@ -118,11 +118,11 @@ pub enum MapOp {
 /// One step of a row program.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum RowStep {
-    /// Elementwise over a nest.
+    /// Computes an op for each element of a nest of loops.
     Map {
         /// What is computed of an element of each input.
         op: MapOp,
-        /// The loops.
+        /// The loops around the op, over one row.
         nest: Nest,
         /// What is read.
         inputs: Vec<StridedAccess>,
@@ -136,7 +136,7 @@ pub enum RowStep {
         op: ReduceOp,
         /// The loops that stay, then the loops that are reduced.
         nest: Nest,
-        /// How many loops stay.
+        /// How many of the outer loops stay, whose every index has a result.
         kept: u32,
         /// What is read; strides for all loops.
         input: StridedAccess,
@@ -147,7 +147,7 @@ pub enum RowStep {
     TopK {
         /// The loops that stay, then the one searched.
         nest: Nest,
-        /// How many are found.
+        /// How many of the largest are found.
         k: u64,
         /// What is read; strides for all loops.
         input: StridedAccess,
@@ -170,7 +170,7 @@ pub enum RowStep {
         extent: Option<u64>,
         /// Elements from one of its rows to the next, and of one row.
         row: u64,
-        /// The loops over indices.
+        /// The loops over the indices of one row.
         nest: Nest,
         /// Row numbers of the table to read, `i32` or `i64`.
         indices: StridedAccess,
@@ -186,7 +186,7 @@ pub enum RowStep {
         extent: Option<u64>,
         /// Elements of one of its rows.
         row: u64,
-        /// The loops over slots.
+        /// The loops over the slots of one row.
         nest: Nest,
         /// Row numbers of the table to write, `i32` or `i64`.
         slots: StridedAccess,
@@ -220,7 +220,7 @@ impl Work {
 pub struct RowProgram {
     /// The symbol whose rows it iterates over; `None` for a single row.
     pub over: Option<Symbol>,
-    /// Operands, then results.
+    /// What the operands are, then what the results are, by position.
     pub args: Vec<ArgDecl>,
     /// Memory that the steps read and write.
     pub places: Vec<Place>,

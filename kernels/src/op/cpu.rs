@@ -81,7 +81,7 @@ pub struct CpuOpArgs<'a> {
     memory: PhantomData<&'a mut [u8]>,
 }
 
-/// What [`CpuOpArgs::new`] binds together.
+/// What a call of an op has: arguments, true sizes and scratch.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuOpBinding<'a> {
     /// The op's name, for errors.
@@ -96,7 +96,7 @@ pub struct CpuOpBinding<'a> {
     pub addresses: &'a [usize],
     /// The true size of each symbol, by symbol index.
     pub counts: &'a [u64],
-    /// How the launch happens.
+    /// Whether it is launched or captured, and what then is known of the step.
     pub context: LaunchContext<'a>,
     /// Address and bytes of the scratch.
     pub scratch: (usize, usize),

@@ -123,9 +123,9 @@ impl CudaImplementation {
 pub struct CudaOpCall<'a> {
     /// Dtypes and shapes of the operands, mutated ones among them.
     pub operands: &'a [TensorType],
-    /// What each operand is.
+    /// Of each operand, whether it is an activation, a weight or a state.
     pub roles: &'a [OperandRole],
-    /// Types of the results.
+    /// Dtypes and shapes of the results.
     pub results: &'a [TensorType],
     /// What the op was called with besides its operands.
     pub attrs: &'a Attrs,

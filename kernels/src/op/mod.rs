@@ -37,7 +37,7 @@ struct RowCounter(Arc<CountRows>);
      only one may declare it, or both with clones of one declaration: name the role after its op"
 )]
 pub struct InputConflict {
-    /// What inputs of a graph name: `attention.kv_slots`.
+    /// What inputs of a graph name: `kv.slots`.
     pub role: String,
     /// The op that declared it first.
     pub first: String,

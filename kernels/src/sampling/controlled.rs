@@ -34,7 +34,7 @@ pub struct ControlledSample;
 pub(super) const TOKENS: usize = 9;
 
 impl ControlledSample {
-    /// The op's name.
+    /// What graphs call it.
     pub const NAME: &'static str = "piecewise.controlled_sample";
 
     /// What it is told of each step besides what [`Sample`](super::Sample) is told.

@@ -135,7 +135,7 @@ impl<'a> Details<'a> {
         }
     }
 
-    /// Of the token.
+    /// Of the chosen token, by the logits before any control.
     pub fn logprob(&self) -> f32 {
         self.logprob_of(self.word(3))
     }

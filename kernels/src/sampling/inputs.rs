@@ -7,7 +7,7 @@ use crate::roles;
 use piecewise_ir::dtype::DType;
 use std::iter::repeat_n;
 
-/// The inputs of [`Sample`](super::Sample).
+/// What each row is sampled by: temperature, cuts and seeds.
 pub(super) fn parameters() -> [StepInput; 5] {
     [
         of_each_row(roles::SAMPLE_TEMPERATURE, 0.0, |s| s.temperature),

@@ -34,7 +34,7 @@ use piecewise_ir::types::TensorType;
 pub struct Sample;
 
 impl Sample {
-    /// The op's name.
+    /// What graphs call it.
     pub const NAME: &'static str = "piecewise.sample";
 
     /// What it is told of each step: the parameters of each row.

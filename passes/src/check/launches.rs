@@ -13,14 +13,14 @@ use piecewise_ir::text::Names;
 pub struct ScratchRange {
     /// From the start of the scratch.
     pub offset: u64,
-    /// Length of the range.
+    /// From there on.
     pub bytes: u64,
 }
 
 /// What one launch reads and writes, in values of the module's graph.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LaunchAccess {
-    /// Its name, for messages.
+    /// What messages call it.
     pub name: String,
     /// Values read: inputs and results; weights and states are allowed and not checked.
     pub reads: Vec<Value>,

@@ -48,7 +48,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Partitions `graph`.
+    /// Puts each node into one group, as large as rules and dependences let it become.
     pub(super) fn grow(graph: &Graph, recompute: &Recompute) -> Self {
         let mut deps = dependences(graph);
         let mut position = vec![usize::MAX; graph.node_count()];
@@ -207,7 +207,6 @@ impl Groups {
         (0..self.groups.len()).filter(|&g| self.groups[g].over.is_some()).collect()
     }
 
-    /// The group of `node`.
     pub(super) fn group(&self, node: Node) -> usize {
         self.group_of[self.position[node.index()]]
     }

@@ -19,7 +19,7 @@ pub struct AfterPass<'a> {
     pub module: &'a Module,
     /// How often it rewrote what, and its remarks.
     pub report: &'a PassReport,
-    /// How long it took.
+    /// Of the pass alone, without what observers of it took.
     pub elapsed: Duration,
 }
 

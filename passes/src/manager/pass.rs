@@ -83,6 +83,6 @@ pub struct Remark {
     /// To what: the op and its builder scope.
     #[serde(rename = "where")]
     pub place: String,
-    /// For what reason.
+    /// Why it did, or left it: what a person would want to read.
     pub why: String,
 }

@@ -35,7 +35,7 @@ impl Default for PlanOptions {
 /// How large the arena is, and what it can't be smaller than.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct PlanReport {
-    /// Bytes of the arena.
+    /// What the arena takes, from the counts to the end of the last slot.
     pub bytes: u64,
     /// The largest sum of aligned bytes that are live at one moment, counts and inputs included:
     /// no arena can be smaller.

@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 /// Which choice is tried first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Preference {
-    /// The tightest gap.
+    /// The gap that leaves the least around the slot.
     Tightest,
     /// Low for what lives longer than most, high for the rest.
     LongLow,

@@ -15,14 +15,14 @@ use piecewise_ir::types::TensorType;
 pub(super) enum NodeRole {
     /// A custom op over inputs alone: runs at the start of the step.
     Prologue,
-    /// Runs between pieces.
+    /// A custom op that is launched between two pieces.
     Split,
     /// A region that makes nothing but what the split op at this position may absorb: it runs with
     /// it, and is launched alone where its kernels do not.
     Absorbed(usize),
     /// Part of a piece, and its place in the order of effects matters.
     Effect,
-    /// Part of a piece.
+    /// Part of a piece, wherever its operands let it be.
     Pure,
 }
 

@@ -79,7 +79,6 @@ impl Dependence {
         Ok(Self { nodes, preds, succs, readers, returned })
     }
 
-    /// The number of nodes.
     pub(super) fn len(&self) -> usize {
         self.nodes.len()
     }

@@ -12,7 +12,7 @@ pub(super) enum Group {
     Piece {
         /// The symbol it iterates over.
         over: Option<Symbol>,
-        /// Its nodes, ascending.
+        /// Positions in program order, ascending.
         nodes: Vec<usize>,
     },
     /// A split op, after the regions that run with it.
@@ -22,14 +22,13 @@ pub(super) enum Group {
 /// The members of a step but for the prologue.
 #[derive(Debug)]
 pub(super) struct Arrangement {
-    /// The members in order.
+    /// In the order in which they run.
     pub(super) members: Vec<Group>,
     /// Nodes that joined a neighbour because alone they were a piece without a kernel.
     pub(super) joined: Vec<usize>,
 }
 
 impl Arrangement {
-    /// The number of pieces.
     pub(super) fn piece_count(&self) -> usize {
         self.members.iter().filter(|m| matches!(m, Group::Piece { .. })).count()
     }

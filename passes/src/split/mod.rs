@@ -42,7 +42,7 @@ pub struct SplitOptions {
 /// What a split consists of, and which nodes were moved for it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct SplitReport {
-    /// The number of pieces.
+    /// Pieces that a step runs, equal ones counted each time.
     pub pieces: usize,
     /// The number of unique pieces, split ops and prologue ops left out.
     pub unique_pieces: usize,

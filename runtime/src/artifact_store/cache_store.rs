@@ -16,7 +16,7 @@ use std::time::Duration;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoCache {
-    /// It is switched off.
+    /// The configuration switches it off.
     #[error("the cache is switched off (cache.enabled = false or --no-cache)")]
     Disabled,
     /// Nobody says where it is.
@@ -37,7 +37,7 @@ pub enum NoCache {
 /// A cache that compilers use.
 #[derive(Debug)]
 pub struct CacheStore {
-    /// Where entries are kept.
+    /// The folder of entries, with its remote level where it has one.
     pub cache: Cache,
     used: Mutex<BTreeSet<(&'static str, [u8; 32])>>,
 }

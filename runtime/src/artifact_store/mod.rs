@@ -50,7 +50,7 @@ pub struct CompiledPieces {
     pub footprint: Footprint,
     /// What was compiled and what was reused.
     pub counts: CompileCounts,
-    /// How long that took.
+    /// From the first look into the store to the last artifact.
     pub time: Duration,
 }
 
@@ -77,7 +77,7 @@ impl CompiledPieces {
 pub struct CompileJob<'a> {
     /// Which unique piece of the module it is.
     pub unique: UniquePieceId,
-    /// Its graph and operands.
+    /// What is lowered: a graph without names, and its operands by position.
     pub piece: &'a UniquePiece,
     /// The size, and the most of each symbol in the steps that use it.
     pub at: LoweringSize,

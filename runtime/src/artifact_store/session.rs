@@ -27,7 +27,7 @@ impl Images {
 
 /// Why the store's entry of a piece is not used.
 pub(super) enum Miss {
-    /// There is none.
+    /// The store has no such entry.
     Absent,
     /// The store could not tell.
     Unreadable(String),

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 /// Where the tokens of a chunk come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ChunkTokens<'a> {
-    /// Known ids.
+    /// Ids that the host knows.
     Ids(&'a [u32]),
     /// One token: the id that an earlier step left in this entry of the state of sampled ids.
     Feedback(u32),
@@ -37,7 +37,7 @@ pub enum ChunkRows {
     None,
     /// The last alone: what follows the chunk is sampled.
     Last,
-    /// Every one.
+    /// Every one, such as those of drafts.
     All,
     /// Every one, and each is told of the id that follows it in the prompt.
     Told(FollowingIds),
@@ -144,7 +144,7 @@ impl BatchBuffers {
         self.uniform
     }
 
-    /// Appends a sequence's chunk.
+    /// Adds the chunk of another sequence to the step.
     pub fn push(&mut self, chunk: &Chunk<'_>) {
         let count = chunk.tokens.count();
         let (rows, follows) = match chunk.rows {

@@ -51,7 +51,7 @@ struct CountOwn {
 pub struct RoleMap {
     /// What fills each input, in the order of the graph's inputs.
     pub inputs: Vec<BoundInput>,
-    /// What each symbol counts.
+    /// Which rows each symbol of the graph counts.
     pub symbols: SymbolTable,
     /// What counts the rows of the graph's own kinds, by their place.
     own: Vec<CountOwn>,

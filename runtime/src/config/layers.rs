@@ -15,7 +15,7 @@ const LARGEST_FILE: u64 = 1 << 20;
 #[derive(Clone, PartialEq, Eq, Debug, derive_more::Display, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
-    /// Nobody set it.
+    /// Nobody set it: it has the value that the documentation gives as its default.
     #[display("default")]
     Default,
     /// The TOML file of this path.

@@ -31,7 +31,7 @@ pub enum FallbackReason {
 }
 
 impl FallbackReason {
-    /// Every reason.
+    /// In the order in which statistics list them.
     pub const ALL: &[Self] = Self::VARIANTS;
 
     /// Its name in statistics.

@@ -6,9 +6,9 @@ use piecewise_backend::artifact::PieceSize;
 /// The true counts of a step, before they are padded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StepShape {
-    /// Tokens over all sequences.
+    /// Over all sequences: the rows of the step's inputs.
     pub tokens: u64,
-    /// Rows that want logits.
+    /// Rows of one call of the head: those whose logits are wanted.
     pub rows: u64,
     /// How many bring a token or more.
     pub sequences: u64,

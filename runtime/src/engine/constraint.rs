@@ -34,7 +34,7 @@ impl Clone for Box<dyn TokenConstraint> {
 /// temperature, penalties, biases and masks. None is below -9999.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
 pub struct TokenLogprobs {
-    /// Of the chosen id.
+    /// Of the id that came.
     pub logprob: f32,
     /// The token's place among all ids by probability; 1 for the likeliest.
     pub rank: u32,

@@ -17,10 +17,10 @@ pub enum EngineError {
     /// An input of a step could not be filled.
     #[error(transparent)]
     Fill(#[from] FillError),
-    /// The model failed.
+    /// The model could not run a step; what it says of the device and of memory is in it.
     #[error(transparent)]
     Model(ModelError),
-    /// The device failed.
+    /// The device could not do something outside a step.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The pool can't hold even one sequence.

@@ -112,7 +112,7 @@ pub trait Engine: Any + std::fmt::Debug + Send {
     /// What the engine has in hand.
     fn load(&self) -> EngineLoad;
 
-    /// The bounds in force.
+    /// The bounds that it was built with, and how it runs steps.
     fn options(&self) -> &EngineOptions;
 
     /// Slots of the states that each sequence has a row of.

@@ -11,7 +11,7 @@ use crate::model::Model;
 use piecewise_backend::device::Device;
 
 impl<D: Device> BatchingEngine<D> {
-    /// [`Engine::logits`].
+    /// As [`Engine::logits`].
     pub(super) fn logits_of(
         &mut self,
         request: &Request,

@@ -21,7 +21,7 @@ pub enum RowSource<'a> {
     /// Rows of an output of the last step of another model, which ran on the same device: they are
     /// copied there, past the host.
     Output {
-        /// The other model.
+        /// The model that computed them.
         model: &'a mut dyn Model,
         /// Its output, f32 `[rows, width]`.
         output: usize,
@@ -39,7 +39,7 @@ pub struct GivenRows {
     pub rows: RowsId,
 }
 
-/// What is asked for.
+/// A prompt, how far to go on from it, and what to tell of each token.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The ids to go on from; at least one.
@@ -156,7 +156,7 @@ pub struct Usage {
     /// Of those, ids that were not computed again: pages and slot still held them, or the prefix
     /// cache did.
     pub cached: u64,
-    /// Ids generated.
+    /// Ids that came after the prompt in this turn.
     pub generated: u64,
     /// How often the turn was sent back to wait, since the KV pool was full, and computed again.
     pub preemptions: u64,
@@ -165,15 +165,15 @@ pub struct Usage {
     pub waited: Duration,
 }
 
-/// Why a request finished.
+/// Why a turn of a request ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
-    /// A stop id.
+    /// One of its stop ids came, or its constraint lets nothing follow.
     Stop,
     /// `max_tokens` or the end of the context.
     Length,
-    /// Its deadline passed.
+    /// Its deadline passed before it was done.
     Deadline,
     /// The device was lost, and with it the rows that the request brought in the place of tokens:
     /// without them it can't be computed again. Add rows and the request once more.
@@ -184,6 +184,7 @@ pub enum FinishReason {
 
 /// What a step brought about.
 #[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
 pub enum RequestEvent {
     /// It was sent back to wait, since the KV pool was full: its ids are computed again later.
     Preempted {
@@ -216,7 +217,7 @@ pub enum RequestEvent {
         reason: FinishReason,
         /// What went wrong, where the reason is that something did.
         message: Option<Box<str>>,
-        /// What its turn took.
+        /// What the turn took, not those before it.
         usage: Usage,
     },
 }
@@ -233,7 +234,7 @@ impl RequestEvent {
     }
 }
 
-/// Bounds of an engine.
+/// The most that steps and sequences may come to, and how steps follow each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EngineOptions {
     /// The most tokens of a step; longer prompts are cut into chunks.

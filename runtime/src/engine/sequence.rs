@@ -106,7 +106,7 @@ impl Sequence {
         sequence
     }
 
-    /// Begins another turn.
+    /// Begins another turn: the ids so far, then those of `request`.
     pub(super) fn extend(&mut self, mut request: Request, max_seq_len: u64) {
         let length = request.final_length(self.ids.len(), max_seq_len);
         let more = (length as usize).saturating_sub(self.ids.len());

@@ -7,7 +7,6 @@ use crate::model::Model;
 use piecewise_backend::device::Device;
 use std::time::Instant;
 
-/// Who watches an engine.
 #[derive(Default, derive_more::Debug)]
 #[debug("Watchers")]
 pub(super) struct Watchers {

@@ -20,7 +20,7 @@ pub(super) enum Command {
     Call(Question),
     Sleep(SleepOrder),
     WakeUp(SleepAnswer),
-    /// Look at the phase.
+    /// Look at the phase, which has changed.
     Wake,
 }
 

@@ -47,7 +47,7 @@ pub enum SleepError {
 /// Told once, on the engine's thread, what came of it: it must not wait for anything.
 pub type SleepAnswer = Box<dyn FnOnce(Result<(), SleepError>) + Send>;
 
-/// To fall asleep.
+/// Asks the thread to put its engine to sleep, and says what becomes of weights and requests.
 pub(super) struct SleepOrder {
     pub(super) weights: SuspendedWeights,
     pub(super) mode: PauseMode,

@@ -28,7 +28,7 @@ pub enum Update {
         /// How likely it was, where the request asks for it.
         logprobs: Option<Box<TokenLogprobs>>,
     },
-    /// The end.
+    /// The last that a request is told.
     Finished {
         /// Whether the model ended it, a bound or a failure.
         reason: FinishReason,
@@ -54,7 +54,7 @@ pub enum Failure {
     /// The engine was put to sleep, and was not to keep it.
     #[error("the engine was put to sleep before the request ended; try again once it is awake")]
     Asleep,
-    /// The thread ended first.
+    /// The thread ended before the request did.
     #[error("the engine was stopped before the request ended")]
     Stopped,
 }

@@ -155,7 +155,7 @@ impl Worker {
         self.fail_all(engine, &failure);
     }
 
-    /// Ends every request.
+    /// Takes every request from the engine, and tells each of the failure.
     fn fail_all(&mut self, engine: &mut dyn Engine, failure: &Failure) {
         for request in Vec::from_iter(self.entries.keys().copied()) {
             remove(engine, request);

@@ -21,7 +21,7 @@ pub enum RowsError {
          \"embeddings\""
     )]
     NoState,
-    /// There is no room.
+    /// More rows than are free.
     #[error(
         "{wanted} rows, but {free} of the {rows} rows that stand for tokens are free; wait for \
          requests to finish, remove rows that nobody needs, or build the model with more \
@@ -40,7 +40,7 @@ pub enum RowsError {
     /// Rows that were never added, or were removed.
     #[error("there are no rows {rows}: they were removed, or never added")]
     Unknown { rows: RowsId },
-    /// The device failed.
+    /// The device could not copy the rows.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
@@ -49,7 +49,7 @@ pub enum RowsError {
 struct Held {
     /// Rows of the state, in the order of the tokens.
     rows: Vec<u32>,
-    /// Requests that need them.
+    /// How many requests need them.
     users: usize,
     /// Whether whoever added them needs them no longer.
     is_removed: bool,

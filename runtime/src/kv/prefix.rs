@@ -37,13 +37,13 @@ impl PageHash {
 pub enum KvEvent {
     /// Pages can be found from now on.
     BlockStored {
-        /// One behind the other.
+        /// One page behind the other, by what each and those before it hold.
         hashes: Vec<PageHash>,
         /// The page before the first; `None` at the start of a text.
         parent: Option<PageHash>,
         /// The tokens whose keys and values the pages hold.
         ids: Vec<u32>,
-        /// Ids of a page.
+        /// How many ids a page has.
         block_size: u64,
     },
     /// Pages can't be found any more.
@@ -51,7 +51,7 @@ pub enum KvEvent {
         /// The pages by what they held.
         hashes: Vec<PageHash>,
     },
-    /// No page can.
+    /// No page can be found any more.
     AllBlocksCleared,
 }
 
@@ -59,7 +59,7 @@ pub enum KvEvent {
 #[derive(Debug, Default)]
 pub(super) struct PrefixCache {
     pages: FxHashMap<PageHash, u32>,
-    /// By page.
+    /// By page; `None` where it can't be found.
     hashes: Vec<Option<PageHash>>,
     /// Pages that nobody uses, the longest unused first.
     idle: BTreeMap<u64, u32>,
@@ -99,7 +99,7 @@ impl PrefixCache {
         self.idle.get(&self.stamps[page as usize]) == Some(&page)
     }
 
-    /// Somebody uses the page.
+    /// The page has a user from now on: it is taken for nothing else.
     pub(super) fn begin_use(&mut self, page: u32) {
         if self.is_idle(page) {
             self.idle.remove(&self.stamps[page as usize]);

@@ -10,7 +10,7 @@ use piecewise_ir::graph::{Graph, StateDecl};
 pub enum StateKind {
     /// Page by page, a row a token.
     Pages,
-    /// One row a sequence.
+    /// In one row for each sequence, whatever its length.
     Slots,
     /// Not at all: the graph alone knows what it holds.
     Other,

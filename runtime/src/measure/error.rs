@@ -10,7 +10,7 @@ use piecewise_backend::device::DeviceError;
 #[non_exhaustive]
 #[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum MeasureError {
-    /// Building or stepping failed.
+    /// The model could not be built, or a step failed.
     #[error(transparent)]
     Model(#[from] ModelError),
     /// A clock or a wait failed.
@@ -19,7 +19,7 @@ pub enum MeasureError {
     /// An input of a step could not be filled.
     #[error(transparent)]
     Fill(#[from] FillError),
-    /// The pages.
+    /// The steps need more pages than there are.
     #[error(transparent)]
     Pool(#[from] PoolFull),
     /// The graph samples nothing, or does not take back what it sampled.

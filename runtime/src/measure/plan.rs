@@ -5,7 +5,7 @@ use crate::batch::ChunkRows;
 /// Where the tokens of a chunk come from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StepTokens {
-    /// Known ids.
+    /// Ids that the host knows.
     Ids(Vec<u32>),
     /// One token: what the sequence's last row sampled, taken on the device.
     Feedback,
@@ -42,7 +42,7 @@ impl PlannedChunk {
 }
 
 impl PlannedStep {
-    /// Tokens over all chunks.
+    /// Over all chunks: the rows of the step's inputs.
     pub fn tokens(&self) -> u64 {
         self.chunks.iter().map(PlannedChunk::count).sum()
     }

@@ -28,9 +28,9 @@ pub struct LaunchTimes {
 /// A launch in a few numbers; times are microseconds.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct LaunchSummary {
-    /// Blocks of its grid.
+    /// How many blocks its grid has.
     pub blocks: usize,
-    /// Multiprocessors that had any.
+    /// How many multiprocessors ran a block of it.
     pub multiprocessors: usize,
     /// Of these, those that had more blocks than an even spread over the device gives.
     pub doubled: usize,

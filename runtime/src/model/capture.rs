@@ -16,7 +16,7 @@ use piecewise_kernels::step::{CaptureSupport, LaunchContext, StepContext};
 use rustc_hash::FxHashSet;
 use std::time::{Duration, Instant};
 
-/// What a graph holds.
+/// How much of a step a graph replays.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum GraphKind {
     /// A whole step.
@@ -32,7 +32,7 @@ pub enum GraphKind {
 /// What the capture of a graph took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CapturedGraph {
-    /// What it holds.
+    /// How much of a step it replays.
     pub kind: GraphKind,
     /// Its size: of a whole step, or else in rows of the piece.
     pub size: PieceSize,

@@ -24,7 +24,7 @@ pub enum ModelError {
     /// The launches of the artifacts break the plan.
     #[error("the launches break the plan:\n{0}")]
     Launches(Diagnostics),
-    /// The device failed.
+    /// The device could not load, run or read something.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// An input of a step does not fit.
@@ -98,7 +98,7 @@ pub enum ModelError {
         "{what} would make it {needed} bytes with its graphs, more than {from} = {limit}; {fits}"
     )]
     BeyondLimit {
-        /// What would be captured.
+        /// What was about to be captured.
         what: String,
         needed: u64,
         /// The key that says how much there is, with what it comes from.

@@ -22,9 +22,9 @@ pub enum OnCaptureFailure {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GraphState {
-    /// It was never captured.
+    /// It was never captured; attempts may have failed.
     Empty,
-    /// It can be replayed.
+    /// It can be replayed as it is.
     Ready,
     /// It was captured and is there no longer: it was dropped, or a replay of it was refused. The
     /// next step that wants it captures it again.
@@ -36,7 +36,7 @@ pub enum GraphState {
 /// What became of a graph so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, derive_more::Add, Serialize)]
 pub struct GraphCounts {
-    /// Replays that were submitted.
+    /// How often it was replayed, as far as that was submitted.
     pub launches: u64,
     /// Captures that went well, the first and the others.
     pub captures: u64,

@@ -10,7 +10,7 @@ use piecewise_passes::plan::ALIGN;
 /// code and graphs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct Ledger {
-    /// Slots of the arena.
+    /// Slots of the arena, by the plan at the largest sizes.
     pub slots: u64,
     /// Scratch of the arena: the largest need of any launch list.
     pub scratch: u64,
@@ -58,7 +58,7 @@ pub struct Memory {
     pub weights: Reservation,
     /// States in declaration order.
     pub states: Reservation,
-    /// What they hold.
+    /// How many bytes each part takes.
     pub ledger: Ledger,
     layout: ArenaLayout,
     weight_offsets: Vec<u64>,
@@ -136,7 +136,7 @@ impl Memory {
         self.arena.base.offset(self.layout.counts)
     }
 
-    /// Where the scratch starts.
+    /// Behind the slots: memory that launches need while they run.
     pub fn scratch(&self) -> Address {
         self.arena.base.offset(self.ledger.slots)
     }

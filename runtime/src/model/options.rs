@@ -47,7 +47,7 @@ pub struct BuildOptions {
     pub measure_padding: bool,
 }
 
-/// When graphs are captured.
+/// When the graphs of the mode are captured, and what runs until then.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CaptureWhen {

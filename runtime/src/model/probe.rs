@@ -20,11 +20,10 @@ use rustc_hash::FxHashMap;
 /// Rows of each state that probed steps may touch: their pages are the pool's first.
 const STATE_ROWS: u64 = 1024;
 
-/// What a probe shows.
 enum Finding {
     /// Replays do what launches do.
     Same,
-    /// They don't.
+    /// Replays do something else, and what.
     Differs(String),
     /// The made-up steps could not be run, and why.
     Nothing(String),

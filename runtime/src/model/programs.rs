@@ -31,7 +31,7 @@ pub(crate) struct Member<P> {
     pub excluded_by: Option<String>,
     /// What a probe found that it does not do as it declares.
     pub probed: Option<Probed>,
-    /// Programs by size, ascending.
+    /// Those of one size each, ascending.
     pub sized: Vec<(PieceSize, P)>,
     /// The program for any size.
     pub general: P,

@@ -14,7 +14,7 @@ pub enum Progress {
     },
     /// Weights made on the device.
     Loading {
-        /// Tensors so far.
+        /// Tensors that are on the device.
         done: usize,
         /// Tensors in all.
         total: usize,

@@ -31,14 +31,14 @@ pub struct StepSpan {
     pub kind: SpanKind,
     /// When it began by the device's clock: when the part before it ended.
     pub start: Duration,
-    /// By the same clock.
+    /// When it ended, by the same clock.
     pub end: Duration,
 }
 
 /// A step as it was traced; times are from the start of the trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StepTrace {
-    /// How it ran.
+    /// Its mode and sizes, and why it did not replay.
     pub report: Dispatch,
     /// From entering its submit to leaving it, on the host.
     pub submit: (Duration, Duration),

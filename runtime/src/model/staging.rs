@@ -49,7 +49,7 @@ impl StagedInput {
         Ok(ByteRows { width, pitch, count: bytes / pitch.max(1) })
     }
 
-    /// Fills what is padding.
+    /// With the element that the input declares, or with NaNs under `checks.poison`.
     fn pad(&self, padding: &mut [u8], poison: bool) {
         match &self.padding {
             Some(element) if !(poison && self.ty.dtype.is_float()) => repeat(element, padding),

@@ -20,7 +20,7 @@ use piecewise_kernels::step::{LaunchContext, StepContext};
 use smallvec::SmallVec;
 use std::time::Instant;
 
-/// A submitted step.
+/// A step that was submitted: what its outputs are read by.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Ticket {
     step: u64,

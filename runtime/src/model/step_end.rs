@@ -15,7 +15,7 @@ enum Waits {
     Nothing,
     /// Copies that are enqueued, and that no event marks: the step did not get to its end.
     Unmarked,
-    /// The event.
+    /// The event at the end of the step.
     Marked,
 }
 

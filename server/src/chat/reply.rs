@@ -40,7 +40,7 @@ pub struct ReplyDelta {
 }
 
 impl ReplyDelta {
-    /// Whether nothing was added.
+    /// Whether a client would see nothing of it.
     pub fn is_empty(&self) -> bool {
         self.reasoning.is_empty() && self.content.is_empty() && self.tool_calls.is_empty()
     }
@@ -66,7 +66,7 @@ enum Calls {
         name: String,
         begun: bool,
     },
-    /// The reply is calls.
+    /// The reply is a list of calls and nothing else.
     List(CallList),
     #[cfg(feature = "tools")]
     Parsed(ToolCalls),

@@ -53,7 +53,7 @@ struct Head<'a> {
     model: &'a str,
 }
 
-/// Answers to a request.
+/// The answers to one request, one for each of its prompts and choices.
 pub(crate) struct Answers<C> {
     /// [`Head`], written once since every token repeats it, and open to more fields.
     head: Vec<u8>,
@@ -92,7 +92,7 @@ impl<C: Choices> Answers<C> {
         }
     }
 
-    /// The response.
+    /// As events as they come, or as one body at the end.
     pub(crate) async fn respond(self, streams: bool) -> Result<Response, ApiError> {
         if streams { Ok(sse::response(self)) } else { self.whole().await }
     }

@@ -7,7 +7,7 @@ use axum::extract::Request;
 use axum::http::header;
 use futures_util::StreamExt;
 
-/// Reads the body.
+/// The whole body, unless it is longer than `limits` let it be.
 pub(crate) async fn read(request: Request, limits: &Limits) -> Result<Vec<u8>, ApiError> {
     let length = request.headers().get(header::CONTENT_LENGTH);
     let length = length.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());

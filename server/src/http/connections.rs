@@ -26,7 +26,7 @@ const SEND_BYTES: u32 = 256 << 10;
 /// Connections that wait to be taken.
 const BACKLOG: u32 = 1024;
 
-/// Listens, within a runtime.
+/// Must be called within a runtime, which the socket is polled by.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;

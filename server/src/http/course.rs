@@ -34,7 +34,7 @@ impl Course {
         }
     }
 
-    /// Notes what came.
+    /// Counts the ids of `delta`, and when they came.
     pub(crate) fn note(&mut self, delta: &Delta) {
         if !delta.ids.is_empty() {
             self.first.get_or_insert_with(Instant::now);

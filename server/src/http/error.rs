@@ -12,7 +12,7 @@ use serde_json::json;
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
     kind: &'static str,
-    /// The field at fault.
+    /// The field of the request that is at fault, where it is one.
     param: Option<String>,
     code: Option<&'static str>,
     message: String,

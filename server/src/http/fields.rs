@@ -74,7 +74,7 @@ impl Fields {
         }
     }
 
-    /// What is left.
+    /// The fields that nobody has taken.
     pub(crate) fn object(&self) -> &Map<String, Value> {
         &self.0
     }

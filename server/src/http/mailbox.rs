@@ -29,7 +29,7 @@ struct Shared(Mutex<Contents>);
 #[derive(Debug)]
 struct Contents {
     letters: VecDeque<Letter>,
-    /// Who waits for some.
+    /// Is woken by the next letter.
     reader: Option<Waker>,
     senders: usize,
 }
@@ -51,7 +51,7 @@ impl Shared {
     }
 }
 
-/// For so many answers.
+/// A mailbox, and a sender for each of so many answers.
 pub(super) fn new(answers: usize) -> (Mailbox, impl Iterator<Item = Sender>) {
     let contents = Contents { letters: VecDeque::new(), reader: None, senders: answers };
     let shared = Arc::new(Shared(Mutex::new(contents)));

@@ -12,7 +12,7 @@ use axum::response::Html;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// The OpenAPI document.
+/// `/openapi.json`, with the operator's paths where there are any.
 pub(crate) async fn document(extract::State(state): extract::State<Arc<State>>) -> Json<Value> {
     let mut document = openapi();
     if state.admin {

@@ -192,11 +192,11 @@ impl Server {
 
 /// The thread that a server's answers come from.
 struct Life<L, F, S> {
-    /// Requests that are there.
+    /// Counts the requests that have not ended.
     live: L,
     /// Waits for their ends; whether they came.
     finish: F,
-    /// Ends them.
+    /// Ends the requests that are left.
     stop: S,
 }
 
@@ -229,7 +229,7 @@ fn of_operators() -> Routes {
     routes.collect()
 }
 
-/// What everybody may ask.
+/// Paths that need no API key.
 fn open() -> Routes {
     vec![
         ("/health", get(probes::health)),

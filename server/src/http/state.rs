@@ -110,7 +110,7 @@ pub(crate) struct State {
     pub(crate) admin: bool,
     /// Structures are read so many at a time.
     pub(crate) structure_turns: Semaphore,
-    /// Seconds since 1970.
+    /// When the server started, in seconds since 1970.
     pub(crate) started: u64,
     /// Empty while the model is being loaded, and of an encoder.
     pub(crate) served: OnceLock<Served>,

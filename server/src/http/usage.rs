@@ -33,7 +33,7 @@ impl UsageSum {
         Self { prompt: prompts.map(|ids| ids as u64).sum(), cached, generated: 0, choices }
     }
 
-    /// Ids of all prompts.
+    /// Over all prompts.
     pub(crate) fn prompt_tokens(&self) -> usize {
         self.prompt as usize
     }

@@ -31,7 +31,7 @@ const MOST_STATES: usize = 20_000;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StructureError {
-    /// Nothing ends a reply.
+    /// No id could end a reply that keeps to a structure.
     #[error("the model has no ids that end a reply, and a structure needs one to end by")]
     NoEnd,
     /// An id is not one of the model's.
@@ -39,7 +39,7 @@ pub enum StructureError {
     EndOutOfRange {
         /// The token that was said to end replies.
         id: u32,
-        /// Ids of the model.
+        /// How many ids the model has.
         ids: usize,
     },
     /// The tokenizer can't be used.

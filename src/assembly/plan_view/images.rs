@@ -4,7 +4,7 @@ use piecewise_backend::artifact::{Artifact, Digest};
 use piecewise_backend::compiler::{Compiler, ImageListing};
 use serde::Serialize;
 
-/// A kernel.
+/// A kernel that launches name, once however many of them do.
 #[derive(Clone, Debug, Serialize)]
 pub struct ImageRow {
     /// By which launches name it.

@@ -30,7 +30,7 @@ pub struct PlanView {
     pub decode_batch_sizes: Vec<u64>,
     /// The largest value of each symbol.
     pub bounds: BTreeMap<String, u64>,
-    /// Pieces of a step.
+    /// Pieces that a step runs, equal ones each time that they run.
     pub pieces: usize,
     /// How many of the pieces differ.
     pub unique_pieces: usize,
@@ -40,11 +40,11 @@ pub struct PlanView {
     pub kernels: usize,
     /// Fused regions of the graph.
     pub regions: usize,
-    /// Its products.
+    /// Matrix products among the nodes of the graph.
     pub matmuls: usize,
     /// The number of nodes of the step: slots live at positions below it.
     pub positions: usize,
-    /// Bytes of the arena.
+    /// What the arena takes, and how much of it the host writes.
     pub arena: ArenaRow,
     /// Where the memory of the model will go; scratch, code and graphs once pieces are lowered.
     pub memory: Ledger,
@@ -56,11 +56,11 @@ pub struct PlanView {
     pub values: Vec<ValueRow>,
     /// Where in the arena values are.
     pub slots: Vec<SlotRow>,
-    /// Every kernel once.
+    /// Every kernel once, whichever pieces and sizes launch it.
     pub images: Vec<ImageRow>,
 }
 
-/// Bytes of the arena.
+/// What the one block of memory for values within a step takes.
 #[derive(Debug, Serialize)]
 pub struct ArenaRow {
     /// Staged inputs among them, alignment too.
@@ -92,7 +92,7 @@ pub struct StepRow {
     pub operands: Vec<Option<usize>>,
 }
 
-/// What is compiled once.
+/// A piece that is compiled once for each size, wherever a step uses it.
 #[derive(Debug, Serialize)]
 pub struct UniqueRow {
     /// Its name in the text of the module.
@@ -103,9 +103,9 @@ pub struct UniqueRow {
     pub hash: String,
     /// Ops of the piece, those inside a region uncounted.
     pub nodes: usize,
-    /// Its text.
+    /// The text of the piece, as a module's text has it.
     pub ir: String,
-    /// Its operands by position.
+    /// In the order in which launches number them.
     pub operands: Vec<OperandRow>,
     /// What it became at each size, where it was lowered.
     pub sizes: Vec<SizeRow>,
@@ -139,7 +139,7 @@ pub struct SlotRow {
     pub value: usize,
     /// Bytes from the start of the arena.
     pub offset: u64,
-    /// Bytes that it takes.
+    /// From there on, at the largest sizes.
     pub bytes: u64,
     /// The position of the first node that it lives for.
     pub first: usize,

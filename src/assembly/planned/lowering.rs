@@ -12,7 +12,7 @@ use piecewise_runtime::model::{ModelError, Progress};
 /// A unique piece at one of its sizes.
 #[derive(Debug)]
 pub struct LoweredPiece<'a> {
-    /// Launches, images and scratch.
+    /// Its launches, by alternative, part and way, and the code that they name.
     pub artifact: &'a Artifact,
     /// The key of its entry in the compile cache.
     pub key: String,

@@ -140,7 +140,6 @@ impl<'a> Fields<'a> {
         self.number(key, bounds)?.ok_or_else(|| self.missing(key))
     }
 
-    /// True or false.
     pub(in crate::models) fn boolean(&self, key: &str) -> Result<Option<bool>, ConfigError> {
         match self.get(key) {
             None => Ok(None),
@@ -158,7 +157,6 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A list of strings.
     pub(in crate::models) fn strings(
         &self,
         key: &str,

@@ -64,7 +64,7 @@ pub(super) fn text_part(root: &Fields<'_>, file: &Path) -> Result<Option<TextPar
     Ok(Some(TextPart { text: Value::Object(text), rope_sections }))
 }
 
-/// A decoder's own configuration.
+/// The decoder's fields, beside those of the tower.
 pub(super) struct TextPart {
     pub(super) text: Value,
     pub(super) rope_sections: [usize; 3],

@@ -16,11 +16,11 @@ use piecewise_ir::dtype::DType;
 pub struct BertConfig {
     /// Width of the residual stream, a multiple of `num_heads`.
     pub hidden_size: usize,
-    /// Width of the feed-forward.
+    /// Width between the two products of a layer's feed-forward.
     pub intermediate_size: usize,
-    /// Number of layers.
+    /// How many layers there are, each of attention and a feed-forward.
     pub num_layers: usize,
-    /// Number of heads.
+    /// Heads of attention; each has `hidden_size / num_heads` elements.
     pub num_heads: usize,
     /// Rows of the table of words.
     pub vocab_size: usize,
@@ -32,7 +32,7 @@ pub struct BertConfig {
     pub token_types: usize,
     /// Added to the variance in every norm.
     pub norm_eps: f64,
-    /// The feed-forward's activation.
+    /// Between the two products of a layer's feed-forward.
     pub activation: Activation,
     /// What the configuration says that weights are stored as.
     pub dtype: Option<DType>,

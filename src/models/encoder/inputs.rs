@@ -31,7 +31,7 @@ pub enum Values<'a> {
 }
 
 impl Values<'_> {
-    /// Elements, of either dtype.
+    /// The number of elements, whatever their dtype, over all parts.
     pub fn len(&self) -> usize {
         match self {
             Self::I32(values) => values.len(),

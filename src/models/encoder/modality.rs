@@ -5,7 +5,7 @@ use super::super::config::{ConfigError, parse_json, read};
 use super::vision::VisionConfig;
 use std::path::Path;
 
-/// What an encoder reads.
+/// What the items of an encoder are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Modality {
     /// Token ids.

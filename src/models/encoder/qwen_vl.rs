@@ -59,23 +59,23 @@ pub struct QwenVlConfig {
     pub kind: QwenVlKind,
     /// Width of the residual stream, a multiple of `num_heads`.
     pub hidden_size: usize,
-    /// Width of the feed-forward.
+    /// Width between the products of a layer's feed-forward.
     pub intermediate_size: usize,
-    /// Number of layers.
+    /// How many layers there are, each of attention and a feed-forward.
     pub num_layers: usize,
     /// Number of heads, of a width that is a multiple of 4.
     pub num_heads: usize,
-    /// Channels of an image.
+    /// Channels of an image: 3 of one in colors.
     pub channels: usize,
     /// Pixels of a patch's side.
     pub patch_size: usize,
-    /// Frames of a patch.
+    /// Frames that a patch covers; one of an image covers the image so many times.
     pub temporal_patch_size: usize,
     /// Patches of a merged token's side.
     pub merge_size: usize,
     /// Width of an output row.
     pub out_hidden_size: usize,
-    /// The feed-forward's activation.
+    /// Between the products of a layer's feed-forward.
     pub activation: Activation,
     /// What the configuration says that weights are stored as.
     pub dtype: Option<DType>,

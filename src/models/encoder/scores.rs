@@ -7,7 +7,7 @@ use std::path::Path;
 /// What sentence-transformers makes of a cross-encoder's logit before it is a score.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ScoreActivation {
-    /// Nothing: higher is better.
+    /// The logit as it is, of any size; higher is better.
     Identity,
     /// A number from 0 to 1; so it is of a folder that says nothing.
     #[default]

@@ -20,7 +20,7 @@ pub(super) const IDS: &str = "ids";
 pub(super) const POSITIONS: &str = "positions";
 pub(super) const TOKEN_TYPES: &str = "token_types";
 
-/// What a text becomes.
+/// What is read of a text: a vector, its rows or scores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TextOutput {
     /// `f32 [items, hidden]`: pooled, and divided by the Euclidean norm where the model does so.
@@ -168,7 +168,7 @@ impl TextEncoderConfig {
         }
     }
 
-    /// Ids are below this.
+    /// Ids are below this, special ones too.
     pub fn vocab_size(&self) -> usize {
         match &self.architecture {
             TextArchitecture::Bert(config) => config.vocab_size,

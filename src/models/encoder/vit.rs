@@ -31,17 +31,17 @@ pub enum VitFamily {
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct VitConfig {
-    /// Whose tower it is.
+    /// Whose weights it has, by which names and norms differ.
     pub family: VitFamily,
     /// Width of the residual stream, a multiple of `num_heads`.
     pub hidden_size: usize,
-    /// Width of the feed-forward.
+    /// Width between the two products of a layer's feed-forward.
     pub intermediate_size: usize,
-    /// Number of layers.
+    /// How many layers there are, each of attention and a feed-forward.
     pub num_layers: usize,
-    /// Number of heads.
+    /// Heads of attention; each has `hidden_size / num_heads` elements.
     pub num_heads: usize,
-    /// Channels of an image.
+    /// Channels of an image: 3 of one in colors.
     pub channels: usize,
     /// Pixels of a square image's side, at least `patch_size`.
     pub image_size: usize,
@@ -49,7 +49,7 @@ pub struct VitConfig {
     pub patch_size: usize,
     /// Added to the variance in every norm.
     pub norm_eps: f64,
-    /// The feed-forward's activation.
+    /// Between the two products of a layer's feed-forward.
     pub activation: Activation,
     /// Whether it pools the rows of an image.
     pub has_pooled: bool,
@@ -179,7 +179,6 @@ impl LayerNames {
     }
 }
 
-/// A tower under construction.
 struct Tower<'b, 'c> {
     b: &'b Builder,
     config: &'c VitConfig,

@@ -26,7 +26,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Nothing yet.
+    /// Of a request that there is nothing to tell of yet.
     pub(crate) fn of(request: Arc<str>) -> Self {
         let (ids, logprobs, prompt_logprobs) = (Vec::new(), Vec::new(), Vec::new());
         let (prefill, events, finish) = (None, Vec::new(), None);
@@ -61,7 +61,7 @@ impl Event {
     }
 }
 
-/// Why a request ended.
+/// Why a request ended, with what the front end tells its client of that.
 #[derive(Debug)]
 pub(crate) struct Finish {
     pub reason: Reason,

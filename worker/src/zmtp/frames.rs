@@ -9,7 +9,7 @@ const COMMAND: u8 = 4;
 const MAX_MESSAGE: usize = 64 << 20;
 const MAX_FRAMES: usize = 64;
 
-/// What came.
+/// What a peer sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Item {
     /// The frames of a message.

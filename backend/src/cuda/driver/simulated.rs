@@ -40,7 +40,7 @@ struct State {
     live: BTreeMap<&'static str, i64>,
     /// Bytes of each reserved range.
     reserved: BTreeMap<u64, u64>,
-    /// Bytes of each backing.
+    /// How large each physical block is, mapped or not.
     backings: BTreeMap<Handle, u64>,
     /// Mapped or allocated bytes by address.
     memory: BTreeMap<u64, Vec<u8>>,

@@ -144,7 +144,7 @@ impl<'t> Parser<'t> {
         })
     }
 
-    /// What a word names.
+    /// A word that `T` knows; where it is another, the message asks for `what`.
     pub(super) fn named<T: FromStr>(&mut self, what: &str) -> Parsed<T> {
         self.take(what, |token| match token {
             Token::Word(word) => word.parse().ok(),

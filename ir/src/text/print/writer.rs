@@ -29,7 +29,6 @@ pub(in crate::text) struct Span {
     pub(in crate::text) end: usize,
 }
 
-/// Text under construction.
 #[derive(Debug, Default)]
 pub(in crate::text) struct Printer {
     pub(super) mode: Mode,
@@ -69,21 +68,20 @@ impl Printer {
         let _ = write!(self.out, "{text}");
     }
 
-    /// Starts a line.
+    /// Indents the line that begins here.
     pub(in crate::text) fn begin(&mut self) {
         for _ in 0..self.indent {
             self.out.push_str("  ");
         }
     }
 
-    /// Ends the line.
+    /// Also counts the line, for the places of spans.
     pub(in crate::text) fn end(&mut self) {
         self.out.push('\n');
         self.line += 1;
         self.line_start = self.out.len();
     }
 
-    /// A whole line.
     pub(super) fn line(&mut self, text: impl Display) {
         self.begin();
         self.put(text);

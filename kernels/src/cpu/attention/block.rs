@@ -80,9 +80,9 @@ pub(super) struct Block<'a> {
     pub(super) k: FloatAddress,
     pub(super) v: FloatAddress,
     pub(super) out: FloatAddress,
-    /// The key head.
+    /// The head of k and v, which several heads of q may share.
     pub(super) head: usize,
-    /// Rows of q.
+    /// The rows of q that are computed.
     pub(super) rows: Range<usize>,
     /// The sequence's row of the block table, and what follows it; none if packed.
     pub(super) pages: Option<&'a [i32]>,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub enum EncoderKind {
     /// A vector of each; its first output.
     Embeddings {
-        /// Elements of a vector.
+        /// How many elements a vector has, unless it is shortened.
         width: usize,
         /// Whether vectors are divided by their Euclidean norm.
         normalized: bool,

@@ -77,7 +77,7 @@ impl ImageProcessor {
         }
     }
 
-    /// Resized and cropped.
+    /// The image at the size that the model takes: resized, then cropped about its middle.
     fn sized(&self, image: Rgb) -> Result<Rgb, ImageError> {
         let Settings { resize, filter, crop, .. } = &self.settings;
         let (width, height) = (image.width, image.height);

@@ -7,11 +7,11 @@ use std::f64::consts::PI;
 /// A way to weigh the pixels around a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Filter {
-    /// Straight lines.
+    /// Straight lines between neighbours, over more of them where it gets smaller.
     Bilinear,
     /// Cubic pieces, with a = -0.5.
     Bicubic,
-    /// A windowed sinc.
+    /// A sinc in a window of three lobes.
     Lanczos,
 }
 

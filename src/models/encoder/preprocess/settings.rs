@@ -22,7 +22,7 @@ pub(super) struct Settings {
     pub(super) normalize: Option<[[f32; 3]; 2]>,
 }
 
-/// To which size.
+/// The size that an image gets before it is cropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Resize {
     /// Rows and columns.
@@ -270,7 +270,7 @@ fn within(root: &Fields<'_>, side: u64) -> Result<Resize, ConfigError> {
     Ok(Resize::Within { least, most, side })
 }
 
-/// Pillow's numbers of filters.
+/// By Pillow's numbers, which `resample` has.
 fn filter(root: &Fields<'_>) -> Result<Option<Filter>, ConfigError> {
     Ok(match root.count("resample", 0..=16)? {
         None => None,
