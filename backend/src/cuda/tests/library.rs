@@ -7,6 +7,7 @@ use crate::cuda::lt::{LtCall, LtProduct};
 use crate::cuda::lt_api::{LtApi, LtLibrary};
 use crate::cuda::{CudaImage, CudaProgram, Matmul};
 use crate::device::Device;
+use crate::measure::MeasuredDevice;
 use crate::tuning::LibraryAlgorithm;
 use cudarc::cublaslt::sys as lt;
 use piecewise_ir::dim::Dim;
@@ -234,6 +235,16 @@ fn a_compiler_of_a_device_does_not_know_the_version_of_the_library() {
         ["cublasLt 130100", "cublasLt 130200"].map(Some)
     );
     assert_eq!((by_one, ops), (by_other, same_ops));
+}
+
+/// Of what is there and in use: this driver is not the system's, and nothing asked for NVRTC.
+#[test]
+fn versions_are_of_what_a_device_uses() {
+    let _alone = alone();
+    let mut device = fixture().device;
+    assert_eq!(device.versions(), [].into());
+    device.load(stand_in_of(130_100)).unwrap();
+    assert_eq!(device.versions(), [("cublas_lt", "130100".to_owned())].into());
 }
 
 /// Whoever shares the library may hold its lock meanwhile, to search for algorithms.
