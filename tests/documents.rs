@@ -99,6 +99,43 @@ fn links_lead_somewhere() {
     }
 }
 
+/// The rows of tables that have another number of cells than their heading: the number of the line, the
+/// cells of the row and those of the heading. A bar in a cell is `\|`.
+fn uneven_rows(page: &str) -> Vec<(usize, usize, usize)> {
+    let cells = |line: &str| line.replace("\\|", "").matches('|').count().saturating_sub(1);
+    let (mut heading, mut is_code, mut found) = (None, false, Vec::new());
+    for (i, line) in page.lines().enumerate() {
+        is_code ^= line.starts_with("```");
+        if is_code || !line.starts_with('|') {
+            heading = None;
+            continue;
+        }
+        let expected = *heading.get_or_insert(cells(line));
+        if cells(line) != expected {
+            found.push((i + 1, cells(line), expected));
+        }
+    }
+    found
+}
+
+#[test]
+fn rows_of_tables_have_a_cell_for_each_of_their_heading() {
+    let folders = [root().to_owned(), root().join("docs")];
+    let entries = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
+    let mut tables = 0;
+    for path in entries.map(|entry| entry.unwrap().path()) {
+        if path.extension().is_some_and(|extension| extension == "md") {
+            let page = std::fs::read_to_string(&path).unwrap();
+            tables += page.matches("\n|---").count();
+            assert_eq!(uneven_rows(&page), [], "{}: line, cells, of", path.display());
+        }
+    }
+    assert!(tables > 80, "{tables}");
+    let page = "| a | b |\n|---|---|\n| 1 | 2 |\n| 1 |\n| 1 \\| | 2 |\n\n\
+                ```\n| 1 | 2 | 3 |\n```\n\n| c |\n|---|---|\n| 1 |\n";
+    assert_eq!(uneven_rows(page), [(4, 1, 2), (12, 2, 1)]);
+}
+
 #[test]
 fn quoted_capture_errors_are_the_errors() {
     let document = read("docs/capture-rules.md");

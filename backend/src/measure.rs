@@ -2,6 +2,7 @@
 //! memory.
 
 use crate::device::{Device, DeviceError};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// What a device enqueued since it was opened. Captures and the making of weights do not count.
@@ -102,8 +103,17 @@ impl ReadBandwidth {
     }
 }
 
+/// Versions by the name of what has them.
+pub type Versions = BTreeMap<&'static str, String>;
+
 /// A device that can be measured.
 pub trait MeasuredDevice: Device {
+    /// Versions of what its figures depend on besides this program: its driver, its libraries. None
+    /// where there is nothing of that kind.
+    fn versions(&self) -> Versions {
+        Versions::new()
+    }
+
     /// Bytes of its last cache: what is smaller may not come from memory. 0 where unknown.
     fn cache_bytes(&self) -> u64;
 

@@ -405,5 +405,8 @@ fn the_device_tells_time_and_how_fast_it_reads() {
     assert!(found.best >= found.median && found.median > 0.0, "{found:?}");
     assert!(found.bytes > 4 * device.cache_bytes() && found.passes > 0, "{found:?}");
     assert_eq!(device.launch_counts(), LaunchCounts::default(), "no launch of a program");
-    println!("{}: {:.0} GB/s", device.model(), found.best / 1e9);
+    let versions = device.versions();
+    let lacking = ["cublas_lt", "cuda", "nvrtc"].map(|name| !versions.contains_key(name));
+    assert_eq!(lacking, [false; 3], "{versions:?}");
+    println!("{}: {:.0} GB/s, {versions:?}", device.model(), found.best / 1e9);
 }

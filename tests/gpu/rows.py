@@ -40,6 +40,10 @@ def captured(mode):
 
 
 def lines(report):
+    # The peer's report has none, and that of a run on a processor has them empty.
+    if report.get("versions"):
+        versions = report["versions"].items()
+        yield "versions", "ok", ", ".join(f"{name} {version}" for name, version in versions)
     if "read_bandwidth" in report:
         read = report["read_bandwidth"]
         text = f"{read['best'] / 1e9:.0f} GB/s at best, {read['median'] / 1e9:.0f} in the median"

@@ -256,11 +256,22 @@ bench() {
     kept+=("$logs/rows_$model.json")
     chosen+=("$logs/chosen_$model.json")
   done
-  rows_of figures 20 python3 figures.py compare figures.json "${kept[@]}"
+  # By itself, so that the others keep their sizes.
+  measured prompt_qwen3-8b 60 bin/piecewise bench --preset qwen3-8b --device "$PIECEWISE_TEST_DEVICE" \
+    --graph-mode full --tune off --mixed-steps 10 --prefill 8192 --max-seq-len 8704 --json
+  rows_of figures 20 python3 figures.py compare figures.json "${kept[@]}" "$logs/prompt_qwen3-8b.json"
   printf '{"device": "%s", "rows": []}' "$device" >"$logs/unmeasured.json"
   if python3 figures.py keep "$logs/unmeasured.json" "${kept[@]}"; then
     rows_of measured_choice 20 python3 figures.py compare --slower 0.01 "$logs/unmeasured.json" "${chosen[@]}"
   fi
+  # A host is busy for a while and then is not.
+  local turn hosts=()
+  for turn in 1 2 3; do
+    measured "host_$turn" 40 bin/piecewise bench --preset qwen3-0.6b --device "$PIECEWISE_TEST_DEVICE" \
+      --batch 1,128 --context 512 --max-seq-len 40960 --graph-mode full,piecewise --tune off --steps 60 --json
+    hosts+=("$logs/host_$turn.json")
+  done
+  rows_of host 20 python3 host.py "${hosts[@]}"
   measured start_qwen3-8b 80 bin/piecewise bench --preset qwen3-8b \
     --device "$PIECEWISE_TEST_DEVICE" --startup --json
   for model in qwen3-8b qwen3-0.6b; do

@@ -51,6 +51,11 @@ impl LazyNvrtc {
         self.opened.get_or_init(|| self.open()).as_ref().map_err(Clone::clone)
     }
 
+    /// The library, if something asked for it and it is there.
+    pub(super) fn opened(&self) -> Option<&Nvrtc> {
+        self.opened.get()?.as_ref().ok()
+    }
+
     fn open(&self) -> Result<Nvrtc, NvrtcError> {
         let nvrtc = Nvrtc::open(&self.dirs, self.driver_major)?;
         #[cfg(piecewise_testing)]

@@ -226,6 +226,10 @@ impl CublasLt {
         self.library.identity()
     }
 
+    pub(super) fn library_version(&self) -> u64 {
+        self.library.version
+    }
+
     /// The plan of a problem; made at its first use, which must lie outside captures.
     pub(super) fn plan(
         &mut self,

@@ -5,11 +5,13 @@ use super::driver::{Handle, KernelLaunch};
 use super::lt::{LtCall, LtPlan};
 use super::lt_handle::LtHandle;
 use super::memory::TemporaryBlock;
+use super::nvrtc::Nvrtc;
 use super::program::{BoundLaunch, CudaProgram, Work};
 use crate::compiler::NoStore;
 use crate::device::{Device, DeviceError};
 use crate::measure::{
     GraphShape, GraphTimes, LaunchCounts, LaunchView, MeasuredDevice, ReadBandwidth, StepPart,
+    Versions,
 };
 use piecewise_kernels::step::CaptureSupport;
 use std::sync::Arc;
@@ -58,7 +60,28 @@ impl CudaDevice {
 /// of a millisecond, so that the start of a kernel does not show.
 const BYTES: u64 = 4 << 30;
 
+/// The release of the system's driver as its kernel module has it, where that says so: `580.159.04`. What
+/// the driver itself tells is the CUDA version, which many releases have in common.
+fn driver_release() -> Option<String> {
+    let text = std::fs::read_to_string("/sys/module/nvidia/version").ok()?;
+    Some(text.trim().to_owned()).filter(|release| !release.is_empty())
+}
+
 impl MeasuredDevice for CudaDevice {
+    /// NVRTC's once it has been opened, which a kernel does that no store has.
+    fn versions(&self) -> Versions {
+        let cuda = self.stream.context.driver.version();
+        let nvrtc = self.loader.kernels.nvrtc.opened().map(Nvrtc::version);
+        let library = self.lt.as_ref().map(|lt| lt.lock().library_version().to_string());
+        let all = [
+            ("driver", cuda.and_then(|_| driver_release())),
+            ("cuda", cuda.map(|version| version.to_string())),
+            ("nvrtc", nvrtc.map(|(major, minor)| format!("{major}.{minor}"))),
+            ("cublas_lt", library),
+        ];
+        all.into_iter().filter_map(|(name, version)| Some((name, version?))).collect()
+    }
+
     fn cache_bytes(&self) -> u64 {
         self.report().l2_bytes
     }

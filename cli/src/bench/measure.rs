@@ -73,6 +73,7 @@ pub(super) fn run(args: &Bench) -> anyhow::Result<Report> {
         dtype: subject.dtype.to_string(),
         level: args.config.level,
         device: device.clone(),
+        versions: timer.versions(),
         read_bandwidth: yardstick.bandwidth,
         traffic: yardstick.traffic,
         start,

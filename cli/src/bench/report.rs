@@ -2,7 +2,7 @@
 
 use super::launches::TimelineReport;
 use super::rows::Row;
-use piecewise_backend::measure::ReadBandwidth;
+use piecewise_backend::measure::{ReadBandwidth, Versions};
 use piecewise_backend::tuning::TuningReport;
 use piecewise_runtime::artifact_store::CompileCounts;
 use piecewise_runtime::measure::{BytesToRead, CaptureReport, HeldBytes};
@@ -20,6 +20,8 @@ pub(super) struct Report {
     pub(super) dtype: String,
     pub(super) level: CompileLevel,
     pub(super) device: String,
+    /// Of the device's driver and libraries.
+    pub(super) versions: Versions,
     pub(super) read_bandwidth: ReadBandwidth,
     /// Bytes of a step that are counted.
     pub(super) traffic: BytesToRead,
@@ -40,6 +42,8 @@ pub(super) struct StartReport {
     pub(super) model: String,
     pub(super) dtype: String,
     pub(super) device: String,
+    /// Of the device's driver and libraries.
+    pub(super) versions: Versions,
     pub(super) start: Start,
     pub(super) captured: ModeReport,
     pub(super) start_without_load_s: f64,

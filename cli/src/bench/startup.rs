@@ -41,7 +41,7 @@ pub(super) fn run(args: &Bench) -> anyhow::Result<StartReport> {
     let captured = Captured::of(&report);
     // The programs were warmed up once before, as a server's are.
     let without_load = start.without_load() + captured.capture_s;
-    let device = timer.device_model();
+    let (device, versions) = (timer.device_model(), timer.versions());
     start.held_bytes = timer.give_back()?;
     Ok(StartReport {
         engine: "piecewise",
@@ -49,6 +49,7 @@ pub(super) fn run(args: &Bench) -> anyhow::Result<StartReport> {
         model: subject.name.clone(),
         dtype: subject.dtype.to_string(),
         device,
+        versions,
         start,
         captured: ModeReport {
             mode: mode.name().to_owned(),

@@ -5,6 +5,7 @@ use super::launches::{kernel_lines, timeline_lines};
 use super::report::{ModeReport, Report, StartReport};
 use super::rows::{Row, Spread};
 use comfy_table::{CellAlignment, Table, presets};
+use piecewise_backend::measure::Versions;
 use piecewise_backend::tuning::TuningReport;
 use piecewise_runtime::mode::CompileLevel;
 
@@ -29,6 +30,7 @@ const HEADER: [&str; 16] = [
 
 pub(super) fn report(report: &Report) -> String {
     let mut lines = vec![format!("{} {}, {}", report.model, report.dtype, report.device)];
+    lines.extend(versions(&report.versions));
     let read = &report.read_bandwidth;
     if report.level != CompileLevel::Piecewise {
         lines.push(format!("level            {}", report.level.name()));
@@ -77,11 +79,19 @@ pub(super) fn report(report: &Report) -> String {
 
 pub(super) fn startup(report: &StartReport) -> String {
     let mut lines = vec![format!("{} {}, {}", report.model, report.dtype, report.device)];
+    lines.extend(versions(&report.versions));
     lines.extend(start(&report.start));
     lines.extend(captures(&report.captured));
     let seconds = report.start_without_load_s;
     lines.push(format!("start in all     {seconds:.2} s without loading weights"));
     lines.join("\n") + "\n"
+}
+
+/// Of a device that has any.
+fn versions(versions: &Versions) -> Option<String> {
+    let shown = versions.iter().map(|(name, version)| format!("{name} {version}"));
+    let shown = shown.collect::<Vec<_>>().join(", ");
+    (!shown.is_empty()).then(|| format!("versions         {shown}"))
 }
 
 fn start(start: &super::report::Start) -> Vec<String> {

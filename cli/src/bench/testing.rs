@@ -119,6 +119,7 @@ pub(super) fn report() -> Report {
         dtype: "bf16".to_owned(),
         level: CompileLevel::Piecewise,
         device: "A device".to_owned(),
+        versions: [("driver", "580.1".to_owned()), ("cuda", "13.0".to_owned())].into(),
         read_bandwidth: ReadBandwidth { best: 3.1e12, median: 3.0e12, bytes: 4 << 30, passes: 36 },
         traffic: BytesToRead { weights: 15_136_000_000, per_position: 147_456 },
         start,

@@ -19,6 +19,11 @@ fn every_row_is_measured_in_every_mode() {
     let text = bench(&["--batch", "1,3", "--mixed", "24,32", "--json"]);
     let report: Value = serde_json::from_str(&text).unwrap();
     assert!(report["read_bandwidth"]["best"].as_f64().unwrap() > 0.0);
+    let is_cuda = device_flags().iter().any(|flag| flag.starts_with("cuda"));
+    let versions = report["versions"].as_object().unwrap();
+    let expected = ["cublas_lt", "cuda", "nvrtc"].map(|name| (name, is_cuda));
+    assert_eq!(expected.map(|(name, _)| (name, versions.contains_key(name))), expected);
+    assert!(is_cuda || versions.is_empty(), "{versions:?}");
     assert!(report["start"]["first_prompt"]["ms"].as_f64().unwrap() > 0.0);
     let modes = report["modes"].as_array().unwrap();
     let names: Vec<_> = modes.iter().map(|mode| mode["mode"].as_str().unwrap()).collect();

@@ -15,6 +15,7 @@ mod dumps;
 mod embed;
 mod encode;
 mod generate_images;
+mod gpu_scripts;
 mod model_families;
 mod nvtx;
 mod once;

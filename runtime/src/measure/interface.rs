@@ -6,7 +6,7 @@ use super::timeline::Timeline;
 use crate::dispatch::{FallbackReason, StepSizes};
 use crate::mode::{GraphMode, StepMode};
 use crate::model::{CapturedGraph, Model, Progress, StepLaunch};
-use piecewise_backend::measure::{GraphShape, LaunchCounts, ReadBandwidth};
+use piecewise_backend::measure::{GraphShape, LaunchCounts, ReadBandwidth, Versions};
 use std::time::Duration;
 
 /// A step as it was measured.
@@ -119,6 +119,10 @@ pub trait StepTimer: std::fmt::Debug + Send {
 
     /// Bytes of the device's last cache; 0 where unknown.
     fn cache_bytes(&self) -> u64;
+
+    /// Versions of what figures of the device depend on besides this program, by name, as far as they
+    /// are in use by now.
+    fn versions(&self) -> Versions;
 
     /// The model of the device alone: what is measured on one of them holds for others.
     fn device_model(&self) -> String;

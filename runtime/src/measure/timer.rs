@@ -11,7 +11,7 @@ use crate::dispatch::{Dispatch, StepSizes};
 use crate::kv::{PagePool, PageTable};
 use crate::mode::GraphMode;
 use crate::model::{CompiledModel, Model, Progress, StepLaunch, Ticket};
-use piecewise_backend::measure::{GraphShape, MeasuredDevice, ReadBandwidth};
+use piecewise_backend::measure::{GraphShape, MeasuredDevice, ReadBandwidth, Versions};
 use piecewise_backend::tuning::TuneMode;
 use std::time::{Duration, Instant};
 
@@ -235,6 +235,10 @@ impl<D: MeasuredDevice> StepTimer for ModelTimer<D> {
 
     fn cache_bytes(&self) -> u64 {
         self.model.device().cache_bytes()
+    }
+
+    fn versions(&self) -> Versions {
+        self.model.device().versions()
     }
 
     fn device_model(&self) -> String {

@@ -1,7 +1,7 @@
 //! Planned faults at the driver boundary, for tests of what happens when something fails.
 
 use super::{Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outcome, TensorMap};
-use crate::cuda::error::CallError;
+use crate::cuda::error::{CallError, CudaVersion};
 use crate::cuda::library::CudaLibrary;
 use crate::device::ByteRows;
 use piecewise_kernels::op::cuda::TensorBoxes;
@@ -216,6 +216,10 @@ impl<D: Driver> Driver for FaultyDriver<D> {
 
     fn plans_faults(&self) -> bool {
         self.faults.is_armed()
+    }
+
+    fn version(&self) -> Option<CudaVersion> {
+        self.inner.version()
     }
 
     fn device_attribute(&self, ordinal: u32, attribute: Attribute) -> Outcome<i32> {

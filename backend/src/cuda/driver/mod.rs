@@ -11,7 +11,7 @@ pub(super) mod faulty;
 pub(super) mod simulated;
 pub(super) mod system;
 
-use super::error::CallError;
+use super::error::{CallError, CudaVersion};
 use crate::device::ByteRows;
 use piecewise_kernels::op::cuda::TensorBoxes;
 
@@ -111,6 +111,11 @@ pub(super) trait Driver: Send + Sync + std::fmt::Debug {
     /// Whether it wants to be told.
     fn plans_faults(&self) -> bool {
         false
+    }
+
+    /// The CUDA version that it supports; `None` of a driver that is not the system's.
+    fn version(&self) -> Option<CudaVersion> {
+        None
     }
 
     fn device_count(&self) -> Outcome<u32>;

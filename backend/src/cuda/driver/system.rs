@@ -121,6 +121,10 @@ impl Attribute {
 }
 
 impl Driver for SystemDriver {
+    fn version(&self) -> Option<CudaVersion> {
+        Some(self.version)
+    }
+
     fn device_count(&self) -> Outcome<u32> {
         let mut count = 0;
         call!(self, cuDeviceGetCount(&mut count))?;

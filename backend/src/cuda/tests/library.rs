@@ -2,19 +2,22 @@
 
 use super::fixture::{Fixture, artifact, fixture};
 use crate::artifact::{Access, Arg, ArgRef, PieceSize};
+use crate::compiler::{Compiler, PieceAt};
 use crate::cuda::lt::{LtCall, LtProduct};
 use crate::cuda::lt_api::{LtApi, LtLibrary};
 use crate::cuda::{CudaImage, CudaProgram, Matmul};
 use crate::device::Device;
+use crate::measure::MeasuredDevice;
 use crate::tuning::LibraryAlgorithm;
 use cudarc::cublaslt::sys as lt;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::types::TensorType;
+use piecewise_kernels::op::OpRegistry;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::without_provenance_mut;
 use std::sync::mpsc::channel;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// What the library that stands in has been asked.
@@ -159,6 +162,10 @@ unsafe extern "C" fn multiply(
 }
 
 fn stand_in() -> LtLibrary {
+    stand_in_of(1)
+}
+
+fn stand_in_of(version: u64) -> LtLibrary {
     let api = LtApi {
         cublasLtCreate: create,
         cublasLtDestroy: destroy,
@@ -175,7 +182,7 @@ fn stand_in() -> LtLibrary {
         cublasLtMatmulAlgoCheck: check,
         cublasLtMatmul: multiply,
     };
-    LtLibrary { api, version: 1 }
+    LtLibrary { api, version }
 }
 
 /// A device with the library, and a program of one product.
@@ -207,6 +214,37 @@ fn known(f: &mut Fixture, program: &CudaProgram) -> (String, LtProduct) {
 fn call() -> LtCall {
     let (lhs, rhs, out, workspace, workspace_bytes) = (0, 0, 0, 0, 0);
     LtCall { lhs, rhs, out, workspace, workspace_bytes }
+}
+
+/// A device names the version, which records of measured ways have in their keys; what its compiler gives
+/// keys of pieces does not.
+#[test]
+fn a_compiler_of_a_device_does_not_know_the_version_of_the_library() {
+    let _alone = alone();
+    let of = |version| {
+        let mut f = fixture();
+        f.device.load(stand_in_of(version)).unwrap();
+        let compiler = f.device.compiler(Arc::new(OpRegistry::builtin()));
+        let at = PieceAt { piece: &f.piece, size: PieceSize::Exact(16), bounds: &[16] };
+        let ops = compiler.custom_ops(at).map_err(|error| error.to_string());
+        (f.device.library(), [compiler.identity(), compiler.target()], ops)
+    };
+    let ((one, by_one, ops), (other, by_other, same_ops)) = (of(130_100), of(130_200));
+    assert_eq!(
+        [one.as_deref(), other.as_deref()],
+        ["cublasLt 130100", "cublasLt 130200"].map(Some)
+    );
+    assert_eq!((by_one, ops), (by_other, same_ops));
+}
+
+/// Of what is there and in use: this driver is not the system's, and nothing asked for NVRTC.
+#[test]
+fn versions_are_of_what_a_device_uses() {
+    let _alone = alone();
+    let mut device = fixture().device;
+    assert_eq!(device.versions(), [].into());
+    device.load(stand_in_of(130_100)).unwrap();
+    assert_eq!(device.versions(), [("cublas_lt", "130100".to_owned())].into());
 }
 
 /// Whoever shares the library may hold its lock meanwhile, to search for algorithms.

@@ -1,16 +1,21 @@
 //! Which sizes run launched since that was faster than their pieces replayed.
 
 use super::{Model, expected, sampled, submit};
+use crate::artifact_store::compile_jobs;
 use crate::dispatch::FallbackReason;
 use crate::mode::{GraphMode, StepMode};
 use crate::model::{CaptureWhen, Model as _};
+use crate::symbols::SymbolTable;
 use crate::testing::Setup;
-use piecewise_backend::artifact::PieceSize;
-use piecewise_backend::store::MemoryStore;
+use piecewise_backend::artifact::{Digest, PieceSize};
+use piecewise_backend::store::{MemoryEntry, MemoryStore};
 use piecewise_backend::tuning::TuneMode;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+type Entries = BTreeMap<(&'static str, Digest), MemoryEntry>;
 
 const LAUNCHED: (StepMode, Option<FallbackReason>) =
     (StepMode::None, Some(FallbackReason::LaunchesFaster));
@@ -126,6 +131,39 @@ fn what_is_launched_is_remembered() {
         let otherwise = if slow_replays { REPLAYED } else { LAUNCHED };
         assert_eq!(way(&mut setup.build_with(&store).unwrap()), otherwise);
     }
+}
+
+/// Pieces are compiled without the library, so that with a newer one they are found, and measured anew.
+#[test]
+fn the_librarys_version_is_of_the_keys_of_what_was_measured_and_of_no_pieces() {
+    let mut setup = four_tokens();
+    setup.planted.alternatives = vec![[2, 1]];
+    let mut of = |version| {
+        let store = MemoryStore::new();
+        setup.planted.library = Some(version);
+        let model = setup.build_with(&store).unwrap();
+        let symbols = SymbolTable::new(model.module().graph().symbols()).unwrap();
+        let (stitch, compiler) = (model.module().stitch().unwrap(), setup.compiler());
+        let jobs = compile_jobs(stitch, &symbols, &setup.dispatcher(), &compiler);
+        let pieces = Vec::from_iter(jobs.iter().map(|job| job.key(&compiler).unwrap().digest()));
+        (store.entries(), pieces)
+    };
+    let ((one, pieces), (other, same_pieces)) = (of("library 1"), of("library 2"));
+    assert_eq!((pieces.len() > 2, &pieces), (true, &same_pieces));
+    let kinds = |of: &Entries| BTreeSet::from_iter(of.keys().map(|(kind, _)| *kind));
+    assert_eq!(kinds(&one), BTreeSet::from(["launched", "tuning"]));
+    assert!(one.keys().all(|key| !other.contains_key(key)), "{one:?}");
+    // Nothing else tells the two apart.
+    let without = |of: Entries, version: &str| {
+        let version = ("library".to_owned(), version.to_owned());
+        let rest = of.into_iter().map(|((kind, _), mut entry)| {
+            assert!(entry.factors.contains(&version), "{kind}: {:?}", entry.factors);
+            entry.factors.retain(|factor| *factor != version);
+            (kind, entry.factors)
+        });
+        BTreeSet::from_iter(rest)
+    };
+    assert_eq!(without(one, "library 1"), without(other, "library 2"));
 }
 
 /// Of the mode that a model starts in and of those that it is given later.

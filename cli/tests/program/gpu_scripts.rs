@@ -1,0 +1,111 @@
+//! The scripts that read reports of `bench --json` on a machine with a GPU: what they print of a report.
+
+use crate::support::cli::stdout_of;
+use serde_json::{Value, json};
+use std::path::Path;
+
+const BENCH: [&str; 14] = [
+    "bench",
+    "--model",
+    "examples/tiny-qwen3",
+    "--context",
+    "24",
+    "--steps",
+    "4",
+    "--warmup",
+    "1",
+    "--batch",
+    "1,3",
+    "--graph-mode",
+    "full,piecewise",
+    "--json",
+];
+
+/// A report of the CPU, where no driver is called.
+fn report() -> Value {
+    serde_json::from_str(&stdout_of(&BENCH)).unwrap()
+}
+
+/// Whether a script of `tests/gpu` ends well, and what it prints of these reports.
+fn said(script: &str, reports: &[Value]) -> (bool, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let files = Vec::from_iter((0..reports.len()).map(|i| folder.path().join(i.to_string())));
+    for (file, report) in files.iter().zip(reports) {
+        std::fs::write(file, report.to_string()).unwrap();
+    }
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/gpu");
+    let mut command = std::process::Command::new("python3");
+    let output = command.arg(scripts.join(script)).args(files).output().expect("python3");
+    (output.status.success(), String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn versions_are_a_row_where_the_device_has_any() {
+    let mut report = report();
+    let (is_well, of_cpu) = said("rows.py", &[report.clone()]);
+    assert!(is_well && !of_cpu.contains("versions"), "{of_cpu}");
+    report["versions"] = json!({"cuda": "13.0", "driver": "580.1"});
+    let (_, of_gpu) = said("rows.py", &[report.clone()]);
+    let row = "tiny-qwen3 versions\tok\tcuda 13.0, driver 580.1\n";
+    assert_eq!(of_gpu, row.to_owned() + &of_cpu);
+    // The peer's report knows of none.
+    report.as_object_mut().unwrap().remove("versions");
+    assert_eq!(said("rows.py", &[report]), (true, of_cpu));
+}
+
+/// The report of a device with a driver: for each step what its submit and the driver's calls take, of one
+/// sequence and of 128 in one graph, then in pieces.
+fn with_driver(report: &Value, times: [(f64, f64); 4]) -> Value {
+    let mut report = report.clone();
+    for (i, (submit, driver)) in times.into_iter().enumerate() {
+        let row = &mut report["modes"][i / 2]["rows"][i % 2];
+        row["batch"] = json!([1, 128][i % 2]);
+        row["submit_us"]["median"] = json!(submit);
+        row["driver_us"] = json!(driver);
+        row["host_us"] = json!(submit - driver);
+    }
+    report
+}
+
+#[test]
+fn what_the_host_path_costs_is_held_by_the_best_of_several_runs() {
+    let mut report = report();
+    report["modes"][0]["rows"][1]["batch"] = json!(128);
+    report["modes"][1]["rows"][1]["batch"] = json!(128);
+    let (is_well, said_of_cpu) = said("host.py", &[report.clone()]);
+    assert!(is_well && said_of_cpu.matches("\tnone\t").count() == 4, "{said_of_cpu}");
+    let good = [(13.0, 3.5), (44.0, 5.0), (180.0, 150.0), (240.0, 190.0)];
+    let busy = good.map(|(submit, driver)| (3.0 * submit, 2.0 * driver));
+    let runs = |times: &[_]| {
+        let reports = Vec::from_iter(times.iter().map(|times| with_driver(&report, *times)));
+        let (is_well, said) = said("host.py", &reports);
+        let failed = said.lines().filter(|line| line.contains("\tFAILED\t"));
+        let failed = Vec::from_iter(failed.map(|line| line.split('\t').next().unwrap()));
+        assert_eq!((said.lines().count(), is_well), (4, failed.is_empty()), "{said}");
+        (failed.join(", "), said.clone())
+    };
+    let (failed, text) = runs(&[busy, good, busy]);
+    assert_eq!(failed, "");
+    assert!(text.contains("submit 1 full\tok\t9.5 us of 10 (32.0, 9.5, 32.0)"), "{text}");
+    assert!(text.contains("submit 128 piecewise\tok\t1.26 times of 1.3 "), "{text}");
+    let all = ["1 full", "128 full", "1 piecewise", "128 piecewise"];
+    let all = all.map(|step| format!("tiny-qwen3 submit {step}"));
+    assert_eq!(runs(&[busy; 3]).0, all.join(", "));
+    // Each by itself, just above its bar; driver's calls in a slow spell excuse nothing.
+    let above = [(13.6, 3.5), (45.1, 5.0), (196.0, 150.0), (248.0, 190.0)];
+    for (i, step) in all.iter().enumerate() {
+        let (mut one, mut slow_calls) = (good, good);
+        one[i] = above[i];
+        slow_calls[i] = if i < 2 { above[i] } else { (above[i].0, 2.0 * above[i].1) };
+        assert_eq!(runs(&[one, slow_calls]).0, *step);
+    }
+    // A step that failed has no figures, and one that is not there holds nothing.
+    let mut lacking = with_driver(&report, good);
+    lacking["modes"][0]["rows"][0] = json!({
+        "model": "tiny-qwen3", "kind": "decode", "batch": 1, "mode": "full", "failures": ["no memory"],
+    });
+    lacking["modes"].as_array_mut().unwrap().pop();
+    let (is_well, text) = said("host.py", &[lacking]);
+    assert!(!is_well && text.contains("submit 1 full\tFAILED\tno memory"), "{text}");
+    assert_eq!(text.matches("FAILED\tno run has such a row").count(), 2, "{text}");
+}
