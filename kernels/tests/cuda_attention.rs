@@ -291,6 +291,34 @@ fn decodes_beside_prompts_in_more_ranges_than_usual() {
     }
 }
 
+/// Where so many sequences may be beside a prompt that blocks stay, and take several of those in turn
+/// that are there, if any are.
+#[test]
+fn blocks_that_stay_take_the_decodes_that_are_there() {
+    let prompt_alone: ([i32; 1], [i32; 1]) = ([150], [140]);
+    let beside: ([i32; 8], [i32; 8]) =
+        ([33, 200, 1, 150, 500, 64, 17, 0], [1, 2, 1, 140, 1, 1, 3, 0]);
+    let given: [(&[i32], &[i32]); 2] = [(&prompt_alone.0, &prompt_alone.1), (&beside.0, &beside.1)];
+    for (lengths, queries) in given {
+        for (dtype, dims) in [(BF16, [64, 64]), (F16, [192, 128])] {
+            let step = Step {
+                dtypes: [dtype; 2],
+                dims,
+                lengths,
+                queries,
+                // As in `by_warpgroups`.
+                padding_rows: 8400,
+                absent: 100,
+                capability: (9, 0),
+                ..Step::default()
+            };
+            if available() {
+                step.check(&format!("stays_{}_{}", queries.len(), dims[0]), &BOTH_ONE);
+            }
+        }
+    }
+}
+
 #[test]
 fn many_decodes_take_no_second_launch_for_ranges() {
     let step = Step {

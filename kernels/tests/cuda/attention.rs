@@ -27,6 +27,8 @@ pub(crate) struct Step<'a> {
     pub(crate) queries: &'a [i32],
     /// Rows past those of the sequences.
     pub(crate) padding_rows: usize,
+    /// Sequences past the count.
+    pub(crate) absent: usize,
     pub(crate) capability: (u32, u32),
     /// Of every sequence, where the kernels are those of uniform batches.
     pub(crate) query_length: Option<u64>,
@@ -52,6 +54,7 @@ impl Default for Step<'_> {
             lengths: &[],
             queries: &[],
             padding_rows: 3,
+            absent: PADDING,
             capability: (8, 0),
             query_length: None,
             more_ranges: false,
@@ -130,7 +133,7 @@ impl Step<'_> {
         let mut v = fill(kt, pool * kh * d1, &mut r);
         let q = fill(qt, rows * h * d0, &mut r);
         let table: Vec<i32> =
-            (0..(s + PADDING) * PAGES).map(|i| ((i * 13 + 5) % POOL_PAGES) as i32).collect();
+            (0..(s + self.absent) * PAGES).map(|i| ((i * 13 + 5) % POOL_PAGES) as i32).collect();
         let mut used = vec![false; pool];
         for (i, length) in self.lengths.iter().enumerate() {
             for p in 0..*length as usize {
@@ -143,7 +146,8 @@ impl Step<'_> {
                 row.fill(0xff);
             }
         }
-        let padded = |x: &[i32]| -> Vec<i32> { x.iter().copied().chain([7; PADDING]).collect() };
+        let padded =
+            |x: &[i32]| -> Vec<i32> { x.iter().copied().chain(vec![7; self.absent]).collect() };
         let starts: Vec<i32> = (0..s).map(|i| self.queries[..i].iter().sum()).collect();
         let attrs = PagedAttention::attrs(0.2, self.causal);
         let array = |dtype, shape: Vec<usize>, data: Vec<f64>| Array { dtype, shape, data };
@@ -163,7 +167,7 @@ impl Step<'_> {
                 &[],
             )
             .unwrap();
-        let sizes = vec![rows as u64, (s + PADDING) as u64, pool as u64];
+        let sizes = vec![rows as u64, (s + self.absent) as u64, pool as u64];
         let role = |i| OperandRole { state: i == 1 || i == 2, weight: false, staged: i > 2 };
         let roles: Vec<OperandRole> = (0..7).map(role).collect();
         let at = |capability| {
@@ -187,9 +191,14 @@ impl Step<'_> {
         };
         let mut kernels = at((8, 0));
         if self.capability != (8, 0) {
-            // Blocks run one after the other here, and are no clusters: prompts alone differ.
-            kernels.launches.pop();
-            kernels.launches.extend(at(self.capability).launches.pop());
+            let mut own = at(self.capability);
+            if own.launches[0].cluster[0] > 1 {
+                kernels = own;
+            } else {
+                // Clusters along other axes than the first are none here: prompts alone differ.
+                kernels.launches.pop();
+                kernels.launches.extend(own.launches.pop());
+            }
         }
         let made: Vec<&str> = kernels.launches.iter().map(|l| l.entry.as_str()).collect();
         assert_eq!(made, entries, "{name}");

@@ -36,9 +36,28 @@ const MATRICES: &str = r#"asm volatile("ldmatrix.sync.aligned.m8n8.x4KIND.shared
                : "r"((u32)__cvta_generic_to_shared(row)) : "memory");"#;
 const PAIR: &str = r#"asm("cvt.rn.TYPEx2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));"#;
 
+const OF_CLUSTERS: &str = "#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900\n  asm volatile(";
+
+/// What is done with a cluster by an instruction of this text, on the host.
+fn of_cluster(text: &str, instruction: &str, on_host: &str) -> String {
+    let at = text.find(&format!("{OF_CLUSTERS}\"{instruction}")).unwrap();
+    let end = at + text[at..].find("#endif").unwrap() + "#endif".len();
+    format!("{}  {on_host}{}", &text[..at], &text[end..])
+}
+
 /// The prelude for a host compiler.
 fn prelude() -> String {
-    PRELUDE
+    let of_clusters = [
+        ("barrier.cluster.arrive", ""),
+        ("barrier.cluster.wait", "clusterbar.wait(blockDim.x * emu_cluster);"),
+        (
+            "{.reg .u32 there; mapa",
+            "float pair[] = {x, y}; memcpy(emu_there((char*)to, rank), pair, 8);",
+        ),
+    ];
+    of_clusters
+        .into_iter()
+        .fold(PRELUDE.to_owned(), |text, (found, on_host)| of_cluster(&text, found, on_host))
         .replace("#pragma once", "")
         .replace("#define PW_WAIT()\n", "#define PW_WAIT() emu_wait()\n")
         .replace("asm(\"cvt.rn.bf16.f32 %0, %1;\" : \"=h\"(r) : \"f\"(x));", "r = emu_bf16(x);")

@@ -4,7 +4,8 @@
 // Each warp keeps STAGES pages of its own on the way, so that it waits for memory and for no other
 // warp. Rows lie an odd number of 16-byte chunks apart, so that eight neighbouring ones lie in
 // different banks. The blocks of a cluster have the ranges of one tile: each makes one result of
-// its share of the elements, in the order of the ranges.
+// its share of the elements, in the order of the ranges. Where STAYS, they are neighbours on the
+// first axis, and take one tile after the other.
 enum {
   ROWS = 16,
   THREADS = WARPS * 32,
@@ -53,7 +54,7 @@ DEVICE bool uniform_tile(Tile& found, u32 number, const i32* lengths, const i32*
   return true;
 }
 
-// Grid: (tiles, key-value heads, splits).
+// Grid: (tiles, key-value heads, splits), or, where STAYS, as many clusters as there is room for.
 extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
     const Q* q, const K* k, const K* v, const i32* table, const i32* lengths, const i32* starts,
     const i32* query_lengths, Q* out, float* partial, const i32* counts,
@@ -64,257 +65,264 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
   __shared__ Pair weights[CLUSTER > 1 ? CLUSTER : 1][ROWS];
   if (!EARLY) PW_WAIT();
   const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, quad = lane / 4, in_quad = lane % 4;
-  Tile found;
-  // Blocks of one tile run side by side, since the heads of a key are neighbours in memory.
-  const u32 block = blockIdx.y * gridDim.x + blockIdx.x, kv_head = block % KV_HEADS, tile = block / KV_HEADS;
+  const u32 split = STAYS ? blockIdx.x % CLUSTER : blockIdx.z;
   const i32* count = counts + sequence_symbol;
-  const bool has_tile = UNIFORM ? uniform_tile(found, tile, lengths, starts, query_lengths, count, sequences, pages)
-                                : find_tile<ROWS>(found, tile, lengths, starts, query_lengths, count, sequences, pages, 1, FEW ? FEW : 0xffffffffu);
-  if (!has_tile) {
-    if (EARLY) PW_WAIT();
-    return;
-  }
-  const u32 sequence = found.sequence, queries = found.queries, length = found.length;
-  const u32 head0 = kv_head * GROUP, first_row = found.at * ROWS, left = queries * GROUP - first_row;
-  const u32 tile_rows = left < ROWS ? left : ROWS;
-  const u32 fewest = seen_by(first_row / GROUP, queries, length);
-  const u32 most = seen_by((first_row + tile_rows - 1) / GROUP, queries, length);
-  const i32 start = found.start;
-  // In pages: where the range starts, and what of it is seen.
-  const u32 range = blocks_for(blocks_for(length, PAGE), splits), first = blockIdx.z * range;
-  const u32 upto = blocks_for(most, PAGE) < first + range ? blocks_for(most, PAGE) : first + range;
-  const u32 mine = first + warp < upto ? blocks_for(upto - first - warp, WARPS) : 0;
+  for (u32 block = STAYS ? blockIdx.x / CLUSTER : blockIdx.y * gridDim.x + blockIdx.x;; block += gridDim.x / CLUSTER) {
+    Tile found;
+    // Blocks of one tile run side by side, since the heads of a key are neighbours in memory.
+    const u32 kv_head = block % KV_HEADS, tile = block / KV_HEADS;
+    const bool has_tile = UNIFORM ? uniform_tile(found, tile, lengths, starts, query_lengths, count, sequences, pages)
+                                  : find_tile<ROWS>(found, tile, lengths, starts, query_lengths, count, sequences, pages, 1, FEW ? FEW : 0xffffffffu);
+    if (!has_tile) {
+      if (EARLY) PW_WAIT();
+      return;
+    }
+    const u32 sequence = found.sequence, queries = found.queries, length = found.length;
+    const u32 head0 = kv_head * GROUP, first_row = found.at * ROWS, left = queries * GROUP - first_row;
+    const u32 tile_rows = left < ROWS ? left : ROWS;
+    const u32 fewest = seen_by(first_row / GROUP, queries, length);
+    const u32 most = seen_by((first_row + tile_rows - 1) / GROUP, queries, length);
+    const i32 start = found.start;
+    // In pages: where the range starts, and what of it is seen.
+    const u32 range = blocks_for(blocks_for(length, PAGE), splits), first = split * range;
+    const u32 upto = blocks_for(most, PAGE) < first + range ? blocks_for(most, PAGE) : first + range;
+    const u32 mine = first + warp < upto ? blocks_for(upto - first - warp, WARPS) : 0;
 
-  Bytes16* own = staged + warp * (STAGES * STAGE);
-  // A lane has the page of one in 32 of this warp; a byte says how many keys a stage holds.
-  i32 page_of = -1;
-  u32 held = 0;
-  auto find_pages = [&](u32 from) {
-    const u32 number = from + lane;
-    page_of = number < mine ? table[(u64)sequence * pages + first + warp + number * WARPS] : -1;
-  };
-  auto stage = [&](u32 number, u32 slot) {
-    if (number != 0 && number % 32 == 0) find_pages(number);
-    const i32 page = __shfl_sync(0xffffffffu, page_of, number % 32);
-    const u64 at = (u64)(u32)page * PAGE, pool = page >= 0 && at < kv_rows ? kv_rows - at : 0;
-    const u32 keys_left = most - (first + warp + number * WARPS) * PAGE, seen = keys_left < PAGE ? keys_left : PAGE;
-    const u32 there = pool < seen ? (u32)pool : seen;
-    held = (held & ~(0xffu << slot * 8)) | there << slot * 8;
-    stage_page<KEY_CHUNKS>(own + slot * STAGE, k, kv_head, there != 0 ? page : 0, there);
-    stage_page<VALUE_CHUNKS>(own + slot * STAGE + PAGE * KEY_STRIDE, v, kv_head, there != 0 ? page : 0, there);
-  };
-  find_pages(0);
-  // A step writes the keys and values of its own tokens alone, which are the last ones.
-  const u32 written = length > queries ? (length - queries) / PAGE : 0;
-  u32 ahead = 0;
-  if (AHEAD) {
+    Bytes16* own = staged + warp * (STAGES * STAGE);
+    // A lane has the page of one in 32 of this warp; a byte says how many keys a stage holds.
+    i32 page_of = -1;
+    u32 held = 0;
+    auto find_pages = [&](u32 from) {
+      const u32 number = from + lane;
+      page_of = number < mine ? table[(u64)sequence * pages + first + warp + number * WARPS] : -1;
+    };
+    auto stage = [&](u32 number, u32 slot) {
+      if (number != 0 && number % 32 == 0) find_pages(number);
+      const i32 page = __shfl_sync(0xffffffffu, page_of, number % 32);
+      const u64 at = (u64)(u32)page * PAGE, pool = page >= 0 && at < kv_rows ? kv_rows - at : 0;
+      const u32 keys_left = most - (first + warp + number * WARPS) * PAGE, seen = keys_left < PAGE ? keys_left : PAGE;
+      const u32 there = pool < seen ? (u32)pool : seen;
+      held = (held & ~(0xffu << slot * 8)) | there << slot * 8;
+      stage_page<KEY_CHUNKS>(own + slot * STAGE, k, kv_head, there != 0 ? page : 0, there);
+      stage_page<VALUE_CHUNKS>(own + slot * STAGE + PAGE * KEY_STRIDE, v, kv_head, there != 0 ? page : 0, there);
+    };
+    find_pages(0);
+    // A step writes the keys and values of its own tokens alone, which are the last ones.
+    const u32 written = length > queries ? (length - queries) / PAGE : 0;
+    u32 ahead = 0;
+    if (AHEAD) {
+#pragma unroll
+      for (int s = 0; s < STAGES; ++s) {
+        if (s < mine && first + warp + s * WARPS < written) {
+          stage(s, s);
+          group_copies();
+          ahead = s + 1;
+        }
+      }
+    }
+    if (EARLY) PW_WAIT();
+
+    Bytes16* queries_at = staged + WARPS * (STAGES * STAGE);
+    if (QUERY_STAGED) {
+      for (u32 chunk = threadIdx.x; chunk < ROWS * KEY_CHUNKS; chunk += THREADS) {
+        const u32 line = chunk / KEY_CHUNKS, column = chunk % KEY_CHUNKS;
+        const u32 row = first_row + line, token = row / GROUP;
+        const bool there = token < queries && start >= 0 && (u32)start + token < rows;
+        const u64 at = (u64)(there ? start + token : 0) * HEADS + head0 + row % GROUP;
+        copy_async_if(there, queries_at + line * KEY_STRIDE + column, q + at * DIM + column * 8);
+      }
+      group_copies();
+    }
 #pragma unroll
     for (int s = 0; s < STAGES; ++s) {
-      if (s < mine && first + warp + s * WARPS < written) {
-        stage(s, s);
-        group_copies();
-        ahead = s + 1;
+      if (AHEAD && s < ahead) continue;
+      if (s < mine) stage(s, s);
+      group_copies();
+    }
+    // Asked for last, and here first.
+    u32 seen[2], query[QUERY_STAGED ? 1 : DIM / 16][4];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const u32 row = first_row + quad + h * 8, token = row / GROUP;
+      const bool valid = token < queries && start >= 0 && (u32)start + token < rows;
+      seen[h] = seen_by(token, queries, length);
+      if (!QUERY_STAGED) {
+        const u32* from = (const u32*)(q + ((u64)(valid ? start + token : 0) * HEADS + head0 + row % GROUP) * DIM);
+#pragma unroll
+        for (int d = 0; d < DIM / 16; ++d) {
+          query[QUERY_STAGED ? 0 : d][h] = valid ? from[d * 8 + in_quad] : 0;
+          query[QUERY_STAGED ? 0 : d][2 + h] = valid ? from[d * 8 + 4 + in_quad] : 0;
+        }
       }
     }
-  }
-  if (EARLY) PW_WAIT();
-
-  Bytes16* queries_at = staged + WARPS * (STAGES * STAGE);
-  if (QUERY_STAGED) {
-    for (u32 chunk = threadIdx.x; chunk < ROWS * KEY_CHUNKS; chunk += THREADS) {
-      const u32 line = chunk / KEY_CHUNKS, column = chunk % KEY_CHUNKS;
-      const u32 row = first_row + line, token = row / GROUP;
-      const bool there = token < queries && start >= 0 && (u32)start + token < rows;
-      const u64 at = (u64)(there ? start + token : 0) * HEADS + head0 + row % GROUP;
-      copy_async_if(there, queries_at + line * KEY_STRIDE + column, q + at * DIM + column * 8);
+    if (QUERY_STAGED) {
+      groups_done_but<STAGES>();
+      __syncthreads();
     }
-    group_copies();
-  }
-#pragma unroll
-  for (int s = 0; s < STAGES; ++s) {
-    if (AHEAD && s < ahead) continue;
-    if (s < mine) stage(s, s);
-    group_copies();
-  }
-  // Asked for last, and here first.
-  u32 seen[2], query[QUERY_STAGED ? 1 : DIM / 16][4];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const u32 row = first_row + quad + h * 8, token = row / GROUP;
-    const bool valid = token < queries && start >= 0 && (u32)start + token < rows;
-    seen[h] = seen_by(token, queries, length);
-    if (!QUERY_STAGED) {
-      const u32* from = (const u32*)(q + ((u64)(valid ? start + token : 0) * HEADS + head0 + row % GROUP) * DIM);
-#pragma unroll
-      for (int d = 0; d < DIM / 16; ++d) {
-        query[QUERY_STAGED ? 0 : d][h] = valid ? from[d * 8 + in_quad] : 0;
-        query[QUERY_STAGED ? 0 : d][2 + h] = valid ? from[d * 8 + 4 + in_quad] : 0;
-      }
-    }
-  }
-  if (QUERY_STAGED) {
-    groups_done_but<STAGES>();
-    __syncthreads();
-  }
 
-  float top[2] = {-INF_F, -INF_F}, sum[2] = {0.0f, 0.0f}, o[VALUE_DIM / 8][4];
+    float top[2] = {-INF_F, -INF_F}, sum[2] = {0.0f, 0.0f}, o[VALUE_DIM / 8][4];
 #pragma unroll
-  for (int n = 0; n < VALUE_DIM / 8; ++n)
+    for (int n = 0; n < VALUE_DIM / 8; ++n)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) o[n][i] = 0.0f;
+      for (int i = 0; i < 4; ++i) o[n][i] = 0.0f;
 
-  u32 slot = 0;
-  for (u32 number = 0; number < mine; ++number) {
-    // What this lane copied has come, then what all lanes did.
-    groups_done_but<STAGES - 1>();
-    __syncwarp();
-    const Bytes16* keys = own + slot * STAGE;
-    const Bytes16* values = keys + PAGE * KEY_STRIDE;
-    float score[2][4];
-#pragma unroll
-    for (int n = 0; n < 2; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) score[n][i] = 0.0f;
-#pragma unroll
-    for (int d = 0; d < DIM / 16; ++d) {
-      u32 a[4], b[4];
-      if (QUERY_STAGED) {
-        load_matrices(a, queries_at + lane % 16 * KEY_STRIDE + d * 2 + lane / 16);
-      } else {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) a[i] = query[QUERY_STAGED ? 0 : d][i];
-      }
-      load_matrices(b, keys + (lane / 16 * 8 + lane % 8) * KEY_STRIDE + d * 2 + lane / 8 % 2);
-      multiply_add<Q>(score[0], a[0], a[1], a[2], a[3], b[0], b[1]);
-      multiply_add<Q>(score[1], a[0], a[1], a[2], a[3], b[2], b[3]);
-    }
-    const u32 base = (first + warp + number * WARPS) * PAGE, there = held >> slot * 8 & 0xff;
-    if (there < PAGE || base + PAGE > fewest) {
+    u32 slot = 0;
+    for (u32 number = 0; number < mine; ++number) {
+      // What this lane copied has come, then what all lanes did.
+      groups_done_but<STAGES - 1>();
+      __syncwarp();
+      const Bytes16* keys = own + slot * STAGE;
+      const Bytes16* values = keys + PAGE * KEY_STRIDE;
+      float score[2][4];
 #pragma unroll
       for (int n = 0; n < 2; ++n)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const u32 key = n * 8 + in_quad * 2 + i % 2;
-          if (key >= there || base + key >= seen[i / 2]) score[n][i] = -INF_F;
+        for (int i = 0; i < 4; ++i) score[n][i] = 0.0f;
+#pragma unroll
+      for (int d = 0; d < DIM / 16; ++d) {
+        u32 a[4], b[4];
+        if (QUERY_STAGED) {
+          load_matrices(a, queries_at + lane % 16 * KEY_STRIDE + d * 2 + lane / 16);
+        } else {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) a[i] = query[QUERY_STAGED ? 0 : d][i];
         }
+        load_matrices(b, keys + (lane / 16 * 8 + lane % 8) * KEY_STRIDE + d * 2 + lane / 8 % 2);
+        multiply_add<Q>(score[0], a[0], a[1], a[2], a[3], b[0], b[1]);
+        multiply_add<Q>(score[1], a[0], a[1], a[2], a[3], b[2], b[3]);
+      }
+      const u32 base = (first + warp + number * WARPS) * PAGE, there = held >> slot * 8 & 0xff;
+      if (there < PAGE || base + PAGE > fewest) {
+#pragma unroll
+        for (int n = 0; n < 2; ++n)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const u32 key = n * 8 + in_quad * 2 + i % 2;
+            if (key >= there || base + key >= seen[i / 2]) score[n][i] = -INF_F;
+          }
+      }
+      float from[2];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float largest = fmaxf(fmaxf(score[0][2 * h], score[0][2 * h + 1]), fmaxf(score[1][2 * h], score[1][2 * h + 1]));
+        largest = fmaxf(largest, from_lane(largest, 1));
+        largest = fmaxf(largest, from_lane(largest, 2));
+        const float higher = fmaxf(top[h], largest * scale);
+        // A row that has seen nothing yet has no largest score to take from the others.
+        from[h] = higher == -INF_F ? 0.0f : higher;
+        const float shrink = power_of_two(top[h] - from[h]);
+        top[h] = higher;
+        sum[h] *= shrink;
+#pragma unroll
+        for (int n = 0; n < VALUE_DIM / 8; ++n) {
+          o[n][2 * h] *= shrink;
+          o[n][2 * h + 1] *= shrink;
+        }
+      }
+      u32 share[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* pair = &score[i / 2][i % 2 * 2];
+        const float x = power_of_two(fmaf(pair[0], scale, -from[i % 2]));
+        const float y = power_of_two(fmaf(pair[1], scale, -from[i % 2]));
+        sum[i % 2] += x + y;
+        share[i] = pair_of<Q>(x, y);
+      }
+#pragma unroll
+      for (int n = 0; n < VALUE_DIM / 16; ++n) {
+        u32 b[4];
+        load_matrices_transposed(b, values + lane % 16 * VALUE_STRIDE + n * 2 + lane / 16);
+        multiply_add<Q>(o[2 * n], share[0], share[1], share[2], share[3], b[0], b[1]);
+        multiply_add<Q>(o[2 * n + 1], share[0], share[1], share[2], share[3], b[2], b[3]);
+      }
+      // All lanes are done with this stage.
+      __syncwarp();
+      if (number + STAGES < mine) stage(number + STAGES, slot);
+      group_copies();
+      slot = slot + 1 < STAGES ? slot + 1 : 0;
     }
-    float from[2];
+
+    // Of this warp's stages nothing is read any more.
+    if (CLUSTER > 1) cluster_arrive();
+    // The warps' results become one; they lie where their stages were.
+    float* results = (float*)own;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float largest = fmaxf(fmaxf(score[0][2 * h], score[0][2 * h + 1]), fmaxf(score[1][2 * h], score[1][2 * h + 1]));
-      largest = fmaxf(largest, from_lane(largest, 1));
-      largest = fmaxf(largest, from_lane(largest, 2));
-      const float higher = fmaxf(top[h], largest * scale);
-      // A row that has seen nothing yet has no largest score to take from the others.
-      from[h] = higher == -INF_F ? 0.0f : higher;
-      const float shrink = power_of_two(top[h] - from[h]);
-      top[h] = higher;
-      sum[h] *= shrink;
+      const u32 row = quad + h * 8;
+      const float all = lanes<Sum, 4>(sum[h]);
+      if (in_quad == 0) {
+        warp_top[warp][row] = top[h];
+        warp_sum[warp][row] = all;
+      }
+      if (row >= tile_rows || mine == 0) continue;
 #pragma unroll
       for (int n = 0; n < VALUE_DIM / 8; ++n) {
-        o[n][2 * h] *= shrink;
-        o[n][2 * h + 1] *= shrink;
+        results[row * RESULT_STRIDE + n * 8 + in_quad * 2] = o[n][2 * h];
+        results[row * RESULT_STRIDE + n * 8 + in_quad * 2 + 1] = o[n][2 * h + 1];
       }
     }
-    u32 share[4];
+    __syncthreads();
+    if (CLUSTER > 1) cluster_wait();
+    Pair* const ranges = (Pair*)(staged + RANGES_AT);
+    const u32 share = (tile_rows * PAIRS + CLUSTER - 1) / CLUSTER;
+    for (u32 at = threadIdx.x; at < tile_rows * PAIRS; at += THREADS) {
+      const u32 line = at / PAIRS, column = at % PAIRS * 2;
+      const u32 row = first_row + line, token = row / GROUP, head = head0 + row % GROUP;
+      if (start < 0 || (u32)start + token >= rows) continue;
+      float higher = -INF_F, all = 0.0f, x = 0.0f, y = 0.0f;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float* pair = &score[i / 2][i % 2 * 2];
-      const float x = power_of_two(fmaf(pair[0], scale, -from[i % 2]));
-      const float y = power_of_two(fmaf(pair[1], scale, -from[i % 2]));
-      sum[i % 2] += x + y;
-      share[i] = pair_of<Q>(x, y);
-    }
+      for (int w = 0; w < WARPS; ++w) higher = fmaxf(higher, warp_top[w][line]);
 #pragma unroll
-    for (int n = 0; n < VALUE_DIM / 16; ++n) {
-      u32 b[4];
-      load_matrices_transposed(b, values + lane % 16 * VALUE_STRIDE + n * 2 + lane / 16);
-      multiply_add<Q>(o[2 * n], share[0], share[1], share[2], share[3], b[0], b[1]);
-      multiply_add<Q>(o[2 * n + 1], share[0], share[1], share[2], share[3], b[2], b[3]);
-    }
-    // All lanes are done with this stage.
-    __syncwarp();
-    if (number + STAGES < mine) stage(number + STAGES, slot);
-    group_copies();
-    slot = slot + 1 < STAGES ? slot + 1 : 0;
-  }
-
-  // Of this warp's stages nothing is read any more.
-  if (CLUSTER > 1) cluster_arrive();
-  // The warps' results become one; they lie where their stages were.
-  float* results = (float*)own;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const u32 row = quad + h * 8;
-    const float all = lanes<Sum, 4>(sum[h]);
-    if (in_quad == 0) {
-      warp_top[warp][row] = top[h];
-      warp_sum[warp][row] = all;
-    }
-    if (row >= tile_rows || mine == 0) continue;
-#pragma unroll
-    for (int n = 0; n < VALUE_DIM / 8; ++n) {
-      results[row * RESULT_STRIDE + n * 8 + in_quad * 2] = o[n][2 * h];
-      results[row * RESULT_STRIDE + n * 8 + in_quad * 2 + 1] = o[n][2 * h + 1];
-    }
-  }
-  __syncthreads();
-  if (CLUSTER > 1) cluster_wait();
-  Pair* const ranges = (Pair*)(staged + RANGES_AT);
-  const u32 share = (tile_rows * PAIRS + CLUSTER - 1) / CLUSTER;
-  for (u32 at = threadIdx.x; at < tile_rows * PAIRS; at += THREADS) {
-    const u32 line = at / PAIRS, column = at % PAIRS * 2;
-    const u32 row = first_row + line, token = row / GROUP, head = head0 + row % GROUP;
-    if (start < 0 || (u32)start + token >= rows) continue;
-    float higher = -INF_F, all = 0.0f, x = 0.0f, y = 0.0f;
-#pragma unroll
-    for (int w = 0; w < WARPS; ++w) higher = fmaxf(higher, warp_top[w][line]);
-#pragma unroll
-    for (int w = 0; w < WARPS; ++w) {
-      // A warp that has seen nothing has written nothing.
-      if (warp_top[w][line] == -INF_F) continue;
-      const float part = power_of_two(warp_top[w][line] - higher);
-      const float* weighed = (const float*)(staged + w * (STAGES * STAGE)) + line * RESULT_STRIDE + column;
-      all = fmaf(warp_sum[w][line], part, all);
-      x = fmaf(weighed[0], part, x);
-      y = fmaf(weighed[1], part, y);
+      for (int w = 0; w < WARPS; ++w) {
+        // A warp that has seen nothing has written nothing.
+        if (warp_top[w][line] == -INF_F) continue;
+        const float part = power_of_two(warp_top[w][line] - higher);
+        const float* weighed = (const float*)(staged + w * (STAGES * STAGE)) + line * RESULT_STRIDE + column;
+        all = fmaf(warp_sum[w][line], part, all);
+        x = fmaf(weighed[0], part, x);
+        y = fmaf(weighed[1], part, y);
+      }
+      if (CLUSTER > 1) {
+        if (at % PAIRS < CLUSTER) store_cluster(&weights[split][line], at % PAIRS, higher, all);
+        if (higher != -INF_F) store_cluster(ranges + split * SHARE + at % share, at / share, x, y);
+      } else if (splits == 1) {
+        *(u32*)(out + ((u64)(start + token) * HEADS + head) * VALUE_DIM + column) = pair_of<Q>(x / all, y / all);
+      } else {
+        float* to = partial + ((place_of(sequence, start, token) * HEADS + head) * splits + split) * PARTIAL;
+        if (column == 0) {
+          to[VALUE_DIM] = higher;
+          to[VALUE_DIM + 1] = all;
+        }
+        // Of a range that shows nothing no more is read.
+        if (higher == -INF_F) continue;
+        to[column] = x;
+        to[column + 1] = y;
+      }
     }
     if (CLUSTER > 1) {
-      if (at % PAIRS < CLUSTER) store_cluster(&weights[blockIdx.z][line], at % PAIRS, higher, all);
-      if (higher != -INF_F) store_cluster(ranges + blockIdx.z * SHARE + at % share, at / share, x, y);
-    } else if (splits == 1) {
-      *(u32*)(out + ((u64)(start + token) * HEADS + head) * VALUE_DIM + column) = pair_of<Q>(x / all, y / all);
-    } else {
-      float* to = partial + ((place_of(sequence, start, token) * HEADS + head) * splits + blockIdx.z) * PARTIAL;
-      if (column == 0) {
-        to[VALUE_DIM] = higher;
-        to[VALUE_DIM + 1] = all;
+      cluster_arrive();
+      cluster_wait();
+      for (u32 at = threadIdx.x; at < share; at += THREADS) {
+        const u32 pair = split * share + at, line = pair / PAIRS;
+        const u32 row = first_row + line, token = row / GROUP, head = head0 + row % GROUP;
+        if (line >= tile_rows || start < 0 || (u32)start + token >= rows) continue;
+        float higher = -INF_F, all = 0.0f, x = 0.0f, y = 0.0f;
+#pragma unroll
+        for (int z = 0; z < CLUSTER; ++z) higher = fmaxf(higher, weights[z][line].x);
+#pragma unroll
+        for (int z = 0; z < CLUSTER; ++z) {
+          const Pair weight = weights[z][line];
+          if (weight.x == -INF_F) continue;
+          const float part = power_of_two(weight.x - higher);
+          all = fmaf(weight.y, part, all);
+          x = fmaf(ranges[z * SHARE + at].x, part, x);
+          y = fmaf(ranges[z * SHARE + at].y, part, y);
+        }
+        *(u32*)(out + ((u64)(start + token) * HEADS + head) * VALUE_DIM + pair % PAIRS * 2) = pair_of<Q>(x / all, y / all);
       }
-      // Of a range that shows nothing no more is read.
-      if (higher == -INF_F) continue;
-      to[column] = x;
-      to[column + 1] = y;
     }
-  }
-  if (CLUSTER == 1) return;
-  cluster_arrive();
-  cluster_wait();
-  for (u32 at = threadIdx.x; at < share; at += THREADS) {
-    const u32 pair = blockIdx.z * share + at, line = pair / PAIRS;
-    const u32 row = first_row + line, token = row / GROUP, head = head0 + row % GROUP;
-    if (line >= tile_rows || start < 0 || (u32)start + token >= rows) continue;
-    float higher = -INF_F, all = 0.0f, x = 0.0f, y = 0.0f;
-#pragma unroll
-    for (int z = 0; z < CLUSTER; ++z) higher = fmaxf(higher, weights[z][line].x);
-#pragma unroll
-    for (int z = 0; z < CLUSTER; ++z) {
-      const Pair weight = weights[z][line];
-      if (weight.x == -INF_F) continue;
-      const float part = power_of_two(weight.x - higher);
-      all = fmaf(weight.y, part, all);
-      x = fmaf(ranges[z * SHARE + at].x, part, x);
-      y = fmaf(ranges[z * SHARE + at].y, part, y);
-    }
-    *(u32*)(out + ((u64)(start + token) * HEADS + head) * VALUE_DIM + pair % PAIRS * 2) = pair_of<Q>(x / all, y / all);
+    if (!STAYS) return;
+    // The next tile takes the same shared memory.
+    __syncthreads();
   }
 }

@@ -24,6 +24,14 @@ const STAGED: u64 = 68 << 10;
 const WHOLE_STAGES: u64 = 3;
 /// What a block may have in all: less than the 99 KiB of the smallest devices.
 const MAX_SHARED: u64 = 96 << 10;
+/// Of the devices that have clusters: multiprocessors, and bytes of shared memory of each, of which a block
+/// takes some besides its own.
+const MULTIPROCESSORS: u64 = 132;
+const SHARED_OF_ALL: u64 = 228 << 10;
+const SHARED_OF_SYSTEM: u64 = 1 << 10;
+/// How many times as many blocks stay as there is room for at once: what starts when others end evens out
+/// what long sequences take, and each round without work costs some 0.4 us.
+const ROUNDS: u64 = 2;
 /// The widest head whose queries stay in registers.
 const REGISTER_DIM: u64 = 128;
 
@@ -135,7 +143,17 @@ pub(super) fn kernels(shape: &Shape, sizes: &[u64], taken: Taken, times: u64) ->
     };
     let clustered = shape.clusters && splits > 1 && ranges_fit(shape, &layout, splits);
     let cluster = if clustered { splits } else { 1 };
+    let static_shared =
+        2 * 4 * layout.warps * ROWS + if clustered { cluster * ROWS * 8 } else { 0 };
+    let room = SHARED_OF_ALL / (layout.shared + static_shared + SHARED_OF_SYSTEM);
+    let staying = ROUNDS * room;
+    // Most sequences that there may be beside a prompt are not there: a block for each of their tiles
+    // would only find that out.
+    let is_sparse = matches!(taken, Taken::Few(_)) && shape.clusters && (clustered || splits == 1);
+    let all = blocks.saturating_mul(shape.kv_heads * splits);
+    let stays = (is_sparse && all > staying * MULTIPROCESSORS).then_some(staying);
     let defines = [
+        ("STAYS", u64::from(stays.is_some())),
         ("CLUSTER", cluster),
         ("EARLY", u64::from(shape.ahead)),
         ("UNIFORM", if let Taken::Uniform(tokens) = taken { tokens } else { 0 }),
@@ -150,10 +168,11 @@ pub(super) fn kernels(shape: &Shape, sizes: &[u64], taken: Taken, times: u64) ->
         entry: "attention_decode",
         tiles: shorter(shape.tiles(ROWS), tiles, sizes),
         threads: 32 * layout.warps,
-        static_shared: 2 * 4 * layout.warps * ROWS + if clustered { cluster * ROWS * 8 } else { 0 },
+        static_shared,
         dynamic_shared: layout.shared,
         places,
         cluster: clustered,
+        stays,
         // Keys and values, then all that says where they lie.
         ahead: if shape.ahead { (1..=6).collect() } else { Vec::new() },
     };

@@ -26,6 +26,9 @@ pub(super) struct RangeKernel {
     pub places: Dim,
     /// Whether the blocks of a tile are a cluster, and make one result among themselves.
     pub cluster: bool,
+    /// Blocks for each multiprocessor that stay, and take one tile after the other; otherwise each tile
+    /// has blocks of its own.
+    pub stays: Option<u64>,
     /// Operands that it reads before it waits for the kernels ahead.
     pub ahead: Vec<u32>,
 }
@@ -40,13 +43,23 @@ pub(super) fn partial_bytes(shape: &Shape) -> u64 {
 /// launch.
 pub(super) fn launches(shape: &Shape, kernel: RangeKernel, splits: u64) -> OpKernels {
     let RangeKernel { source, entry, tiles, threads, .. } = kernel;
-    let RangeKernel { static_shared, dynamic_shared, places, cluster, ahead, .. } = kernel;
+    let RangeKernel { static_shared, dynamic_shared, places, cluster, stays, ahead, .. } = kernel;
     // One range writes the result at once and no partial sum: any valid address does.
     let partial = if splits > 1 && !cluster { Param::Scratch(0) } else { Param::Arg(7) };
     let params = shape.params(&[partial], &[Param::size(splits)]);
-    let grid = [tiles, GridAxis::of(shape.kv_heads, 1), GridAxis::of(splits, 1)];
+    let blocks = if cluster { splits as u32 } else { 1 };
+    let (grid, cluster_of) = match stays {
+        Some(each) => {
+            let grid = GridAxis::Persistent { per_multiprocessor: each as u32 };
+            (grid.alone(), [blocks, 1, 1])
+        }
+        None => {
+            let grid = [tiles, GridAxis::of(shape.kv_heads, 1), GridAxis::of(splits, 1)];
+            (grid, [1, 1, blocks])
+        }
+    };
     let mut launches = vec![LaunchRecipe {
-        cluster: [1, 1, if cluster { splits as u32 } else { 1 }],
+        cluster: cluster_of,
         static_shared: static_shared as u32,
         dynamic_shared: dynamic_shared as u32,
         ahead,

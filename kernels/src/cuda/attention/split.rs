@@ -27,6 +27,7 @@ pub(super) fn kernels(shape: &Shape, sizes: &[u64]) -> OpKernels {
         dynamic_shared: 0,
         places: shape.rows.clone(),
         cluster: false,
+        stays: None,
         ahead: Vec::new(),
     };
     launches(shape, kernel, splits)
