@@ -162,3 +162,17 @@ fn what_tests_plan_is_not_published() {
     assert!(read(".cargo/config.toml").contains("piecewise_testing"));
     assert!(read("Cargo.toml").lines().all(|line| !line.starts_with("rustflags")));
 }
+
+/// All else here has the gate open: what compiles only so would break who installs a package.
+#[test]
+fn the_check_compiles_what_is_published() {
+    let wrapper = ".ci/rustc-as-published";
+    let check = read(".ci/run");
+    // What a condition or a function guards is indented.
+    let command = format!("RUSTC_WORKSPACE_WRAPPER=$PWD/{wrapper} cargo check --workspace --quiet");
+    assert!(check.lines().any(|line| line == command), ".ci/run lacks `{command}`");
+    let mut rustc = std::process::Command::new(root().join(wrapper));
+    rustc.args(["echo", "--cfg", "piecewise_testing", "--cfg", "test", "piecewise_testing"]);
+    let said = rustc.output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "--cfg test piecewise_testing -D warnings\n");
+}
