@@ -58,6 +58,37 @@ fn a_crate_has_one_test_program() {
     }
 }
 
+/// Whether code or an attribute has a path that begins with a crate.
+fn names_crate(text: &str, name: &str) -> bool {
+    let name = name.replace('-', "_");
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    lines.into_iter().any(|line| {
+        line.match_indices(&name).any(|(at, _)| {
+            let (before, after) = (&line[..at], &line[at + name.len()..]);
+            let begins = !before.ends_with(|c: char| c.is_alphanumeric() || "_:.\"".contains(c));
+            let is_brought = before.trim_end().ends_with("use") && after.starts_with([';', ' ']);
+            begins && (after.starts_with("::") || is_brought)
+        })
+    })
+}
+
+#[test]
+fn a_word_is_no_use_of_a_crate() {
+    for text in ["use half::f16;", "f(half::f16::ONE)", "#[derive(half::F)]", "use half as h;"] {
+        assert!(names_crate(text, "half"), "{text}");
+    }
+    for text in [
+        "let half = 1;",
+        "x.half::<u8>()",
+        "use crate::half::f;",
+        "// half::f16",
+        "f(\"half::f16\", \"a half\")",
+        "other_half::f()",
+    ] {
+        assert!(!names_crate(text, "half"), "{text}");
+    }
+}
+
 /// What only a benchmark uses would be compiled with every test, if no crate needed it anyway.
 #[test]
 fn what_tests_depend_on_is_used_by_tests() {
@@ -73,21 +104,14 @@ fn what_tests_depend_on_is_used_by_tests() {
         let shared = "../passes/tests/common";
         let texts = texts(of, &["src", "tests", "examples", shared]);
         for name in names(of, "dev-dependencies") {
-            let path = format!("{}::", name.replace('-', "_"));
-            let is_used = texts.iter().any(|(_, text)| text.contains(&path));
+            let is_used = texts.iter().any(|(_, text)| names_crate(text, &name));
             assert!(is_used || needed.contains(&name), "no test of {of} uses {name}");
         }
-        // What no source names is compiled for nothing, by all who depend on the crate.
-        let named = |name: &str, text: &str| {
-            let name = name.replace('-', "_");
-            let words = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-            let mut words =
-                words.flat_map(|line| line.split(|c: char| !c.is_alphanumeric() && c != '_'));
-            words.any(|word| word == name)
-        };
+        // What no source names is compiled for nothing, by all who depend on the crate. Its name may
+        // be a word of any text and any variable: only in a path it is the crate.
         let sources = self::texts(of, &["src"]);
         for name in names(of, "dependencies") {
-            let is_used = sources.iter().any(|(_, text)| named(&name, text));
+            let is_used = sources.iter().any(|(_, text)| names_crate(text, &name));
             assert!(is_used, "no source of {of} uses {name}");
         }
     }
