@@ -165,9 +165,13 @@ fn what_tests_plan_is_not_published() {
     let gate = "#[cfg(piecewise_testing)]";
     for (file, items) in [
         ("ir/src/lib.rs", &["pub mod testing;"] as &[_]),
+        ("ir/src/graph.rs", &["pub fn symbol_named("]),
+        ("runtime/src/artifact_store/mod.rs", &["pub fn compile_module("]),
+        ("runtime/src/model/mod.rs", &["pub fn measured_ways("]),
         ("runtime/src/model/memory.rs", &["pub fn move_slot("]),
         ("backend/src/cuda/mod.rs", &["pub use driver::faulty::"]),
         ("backend/src/cuda/driver/mod.rs", &["pub(super) mod simulated;"]),
+        ("backend/src/cuda/compiler.rs", &["pub fn with_stamps("]),
         ("backend/src/cuda/device/open.rs", &["pub faults:", "pub fn simulated("]),
         ("backend/src/cpu/mod.rs", &["mod absorbing;", "mod faults;", "pub use absorbing::"]),
         ("backend/src/cpu/device.rs", &["pub fn set_faults("]),
