@@ -58,6 +58,37 @@ fn a_crate_has_one_test_program() {
     }
 }
 
+/// Whether code or an attribute has a path that begins with a crate.
+fn names_crate(text: &str, name: &str) -> bool {
+    let name = name.replace('-', "_");
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    lines.into_iter().any(|line| {
+        line.match_indices(&name).any(|(at, _)| {
+            let (before, after) = (&line[..at], &line[at + name.len()..]);
+            let begins = !before.ends_with(|c: char| c.is_alphanumeric() || "_:.\"".contains(c));
+            let is_brought = before.trim_end().ends_with("use") && after.starts_with([';', ' ']);
+            begins && (after.starts_with("::") || is_brought)
+        })
+    })
+}
+
+#[test]
+fn a_word_is_no_use_of_a_crate() {
+    for text in ["use half::f16;", "f(half::f16::ONE)", "#[derive(half::F)]", "use half as h;"] {
+        assert!(names_crate(text, "half"), "{text}");
+    }
+    for text in [
+        "let half = 1;",
+        "x.half::<u8>()",
+        "use crate::half::f;",
+        "// half::f16",
+        "f(\"half::f16\", \"a half\")",
+        "other_half::f()",
+    ] {
+        assert!(!names_crate(text, "half"), "{text}");
+    }
+}
+
 /// What only a benchmark uses would be compiled with every test, if no crate needed it anyway.
 #[test]
 fn what_tests_depend_on_is_used_by_tests() {
@@ -73,21 +104,14 @@ fn what_tests_depend_on_is_used_by_tests() {
         let shared = "../passes/tests/common";
         let texts = texts(of, &["src", "tests", "examples", shared]);
         for name in names(of, "dev-dependencies") {
-            let path = format!("{}::", name.replace('-', "_"));
-            let is_used = texts.iter().any(|(_, text)| text.contains(&path));
+            let is_used = texts.iter().any(|(_, text)| names_crate(text, &name));
             assert!(is_used || needed.contains(&name), "no test of {of} uses {name}");
         }
-        // What no source names is compiled for nothing, by all who depend on the crate.
-        let named = |name: &str, text: &str| {
-            let name = name.replace('-', "_");
-            let words = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-            let mut words =
-                words.flat_map(|line| line.split(|c: char| !c.is_alphanumeric() && c != '_'));
-            words.any(|word| word == name)
-        };
+        // What no source names is compiled for nothing, by all who depend on the crate. Its name may
+        // be a word of any text and any variable: only in a path it is the crate.
         let sources = self::texts(of, &["src"]);
         for name in names(of, "dependencies") {
-            let is_used = sources.iter().any(|(_, text)| named(&name, text));
+            let is_used = sources.iter().any(|(_, text)| names_crate(text, &name));
             assert!(is_used, "no source of {of} uses {name}");
         }
     }
@@ -141,9 +165,13 @@ fn what_tests_plan_is_not_published() {
     let gate = "#[cfg(piecewise_testing)]";
     for (file, items) in [
         ("ir/src/lib.rs", &["pub mod testing;"] as &[_]),
+        ("ir/src/graph.rs", &["pub fn symbol_named("]),
+        ("runtime/src/artifact_store/mod.rs", &["pub fn compile_module("]),
+        ("runtime/src/model/mod.rs", &["pub fn measured_ways("]),
         ("runtime/src/model/memory.rs", &["pub fn move_slot("]),
         ("backend/src/cuda/mod.rs", &["pub use driver::faulty::"]),
         ("backend/src/cuda/driver/mod.rs", &["pub(super) mod simulated;"]),
+        ("backend/src/cuda/compiler.rs", &["pub fn with_stamps("]),
         ("backend/src/cuda/device/open.rs", &["pub faults:", "pub fn simulated("]),
         ("backend/src/cpu/mod.rs", &["mod absorbing;", "mod faults;", "pub use absorbing::"]),
         ("backend/src/cpu/device.rs", &["pub fn set_faults("]),
@@ -161,4 +189,18 @@ fn what_tests_plan_is_not_published() {
     }
     assert!(read(".cargo/config.toml").contains("piecewise_testing"));
     assert!(read("Cargo.toml").lines().all(|line| !line.starts_with("rustflags")));
+}
+
+/// All else here has the gate open: what compiles only so would break who installs a package.
+#[test]
+fn the_check_compiles_what_is_published() {
+    let wrapper = ".ci/rustc-as-published";
+    let check = read(".ci/run");
+    // What a condition or a function guards is indented.
+    let command = format!("RUSTC_WORKSPACE_WRAPPER=$PWD/{wrapper} cargo check --workspace --quiet");
+    assert!(check.lines().any(|line| line == command), ".ci/run lacks `{command}`");
+    let mut rustc = std::process::Command::new(root().join(wrapper));
+    rustc.args(["echo", "--cfg", "piecewise_testing", "--cfg", "test", "piecewise_testing"]);
+    let said = rustc.output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "--cfg test piecewise_testing -D warnings\n");
 }

@@ -7,9 +7,11 @@
 mod composites;
 mod error;
 mod operators;
+mod scope;
 mod tensor;
 
 pub use error::{BuildError, BuildErrors};
+pub use scope::Scope;
 pub use tensor::{Operand, Tensor};
 
 use crate::custom::{Attrs, CustomCall, CustomOpDef};
@@ -21,6 +23,7 @@ use crate::literal::Literal;
 use crate::op::{Op, check_types, infer_type};
 use crate::types::{IntoShape, Shape, TensorType};
 use crate::weight::Recipe;
+use scope::OpenScope;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::panic::Location;
@@ -34,6 +37,9 @@ struct State {
     weight_dtype: DType,
     weight_dtypes: Option<WeightDTypes>,
     errors: Vec<BuildError>,
+    is_finished: bool,
+    /// That it is used all the same.
+    is_misuse_told: bool,
 }
 
 /// Builds a [`Graph`].
@@ -71,6 +77,8 @@ impl Builder {
                 weight_dtype: DType::BF16,
                 weight_dtypes: None,
                 errors: Vec::new(),
+                is_finished: false,
+                is_misuse_told: false,
             }),
         }
     }
@@ -115,6 +123,7 @@ impl Builder {
             self.error(format!("symbol {name} has no value in [{min}..{max}]"));
         }
         self.use_scopes();
+        self.is_open();
         self.state.borrow_mut().graph.add_symbol(SymbolDecl {
             name: name.to_owned(),
             min,
@@ -125,8 +134,12 @@ impl Builder {
 
     /// Declares an input: what a step brings. Its padding rows hold anything unless
     /// [`Tensor::padding`] says what.
+    #[track_caller]
     pub fn input(&self, name: &str, dtype: DType, shape: impl IntoShape) -> Tensor<'_> {
         self.use_scopes();
+        if !self.is_open() {
+            return Tensor::poison(self);
+        }
         let ty = TensorType::new(dtype, shape);
         let value = self.state.borrow_mut().graph.add_input(name, ty, None, None);
         Tensor::new(self, value)
@@ -137,6 +150,9 @@ impl Builder {
     #[track_caller]
     pub fn weight(&self, name: &str, shape: impl IntoShape) -> Tensor<'_> {
         let path = self.path(name);
+        if !self.is_open() {
+            return Tensor::poison(self);
+        }
         let dtype = {
             let state = self.state.borrow();
             let stored = state.weight_dtypes.as_ref().and_then(|dtype_of| dtype_of(&path));
@@ -168,6 +184,9 @@ impl Builder {
         build: impl FnOnce(&Builder) -> Result<Graph, BuildErrors>,
     ) -> Tensor<'_> {
         self.use_scopes();
+        if !self.is_open() {
+            return Tensor::poison(self);
+        }
         let inner = Self::new(name);
         let recipe = match build(&inner) {
             Ok(graph) => Recipe::Graph(Box::new(graph)),
@@ -186,20 +205,15 @@ impl Builder {
     }
 
     /// A state under the current scope: memory that lives from step to step.
+    #[track_caller]
     pub fn state(&self, name: &str, dtype: DType, shape: impl IntoShape) -> Tensor<'_> {
         let path = self.path(name);
+        if !self.is_open() {
+            return Tensor::poison(self);
+        }
         let ty = TensorType::new(dtype, shape);
         let value = self.state.borrow_mut().graph.add_state(path, ty, None);
         Tensor::new(self, value)
-    }
-
-    /// Enters a scope: until the returned guard is dropped, weight and state paths start with
-    /// `name` and nodes record it.
-    #[track_caller]
-    pub fn scope(&self, name: impl Into<String>) -> Scope<'_> {
-        let (name, loc) = (name.into(), self.loc(Location::caller()));
-        self.state.borrow_mut().scopes.push(OpenScope { name, loc, is_used: false });
-        Scope { builder: self }
     }
 
     /// A constant tensor of static shape.
@@ -277,7 +291,7 @@ impl Builder {
         }
     }
 
-    /// The graph that returns `outputs`.
+    /// The graph that returns `outputs`. It is handed out once, and nothing is built after it.
     ///
     /// # Errors
     /// Every mistake made on the way, each with its source line.
@@ -292,10 +306,13 @@ impl Builder {
         }
         let values = self.values(&outputs);
         let mut state = self.state.borrow_mut();
+        state.is_finished = true;
         if !state.errors.is_empty() {
+            state.is_misuse_told = false;
             return Err(BuildErrors(std::mem::take(&mut state.errors)));
         }
-        let mut graph = std::mem::take(&mut state.graph);
+        let none = Graph::new(&*state.graph.name);
+        let mut graph = std::mem::replace(&mut state.graph, none);
         graph.set_outputs(values.unwrap_or_default());
         Ok(graph)
     }
@@ -380,6 +397,19 @@ impl Builder {
         self.state.borrow_mut().errors.push(BuildError { message, loc });
     }
 
+    /// Whether the graph may still be added to; noted once where not.
+    #[track_caller]
+    fn is_open(&self) -> bool {
+        let State { is_finished, is_misuse_told, .. } = *self.state.borrow();
+        if is_finished && !is_misuse_told {
+            self.state.borrow_mut().is_misuse_told = true;
+            let message = "used after `finish`, so that no graph would have it: build it before, or \
+                           by another `Builder`";
+            self.error(message.to_owned());
+        }
+        !is_finished
+    }
+
     pub(crate) fn ty(&self, value: Value) -> TensorType {
         self.state.borrow().graph.ty(value).clone()
     }
@@ -395,8 +425,28 @@ impl Builder {
         format!("[{}]", dims.join(","))
     }
 
-    fn values(&self, tensors: &[Tensor<'_>]) -> Option<Vec<Value>> {
-        tensors.iter().map(|t| t.value()).collect()
+    /// The tensors' values; `None` after a mistake.
+    #[track_caller]
+    pub(crate) fn values(&self, tensors: &[Tensor<'_>]) -> Option<Vec<Value>> {
+        let foreign = tensors.iter().find(|tensor| !std::ptr::eq(tensor.builder(), self));
+        if let Some(tensor) = foreign {
+            let name = |of: &Self| of.state.borrow().graph.name.clone();
+            let (theirs, own) = (name(tensor.builder()), name(self));
+            self.error(format!(
+                "a tensor of the builder \"{theirs}\" is used in \"{own}\": its value is in another \
+                 graph; build both by one `Builder`"
+            ));
+            return None;
+        }
+        if !self.is_open() {
+            return None;
+        }
+        let mut values = Vec::with_capacity(tensors.len());
+        // Not `map`: a closure would lose the author's line.
+        for tensor in tensors {
+            values.push(tensor.value());
+        }
+        values.into_iter().collect()
     }
 
     fn types(&self, values: &[Value]) -> Vec<TensorType> {
@@ -404,65 +454,8 @@ impl Builder {
         values.iter().map(|&v| state.graph.ty(v).clone()).collect()
     }
 
-    /// The open scopes hold something, be it a tensor that swallows what is built of it.
-    pub(crate) fn use_scopes(&self) {
-        self.state.borrow_mut().scopes.iter_mut().for_each(|scope| scope.is_used = true);
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.use_scopes();
-        let state = self.state.borrow();
-        let parts = state.scopes.iter().map(|scope| scope.name.as_str()).chain([name]);
-        parts.filter(|p| !p.is_empty()).collect::<Vec<_>>().join(".")
-    }
-
     fn loc(&self, caller: &Location<'_>) -> Loc {
         Loc { scope: self.path(""), source: format!("{}:{}", caller.file(), caller.line()) }
-    }
-}
-
-#[derive(Debug)]
-struct OpenScope {
-    name: String,
-    loc: Loc,
-    is_used: bool,
-}
-
-/// A builder inside a scope, until it is dropped.
-#[must_use = "the scope ends where this is dropped: bind it to a name such as `_scope`"]
-#[derive(Debug, derive_more::Deref)]
-pub struct Scope<'b> {
-    #[deref(forward)]
-    builder: &'b Builder,
-}
-
-impl<'b> Scope<'b> {
-    /// The builder, for tensors that outlive the scope.
-    pub fn builder(&self) -> &'b Builder {
-        self.builder
-    }
-
-    /// [`Builder::weight`], living as long as the builder.
-    #[track_caller]
-    pub fn weight(&self, name: &str, shape: impl IntoShape) -> Tensor<'b> {
-        self.builder.weight(name, shape)
-    }
-
-    /// [`Builder::state`], living as long as the builder.
-    pub fn state(&self, name: &str, dtype: DType, shape: impl IntoShape) -> Tensor<'b> {
-        self.builder.state(name, dtype, shape)
-    }
-}
-
-impl Drop for Scope<'_> {
-    fn drop(&mut self) {
-        let mut state = self.builder.state.borrow_mut();
-        let Some(OpenScope { name, loc, is_used: false }) = state.scopes.pop() else { return };
-        let message = format!(
-            "scope `{name}` ended before anything was built in it; bind it to a name such as \
-             `_scope`, since `let _ =` ends it at once"
-        );
-        state.errors.push(BuildError { message, loc });
     }
 }
 

@@ -105,30 +105,35 @@ impl<'b> Tensor<'b> {
         self.builder
     }
 
-    /// Its value in the graph; `None` after a mistake.
+    /// Its value in the graph; `None` after a mistake, and once the graph is finished.
+    #[track_caller]
     pub fn value(self) -> Option<Value> {
         // Every use asks here, also one that comes to nothing: after a mistake, or a cast to the
         // dtype that it has.
         self.builder.use_scopes();
-        self.value
+        if self.value.is_some() && !self.builder.is_open() { None } else { self.value }
     }
 
     /// Its type; `None` after a mistake.
+    #[track_caller]
     pub fn ty(self) -> Option<TensorType> {
         self.value().map(|v| self.builder.ty(v))
     }
 
     /// Its dtype; f32 after a mistake.
+    #[track_caller]
     pub fn dtype(self) -> DType {
         self.ty().map_or(DType::F32, |ty| ty.dtype)
     }
 
     /// Its dimensions; none after a mistake.
+    #[track_caller]
     pub fn shape(self) -> Shape {
         self.ty().map_or_else(Shape::new, |ty| ty.shape)
     }
 
     /// Its number of dimensions; 0 after a mistake.
+    #[track_caller]
     pub fn rank(self) -> usize {
         self.shape().len()
     }
@@ -337,6 +342,7 @@ impl<'b> Tensor<'b> {
     /// The shape that all of `tensors` broadcast to, aligned at the innermost axis: numpy's rule.
     #[track_caller]
     fn common_shape(self, tensors: &[Self]) -> Option<Shape> {
+        self.builder.values(tensors)?;
         let shapes =
             tensors.iter().map(|t| t.ty().map(|ty| ty.shape)).collect::<Option<Vec<_>>>()?;
         let rank = shapes.iter().map(|s| s.len()).max()?;

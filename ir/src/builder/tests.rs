@@ -143,3 +143,129 @@ fn a_select_between_two_numbers_is_named() {
     assert!(errors.contains(&format!("tests.rs:{line}")), "{errors}");
     assert!(errors.contains("two numbers has no dtype") && errors.contains("scalar"), "{errors}");
 }
+
+/// The messages of a refused graph, each of which names a line of this file.
+fn messages(finished: Result<Graph, BuildErrors>) -> Vec<(u32, String)> {
+    let of_line = |error: BuildError| {
+        let (file, line) = error.loc.source.rsplit_once(':').unwrap();
+        assert!(file.ends_with("builder/tests.rs"), "{file}");
+        (line.parse().unwrap(), error.message)
+    };
+    finished.unwrap_err().0.into_iter().map(of_line).collect()
+}
+
+#[test]
+fn what_is_used_after_finish_is_named_once() {
+    type Use = for<'b> fn(&'b Builder, Tensor<'b>) -> Tensor<'b>;
+    let uses: [(u32, Use); 14] = [
+        (line!(), |_, x| x + 1),
+        (line!(), |_, x| x.broadcast_to(x.shape())),
+        (line!(), |_, x| x.cast(DType::BF16)),
+        (line!(), |_, x| x.softmax(0)),
+        (line!(), |b, x| x.linear(b.weight("w", [4, 4]))),
+        (line!(), |_, x| x.role("rows")),
+        (line!(), |b, x| b.concat(&[x, x], 0)),
+        (line!(), |b, _| b.weight("w", [4, 4])),
+        (line!(), |b, _| b.input("y", DType::F32, [4])),
+        (line!(), |b, _| b.input("y", DType::F32, [b.symbol("N", 1, 2)])),
+        (line!(), |b, _| b.state("s", DType::F32, [4])),
+        (line!(), |b, _| b.scope("layer").state("s", DType::F32, [4])),
+        (line!(), |b, _| b.scalar(DType::F32, 1.0)),
+        (line!(), |b, _| b.derived_weight("d", |_| unreachable!())),
+    ];
+    for (line, use_it) in uses {
+        let b = Builder::new("once");
+        let x = b.input("x", DType::F32, (b.symbol("T", 1, 8), 4));
+        let w = b.weight("w", [4, 4]);
+        b.finish([x.linear(w)]).unwrap();
+        let errors = messages(b.finish([use_it(&b, x) + 1]));
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(
+            errors[0].0 == line && errors[0].1.contains("after `finish`"),
+            "{line}: {errors:?}"
+        );
+    }
+}
+
+#[test]
+fn a_builder_finishes_once_even_in_vain() {
+    let b = Builder::new("once");
+    let x = b.input("x", DType::F32, [4]);
+    b.finish([x]).unwrap();
+    for _ in 0..2 {
+        let line = line!() + 1;
+        let errors = messages(b.finish([x]));
+        assert!(errors.len() == 1 && errors[0].0 == line, "{errors:?}");
+    }
+    let b = Builder::new("vain");
+    let sum = b.input("x", DType::F32, [4]) + b.input("y", DType::F32, [3]);
+    assert!(messages(b.finish([sum]))[0].1.contains("don't broadcast"));
+    assert!(messages(b.finish([sum]))[0].1.contains("after `finish`"));
+}
+
+#[test]
+fn tensors_of_two_builders_do_not_mix() {
+    type Mix = for<'b> fn(&'b Builder, Tensor<'b>, Tensor<'b>) -> Tensor<'b>;
+    let mixes: [(u32, Mix); 7] = [
+        (line!(), |_, x, y| x + y),
+        (line!(), |_, x, y| x.greater(0).select(x, y)),
+        (line!(), |_, x, y| x.linear(y)),
+        (line!(), |_, x, y| x.gather(y)),
+        (line!(), |b, x, y| b.concat(&[x, y], 0)),
+        (line!(), |b, _, y| b.concat(&[y], 0)),
+        (line!(), |b, _, y| b.concat(&[b.scalar(DType::F32, 1.0), y + y], 0)),
+    ];
+    let other = Builder::new("other");
+    // As many values and symbols as the first lacks: an index of one is none of the other's.
+    let y = (0..9).map(|i| other.symbol(&format!("S{i}"), 1, 8)).last().unwrap();
+    let y = other.input("y", DType::F32, (y, 8)).cast(DType::BF16).exp().exp();
+    for (line, mix) in mixes {
+        let b = Builder::new("one");
+        let x = b.input("x", DType::F32, (b.symbol("T", 1, 8), 4));
+        let errors = messages(b.finish([mix(&b, x, y)]));
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        let (at, message) = &errors[0];
+        assert!(
+            *at == line && message.contains("\"other\" is used in \"one\""),
+            "{line}: {errors:?}"
+        );
+    }
+    let b = Builder::new("one");
+    let line = line!() + 1;
+    let errors = messages(b.finish([y]));
+    assert!(errors.len() == 1 && errors[0].0 == line, "{errors:?}");
+}
+
+#[test]
+fn a_scope_that_ends_before_one_inside_it_renames_nothing_in_silence() {
+    let b = Builder::new("crossed");
+    let line = line!() + 1;
+    let outer = b.scope("outer");
+    let inner = b.scope("inner");
+    let mut x = b.weight("a", [4]);
+    drop(outer);
+    x = x + b.weight("b", [4]) + b.weight("c", [4]);
+    drop(inner);
+    x = x + b.weight("d", [4]);
+    let errors = messages(b.finish([x]));
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert_eq!(errors[0].0, line);
+    assert!(errors[0].1.contains("`outer` ended before `inner`"), "{errors:?}");
+}
+
+/// As fields of a struct do, and the elements of a list.
+#[test]
+fn scopes_that_end_together_end_in_any_order() {
+    let b = Builder::new("together");
+    let scopes = vec![b.scope("a"), b.scope("b"), b.scope("c")];
+    let mut x = b.weight("w", [4]);
+    drop(scopes);
+    {
+        let _scope = b.scope("d");
+        x = x + b.weight("w", [4]);
+    }
+    let text = print_graph(&b.finish([x + b.weight("w", [4])]).unwrap());
+    for path in ["\"a.b.c.w\"", "\"d.w\"", "\"w\""] {
+        assert!(text.contains(path), "{path} in {text}");
+    }
+}

@@ -52,8 +52,8 @@ impl CustomOpDef for ControlledSample {
         let [logits, parameters @ .., controls, penalties, masks, tokens] = operands else {
             return Err("takes logits, five parameters, controls, penalties and two states".into());
         };
-        let vocabulary = match (logits.dtype, &*logits.shape) {
-            (DType::F32, [_, vocabulary]) => vocabulary.as_constant(),
+        let vocabulary = match &*logits.shape {
+            [_, vocabulary] if logits.dtype == DType::F32 => vocabulary.as_constant(),
             _ => None,
         };
         let Some(vocabulary) = vocabulary else {

@@ -60,11 +60,18 @@ pub(super) fn operand_mode(
 ) -> Option<ParamMode> {
     let data = graph.node(node);
     let ty = graph.ty(data.operands[position]);
-    match (&data.op, position) {
-        (Op::Gather, 0) => (!ty.mentions(over)).then_some(ParamMode::Whole),
-        (Op::Scatter, 0) => (!ty.mentions(over)).then_some(ParamMode::Mut),
-        (Op::Broadcast, 0) if !ty.mentions(over) => Some(ParamMode::Whole),
-        _ => is_rows(ty, over).then_some(ParamMode::Row),
+    let row = || is_rows(ty, over).then_some(ParamMode::Row);
+    let unless_mentioned = |mode| (!ty.mentions(over)).then_some(mode);
+    match data.op.class() {
+        OpClass::Gather if position == 0 => unless_mentioned(ParamMode::Whole),
+        OpClass::Scatter if position == 0 => unless_mentioned(ParamMode::Mut),
+        OpClass::Gather | OpClass::Scatter => row(),
+        OpClass::Remap if data.op == Op::Broadcast => {
+            unless_mentioned(ParamMode::Whole).or_else(row)
+        }
+        OpClass::Remap | OpClass::Elementwise | OpClass::Reduction | OpClass::Search => row(),
+        OpClass::Constant => row(),
+        OpClass::Product { .. } | OpClass::Region(_) | OpClass::Custom(_) => None,
     }
 }
 

@@ -28,7 +28,7 @@ use piecewise_backend::artifact::Artifact;
 use piecewise_backend::compiler::{CompileError, Compiler, Footprint, PieceAt, Store};
 use piecewise_backend::weights::WeightLayout;
 use piecewise_ir::entity::{Entity, UniquePieceId};
-use piecewise_ir::module::{Module, Stitch, UniquePiece};
+use piecewise_ir::module::{Stitch, UniquePiece};
 use rayon::prelude::*;
 use session::{Images, Session, Start};
 use std::collections::BTreeSet;
@@ -125,8 +125,9 @@ pub fn compile_jobs<'a>(
 /// # Errors
 /// When a piece does not compile, and when the module has no pieces or a symbol of an unknown role.
 /// A store that fails is no error.
+#[cfg(piecewise_testing)]
 pub fn compile_module(
-    module: &Module,
+    module: &piecewise_ir::module::Module,
     dispatcher: &Dispatcher,
     compiler: &dyn Compiler,
     store: &dyn Store,

@@ -148,8 +148,10 @@ pub(in crate::cuda) fn element(
 fn cast(from: DType, to: DType, a: &str) -> String {
     match (from, to) {
         (from, to) if from == to => a.to_owned(),
-        (from, DType::Bool) if from.is_float() => format!("(u8)({a} != 0.0f)"),
-        (_, DType::Bool) => format!("(u8)({a} != 0)"),
+        (DType::F32 | DType::BF16 | DType::F16, DType::Bool) => format!("(u8)({a} != 0.0f)"),
+        (DType::I32 | DType::I64 | DType::U8 | DType::Bool, DType::Bool) => {
+            format!("(u8)({a} != 0)")
+        }
         (DType::F32 | DType::BF16 | DType::F16, DType::F32 | DType::BF16 | DType::F16) => {
             rounded(to, a)
         }
@@ -157,7 +159,8 @@ fn cast(from: DType, to: DType, a: &str) -> String {
             format!("{}_of({a})", lane(to))
         }
         (DType::U8 | DType::Bool, DType::U8) => a.to_owned(),
-        (DType::U8 | DType::Bool, to) => format!("({}){a}", lane(to)),
+        (DType::U8 | DType::Bool, DType::F32 | DType::BF16 | DType::F16)
+        | (DType::U8 | DType::Bool, DType::I32 | DType::I64) => format!("({}){a}", lane(to)),
         (DType::I32 | DType::I64, DType::F32) => format!("float_of((i64){a})"),
         (DType::I32 | DType::I64, DType::BF16) => format!("bf16_of((i64){a})"),
         (DType::I32 | DType::I64, DType::F16) => format!("f16_of((i64){a})"),
