@@ -116,14 +116,15 @@ impl CudaOp for Turned {
     fn implementation(&self, call: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
         let rows = rows_of_first(call, CustomOpDef::name(self))?;
         let number = |n| Param::Scalar(Scalar::U32(Dim::constant(n)));
-        let operand = match self.loads {
-            Loads::Elements => Param::Elements(0),
-            Loads::Rows => Param::Rows(0),
+        let (operand, threads) = match self.loads {
+            Loads::Elements => (Param::Elements(0), 32),
+            // As many as a norm's own kernel has for a row, so that its sums have the same order.
+            Loads::Rows => (Param::Rows(0), 64),
         };
         let mut params = vec![operand, Param::Arg(1), Param::Elements(2), Param::Counts];
         params.extend([number(rows.index() as u64), number(WIDTH)]);
         let grid = GridAxis::of(Dim::from(rows), 1);
-        let launch = LaunchRecipe::new(self.source, "turned", grid, 32, params);
+        let launch = LaunchRecipe::new(self.source, "turned", grid, threads, params);
         Ok(CudaImplementation::Source(OpKernels::new([launch])))
     }
 }
