@@ -189,6 +189,19 @@ fn every_test_file_is_part_of_a_program() {
     }
 }
 
+/// Whoever opens a file has one idea to read: a folder of the same name has room for others.
+#[test]
+fn no_source_is_longer_than_one_idea() {
+    // About 500, as CONTRIBUTING.md says.
+    let limit = 520;
+    let sources = files(root(), &["rs", "py", "cu", "cuh"]);
+    assert!(sources.len() > 400, "{}", sources.len());
+    for file in sources {
+        let lines = std::fs::read_to_string(&file).unwrap().lines().count();
+        assert!(lines <= limit, "{} has {lines} lines: split it by idea", file.display());
+    }
+}
+
 /// The lower-case words of a name or a sentence.
 fn words(text: &str) -> Vec<String> {
     let mut spaced = String::new();

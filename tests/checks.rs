@@ -3,7 +3,7 @@
 use crate::architecture::crates;
 use crate::support::tree::{files, root};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 fn read(file: &str) -> String {
     std::fs::read_to_string(root().join(file)).unwrap()
@@ -49,13 +49,48 @@ fn a_crate_has_one_test_program() {
     let further =
         [(".", "device_suite"), ("kernels", "cpu_allocations"), ("backend", "cpu_allocation")];
     for of in crates() {
-        let manifest: toml::Table = read(&format!("{of}/Cargo.toml")).parse().unwrap();
-        let programs = manifest.get("test").and_then(|list| list.as_array());
-        let names = programs.into_iter().flatten().map(|test| test["name"].as_str().unwrap());
-        let mut names = Vec::from_iter(names);
-        names.retain(|&name| !further.contains(&(of, name)));
+        let mut names = test_programs(&root().join(of));
+        names.retain(|name| !further.contains(&(of, name)));
         assert!(names.len() <= 1, "{of}: {names:?}");
     }
+}
+
+/// The test programs of a package: those that its manifest names, and those that cargo finds.
+fn test_programs(package: &Path) -> BTreeSet<String> {
+    let manifest = std::fs::read_to_string(package.join("Cargo.toml")).unwrap();
+    let manifest: toml::Table = manifest.parse().unwrap();
+    let programs = manifest.get("test").and_then(|list| list.as_array());
+    let named = programs.into_iter().flatten().map(|test| test["name"].as_str().unwrap());
+    let mut names = BTreeSet::from_iter(named.map(str::to_owned));
+    let settings = manifest["package"].as_table().unwrap();
+    let are_looked_for =
+        settings.get("autotests").is_none_or(|given| given.as_bool() != Some(false));
+    let entries = std::fs::read_dir(package.join("tests"));
+    for entry in entries.into_iter().flatten().filter(|_| are_looked_for) {
+        let path = entry.unwrap().path();
+        if path.join("main.rs").exists() || path.extension().is_some_and(|e| e == "rs") {
+            names.insert(path.file_stem().unwrap().to_string_lossy().into_owned());
+        }
+    }
+    names
+}
+
+#[test]
+fn programs_that_cargo_finds_are_counted() {
+    let package = tempfile::tempdir().unwrap();
+    let write = |file: &str, text: &str| {
+        let file = package.path().join(file);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, text).unwrap();
+    };
+    let named = "[[test]]\nname = \"named\"\n";
+    write("Cargo.toml", &format!("[package]\nname = \"p\"\n{named}"));
+    write("tests/loose.rs", "");
+    write("tests/folder/main.rs", "");
+    write("tests/support/mod.rs", "");
+    assert!(test_programs(package.path()).iter().eq(["folder", "loose", "named"]));
+    write("Cargo.toml", &format!("[package]\nname = \"p\"\nautotests = false\n{named}"));
+    assert!(test_programs(package.path()).iter().eq(["named"]));
 }
 
 /// Whether code or an attribute has a path that begins with a crate.

@@ -10,11 +10,12 @@
 //! again from its tokens.
 //!
 //! The KV pool is shared, and so are the slots of states that a sequence has one row of: a slot is
-//! given at admission, filled with zeros, and taken back with the pages. A request is admitted when its prompt fits with a page to spare for
-//! each running sequence; when pages run out all the same, pages of idle sequences are reclaimed
-//! first (kept conversations, oldest first), then the sequence admitted last of those that matter
-//! least is preempted: it waits, and its tokens are computed again. So nobody pays for tokens that
-//! are never generated, and the oldest sequence of the first priority always goes on.
+//! given at admission, filled with zeros, and taken back with the pages. A request is admitted when
+//! its prompt fits with a page to spare for each running sequence; when pages run out all the same,
+//! pages of idle sequences are reclaimed first (kept conversations, oldest first), then the
+//! sequence admitted last of those that matter least is preempted: it waits, and its tokens are
+//! computed again. So nobody pays for tokens that are never generated, and the oldest sequence of
+//! the first priority always goes on.
 //!
 //! Full pages are found by their ids and all before them, as long as nothing else needs them, so a
 //! prompt that begins as another did is computed from where they part. Only the ids must say what a
