@@ -67,7 +67,7 @@ impl<D: Device> CompiledModel<D> {
     }
 
     /// In which batches a member can be captured. One of an excluded layer runs between graphs.
-    fn support(&self, member: &Member<D::Program>) -> CaptureSupport {
+    pub(super) fn support(&self, member: &Member<D::Program>) -> CaptureSupport {
         if member.excluded_by.is_some() {
             return CaptureSupport::Never;
         }

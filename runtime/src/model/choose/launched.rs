@@ -99,7 +99,8 @@ impl<D: Device> CompiledModel<D> {
     /// remembered, or one with ways that nobody has measured.
     pub(in crate::model) fn will_compare_launches(&self, open: &[StepSizes]) -> bool {
         let mut sizes = self.sizes_in_pieces().into_iter();
-        !open.is_empty() || sizes.any(|sizes| !self.unmeasured_in(sizes, false).is_empty())
+        !open.is_empty()
+            || sizes.any(|sizes| !self.unmeasured_in(&self.measured_step(sizes)).is_empty())
     }
 
     /// Compares the sizes that nothing is remembered of, and then those of which this start has measured
@@ -125,7 +126,7 @@ impl<D: Device> CompiledModel<D> {
     /// Whether ways of a step in pieces were measured at this start.
     fn was_measured(&self, sizes: StepSizes) -> bool {
         let Some(stitch) = self.module.stitch() else { return false };
-        let mut places = MeasuredStep::new(self, sizes, false).places(self, stitch).into_keys();
+        let mut places = self.measured_step(sizes).places(self, stitch).into_keys();
         let by_unique = &self.origin.choices.by_unique;
         places.any(|(unique, i)| by_unique[unique.index()][i].origin == WaysOrigin::Measured)
     }

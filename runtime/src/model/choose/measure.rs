@@ -6,7 +6,6 @@ use super::step::MeasuredStep;
 use super::ways_origin::WaysOrigin;
 use super::{Choices, Place};
 use crate::batch::SyntheticStep;
-use crate::dispatch::StepSizes;
 use crate::model::CompiledModel;
 use crate::model::bind::BindSite;
 use crate::model::error::ModelError;
@@ -36,24 +35,25 @@ impl<D: Device> CompiledModel<D> {
         let mut sizes = self.dispatcher.measured_steps();
         sizes.retain(|(sizes, _)| only.is_none_or(|tokens| sizes.tokens.rows() == tokens));
         let total = sizes.len();
-        for (done, (sizes, whole)) in sizes.into_iter().enumerate() {
-            if self.unmeasured_in(sizes, whole).is_empty() {
+        for (done, (sizes, _)) in sizes.into_iter().enumerate() {
+            let mut step = self.measured_step(sizes);
+            if self.unmeasured_in(&step).is_empty() {
                 continue;
             }
             if !has_time() {
                 break;
             }
             progress(Progress::Measuring { done, total, budget: self.tune_budget });
-            let mut step = MeasuredStep::new(self, sizes, whole);
-            if !self.stage_measured(&step, steps)? && whole {
-                step = MeasuredStep::new(self, sizes, false);
+            let pieces = MeasuredStep::new(self, sizes, false);
+            if !self.stage_measured(&step, steps)? {
+                step = pieces.clone();
+                if self.unmeasured_in(&step).is_empty() {
+                    continue;
+                }
             }
-            let mut tried = self.measure_step(step, store, has_time)?;
-            if !tried && whole {
-                tried =
-                    self.measure_step(MeasuredStep::new(self, sizes, false), store, has_time)?;
-            }
-            if !tried {
+            if !self.measure_step(step, store, has_time)?
+                && !self.measure_step(pieces, store, has_time)?
+            {
                 tracing::debug!(size = %sizes.whole(), "no captured step to measure ways in");
             }
         }
@@ -66,14 +66,13 @@ impl<D: Device> CompiledModel<D> {
     pub(in crate::model) fn count_unmeasured(&mut self) {
         let steps = self.dispatcher.measured_steps().into_iter();
         let open: BTreeSet<Place> =
-            steps.flat_map(|(sizes, whole)| self.unmeasured_in(sizes, whole)).collect();
+            steps.flat_map(|(sizes, _)| self.unmeasured_in(&self.measured_step(sizes))).collect();
         self.origin.choices.report.unmeasured = open.len();
         self.stats.tuning = self.origin.choices.report;
     }
 
-    pub(super) fn unmeasured_in(&self, sizes: StepSizes, whole: bool) -> Vec<Place> {
+    pub(super) fn unmeasured_in(&self, step: &MeasuredStep) -> Vec<Place> {
         let Some(stitch) = self.module.stitch() else { return Vec::new() };
-        let step = MeasuredStep::new(self, sizes, whole);
         let places = step.places(self, stitch).into_keys();
         places.filter(|place| self.origin.choices.wants_measuring(*place)).collect()
     }

@@ -9,9 +9,10 @@ use crate::model::staging::Filling;
 use piecewise_backend::device::Device;
 use piecewise_ir::entity::Entity;
 use piecewise_ir::module::Stitch;
+use piecewise_kernels::step::CaptureSupport;
 use std::collections::BTreeMap;
 
-/// A step, or its captured pieces one after the other, in one graph.
+/// A step, or its captured pieces one after the other, in one graph, however it runs.
 #[derive(Clone, Debug)]
 pub(in crate::model) struct MeasuredStep {
     pub(super) sizes: StepSizes,
@@ -65,6 +66,18 @@ impl MeasuredStep {
 }
 
 impl<D: Device> CompiledModel<D> {
+    /// What ways of a step of these sizes are measured in: all of it, where every op can be captured,
+    /// and else its captured pieces.
+    pub(super) fn measured_step(&self, sizes: StepSizes) -> MeasuredStep {
+        let needed = match sizes.query_length {
+            Some(1) => CaptureSupport::SingleTokenDecode,
+            Some(_) => CaptureSupport::UniformBatch,
+            None => CaptureSupport::Always,
+        };
+        let whole = self.members.list.iter().all(|member| self.support(member) >= needed);
+        MeasuredStep::new(self, sizes, whole)
+    }
+
     /// Stages a made-up step of these sizes, or else one that brings nothing but its numbers of rows;
     /// whether the ops between pieces have something to do.
     pub(in crate::model) fn stage_measured(

@@ -2,14 +2,16 @@
 
 use super::{Model, expected, sampled, submit};
 use crate::batch::full_steps;
-use crate::mode::GraphMode;
+use crate::dispatch::StepSizes;
+use crate::mode::{GraphMode, StepMode};
 use crate::model::Model as _;
 use crate::model::WaysOrigin;
 use crate::testing::{FakeProgram, Planted, Setup};
-use piecewise_backend::artifact::{Choice, PieceSize};
+use piecewise_backend::artifact::Choice;
 use piecewise_backend::device::Device;
 use piecewise_backend::store::MemoryStore;
 use piecewise_backend::tuning::{TuneMode, TuningReport};
+use piecewise_kernels::step::CaptureSupport;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -315,17 +317,65 @@ fn a_way_that_can_not_be_bound_or_captured_is_passed_over() {
     }
 }
 
-/// What can't be captured whole is measured by its pieces, and what lies between them stays.
+const IN_PIECES: [GraphMode; 2] = [GraphMode::Piecewise, GraphMode::FullAndPiecewise];
+
+/// How members are bound in a step that runs at these sizes.
+fn bound_at(model: &Model, sizes: &StepSizes) -> Vec<Choice> {
+    model.members.list.iter().map(|member| member.program(sizes).choice.clone()).collect()
+}
+
+/// What runs in pieces is measured in the whole step where the ops between pieces can be captured at its
+/// size, and else by its pieces, and what lies between them stays. Either way it replays its pieces alone.
 #[test]
-fn where_the_step_is_not_captured_whole_its_pieces_are_measured() {
-    let setup = Setup { mode: GraphMode::Piecewise, ..setup(sum(together)) };
-    let model = setup.build().unwrap();
-    let chosen = |member: usize| &model.members.list[member].sized;
+fn a_step_in_pieces_is_measured_whole_where_its_ops_can_be_captured() {
+    use CaptureSupport::{Always, Never, SingleTokenDecode};
     let best = choice(0, &[2, 1]);
-    let of_tokens = chosen(0).iter().filter(|(size, _)| *size <= PieceSize::Exact(8));
-    assert!(of_tokens.clone().count() > 2 && of_tokens.clone().all(|(_, p)| p.choice == best));
-    assert!(chosen(1).iter().all(|(_, program)| program.choice == Choice::default()));
-    assert!(chosen(2).iter().any(|(_, program)| program.choice == best));
+    for mode in IN_PIECES {
+        for split_support in [Always, SingleTokenDecode, Never] {
+            let setup = Setup { mode, split_support, ..setup(sum(together)) };
+            let model = setup.build().unwrap();
+            let steps = model.dispatcher().measured_steps();
+            assert!(steps.iter().any(|(_, whole)| !whole));
+            for (sizes, _) in steps {
+                let is_decode = sizes.query_length.is_some();
+                let is_measured = split_support == Always || split_support != Never && is_decode;
+                let between = if is_measured { best.clone() } else { Choice::default() };
+                let expected = [best.clone(), between, best.clone()];
+                assert_eq!(bound_at(&model, &sizes), expected, "{mode:?} {sizes:?}");
+            }
+            let measured = model.stats.tuning;
+            assert_eq!((measured.unmeasured, measured.refused), (0, 0), "{mode:?}");
+            let off = Setup { tune: TuneMode::Off, ..setup }.build().unwrap();
+            assert_eq!(model.graphs.keys(), off.graphs.keys());
+            assert_eq!(model.ready_graphs().count(), off.ready_graphs().count());
+        }
+    }
+}
+
+/// Of the split op alone the second way is faster.
+#[test]
+fn a_faster_implementation_of_a_split_op_is_launched_between_pieces() {
+    let is_other = |program: &FakeProgram| program.op == "test.mix" && program.choice.way(0) == 1;
+    let cost = move |program: &FakeProgram| if is_other(program) { 60.0 } else { 100.0 };
+    for mode in IN_PIECES {
+        let store = MemoryStore::new();
+        let mut setup = Setup { mode, ..setup(sum(cost)) };
+        (setup.token_sizes, setup.batch_sizes) = (vec![4], vec![4]);
+        // Pieces that replay are not to lose to launches of all.
+        setup.faults.slow_launches.store(true, Ordering::Relaxed);
+        for is_first in [true, false] {
+            let mut model = setup.build_with(&store).unwrap();
+            assert_eq!(tuning(&model).measured > 0, is_first);
+            let ids = [4, 5, 6];
+            let ticket = submit(&mut model, &ids).unwrap();
+            assert_eq!(sampled(&mut model, &ticket), expected(&ids));
+            let step = model.last_step().unwrap();
+            assert_eq!(step.mode, StepMode::Piecewise);
+            let first = Choice::default();
+            let expected = [first.clone(), choice(0, &[1]), first];
+            assert_eq!(bound_at(&model, &step.sizes), expected, "{mode:?}");
+        }
+    }
 }
 
 #[test]
