@@ -308,7 +308,7 @@ fn blocks_that_stay_take_the_decodes_that_are_there() {
                 queries,
                 // As in `by_warpgroups`.
                 padding_rows: 8400,
-                absent: 100,
+                absent: 150,
                 capability: (9, 0),
                 ..Step::default()
             };

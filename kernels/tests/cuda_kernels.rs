@@ -329,7 +329,7 @@ fn steps_of_many_rows_go_to_both_kernels() {
     let grids: Vec<[u32; 3]> = launches.iter().map(|l| l.grid_at(&sizes, 132).unwrap()).collect();
     assert_eq!(grids, [[256, 8, 1], [8 + 52, 8, 1]]);
     // Few sequences keep the ranges that they have alone.
-    for (sequences, splits) in [(1, 8), (4, 8), (5, 6), (8, 4), (64, 4)] {
+    for (sequences, splits) in [(1, 8), (4, 8), (5, 6), (8, 4)] {
         let operands = attention(BF16, BF16, [32, 8], [128, 128]);
         for rows in [512, 8192] {
             let sizes = [rows, sequences, 4096];
@@ -338,6 +338,12 @@ fn steps_of_many_rows_go_to_both_kernels() {
             assert_eq!(grid, Ok([sequences as u32, 8, splits]));
         }
     }
+    // Where there may be many, twice as many blocks stay as there is room for.
+    let sizes = [512, 64, 4096];
+    let operands = attention(BF16, BF16, [32, 8], [128, 128]);
+    let staying = attention_kernels(&operands, &attrs, &sizes, HOPPER).unwrap().launches.remove(0);
+    assert_eq!(staying.grid_at(&sizes, 132), Ok([2 * 3 * 132, 1, 1]));
+    assert_eq!(staying.cluster, [4, 1, 1]);
     // Whatever the sequences, partial results stay bounded.
     let sizes = [8192, 1024, 4096];
     let kernels = made(BF16, [64, 8], [256, 256], sizes);
@@ -362,6 +368,8 @@ fn a_mixed_step_may_have_more_ranges_of_decodes_of_prompts_or_of_both() {
     let attrs = PagedAttention::attrs(0.125, true);
     let operands = attention(BF16, BF16, [32, 8], [128, 128]);
     let (decodes, more_decodes) = ([64, 8, 4], [64, 8, 8]);
+    // In clusters of as many ranges.
+    let staying = [792, 1, 1];
     let (prompts, more_prompts) = ([132, 1, 1], [16, 8, 2]);
     for (rows, sequences, capability, expected) in [
         (
@@ -369,14 +377,14 @@ fn a_mixed_step_may_have_more_ranges_of_decodes_of_prompts_or_of_both() {
             64,
             HOPPER,
             vec![
-                [decodes, prompts],
-                [more_decodes, prompts],
-                [decodes, more_prompts],
-                [more_decodes, more_prompts],
+                [staying, prompts],
+                [staying, prompts],
+                [staying, more_prompts],
+                [staying, more_prompts],
             ],
         ),
         // So many tiles of prompts that more ranges have no use.
-        (2048, 64, HOPPER, vec![[decodes, prompts], [more_decodes, prompts]]),
+        (2048, 64, HOPPER, vec![[staying, prompts], [staying, prompts]]),
         // As many as a cluster has, and as many sequences as rows.
         (2048, 4, HOPPER, vec![[[4, 8, 8], prompts]]),
         (64, 64, HOPPER, vec![[[64, 8, 1], [2, 8, 4]]]),
