@@ -147,6 +147,12 @@ pub trait Compiler: Send + Sync {
         Ok(())
     }
 
+    /// Says ahead that a piece will be compiled for a size: where threads share what takes long, they
+    /// share it from then on. What does not compile is not said here.
+    fn want(&self, at: PieceAt<'_>) {
+        let _ = at;
+    }
+
     /// Lowers and compiles a piece for a size, with `layouts` of its weights by position. The
     /// artifact is the same on every machine, but for code that `store` remembers from another
     /// version of the target's own compiler; [`Self::admit`] fits it to this one.

@@ -4,7 +4,7 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 use super::absorb::{is_odd_product, product, role};
-use super::alternatives::{Choice, Draft, HeldWays, Lowering, Way, assemble};
+use super::alternatives::{Choice, Draft, HeldWays, Listed, Lowering, Way, assemble};
 use super::code::Code;
 use super::image::{CudaImage, IMAGE_VERSION, KernelImage};
 use super::kernel_cache::KernelCache;
@@ -262,6 +262,41 @@ impl CudaCompiler {
         Ok(choices)
     }
 
+    /// What becomes of the alternatives of a piece at a size, and of the most of each symbol, once all
+    /// of their kernels are wanted.
+    fn with_wanted<T>(
+        &self,
+        at: PieceAt<'_>,
+        then: impl FnOnce(&[Listed<'_>], &[u64]) -> Result<T, CompileError>,
+    ) -> Result<T, CompileError> {
+        let (PieceAt { piece, size, .. }, limits) = (at, at.limits());
+        let positions = Positions::new(piece);
+        let lower = |(position, node): (usize, Node)| {
+            let name = launch_name(&piece.graph, &positions.names, node);
+            let site = Site { piece, node, position, name, limits: &limits, size };
+            let args = node_args(&piece.graph, &positions, node);
+            let args = args.map_err(|reason| self.unsupported(&site, reason))?;
+            let choices = self.choices(&site)?;
+            Ok(Lowering { nodes: vec![position as u32], name: site.name, args, choices })
+        };
+        let lowerings =
+            piece.graph.nodes().enumerate().map(lower).collect::<Result<Vec<_>, CompileError>>()?;
+        let absorbed = self.absorptions(piece, &positions, (size, &limits))?;
+        let absorbed = absorbed.iter().map(|(absorption, groups)| {
+            let launched = lowerings.iter().zip(groups).zip(&absorption.gone);
+            let launched = launched.filter(|(_, gone)| !**gone);
+            launched.map(|((own, group), _)| group.as_ref().unwrap_or(own)).collect()
+        });
+        let listed = self.held().of(absorbed.chain([lowerings.iter().collect()]).collect());
+        let choices = listed.iter().flatten().flat_map(|(_, choices)| *choices);
+        for (draft, _) in choices.flat_map(|choice| &choice.launches) {
+            if let Draft::Kernel(recipe, wanted) = draft {
+                wanted.get_or_init(|| self.kernels.want(recipe));
+            }
+        }
+        then(&listed, &limits)
+    }
+
     /// That a launch gives its image what it takes.
     fn check_launch(
         &self,
@@ -375,42 +410,22 @@ impl Compiler for CudaCompiler {
         row_major(stitch)
     }
 
+    fn want(&self, at: PieceAt<'_>) {
+        // Compiling says what does not lower.
+        let _ = self.with_wanted(at, |_, _| Ok(()));
+    }
+
     fn compile(
         &self,
         at: PieceAt<'_>,
         _: &[WeightLayout],
         store: &dyn Store,
     ) -> Result<Artifact, CompileError> {
-        let (PieceAt { piece, size, .. }, limits) = (at, at.limits());
-        let positions = Positions::new(piece);
-        let lower = |(position, node): (usize, Node)| {
-            let name = launch_name(&piece.graph, &positions.names, node);
-            let site = Site { piece, node, position, name, limits: &limits, size };
-            let args = node_args(&piece.graph, &positions, node);
-            let args = args.map_err(|reason| self.unsupported(&site, reason))?;
-            let choices = self.choices(&site)?;
-            Ok(Lowering { nodes: vec![position as u32], name: site.name, args, choices })
-        };
-        let lowerings =
-            piece.graph.nodes().enumerate().map(lower).collect::<Result<Vec<_>, CompileError>>()?;
-        let absorbed = self.absorptions(piece, &positions, (size, &limits))?;
-        let absorbed = absorbed.iter().map(|(absorption, groups)| {
-            let launched = lowerings.iter().zip(groups).zip(&absorption.gone);
-            let launched = launched.filter(|(_, gone)| !**gone);
-            launched.map(|((own, group), _)| group.as_ref().unwrap_or(own)).collect()
-        });
-        let listed = absorbed.chain([lowerings.iter().collect()]).collect();
-        let listed = self.held().of(listed);
-        // All of them before the first is compiled, so that threads share them.
-        let choices = listed.iter().flatten().flat_map(|(_, choices)| *choices);
-        for (draft, _) in choices.flat_map(|choice| &choice.launches) {
-            if let Draft::Kernel(recipe, wanted) = draft {
-                wanted.get_or_init(|| self.kernels.want(recipe));
-            }
-        }
         let image = |draft: &Draft| self.image(draft, store);
-        assemble(piece, size, &listed, &limits, &image)
-            .map_err(|(kernel, log)| self.failed(&kernel, log))
+        self.with_wanted(at, |listed, limits| {
+            assemble(at.piece, at.size, listed, limits, &image)
+                .map_err(|(kernel, log)| self.failed(&kernel, log))
+        })
     }
 
     fn listing(&self, image: &[u8]) -> Option<ImageListing> {

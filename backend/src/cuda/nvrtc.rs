@@ -142,6 +142,9 @@ pub enum NvrtcError {
     },
 }
 
+/// The first version that keeps on disk what it has compiled, and can be told not to.
+const NVRTC_CACHES_FROM: (u32, u32) = (12, 9);
+
 /// NVRTC, opened. It is used by several threads at once.
 #[derive(Clone, Debug)]
 pub struct Nvrtc {
@@ -232,6 +235,8 @@ impl Nvrtc {
         }
         let mut options = vec![CString::new(format!("--gpu-architecture={arch}"))];
         options.extend(source.options.iter().map(|option| CString::new(*option)));
+        // Its own cache on disk gives one thread at a time what the store of a model would.
+        options.extend((self.version >= NVRTC_CACHES_FROM).then(|| CString::new("--no-cache")));
         #[cfg(piecewise_testing)]
         options.extend(self.compiles_fast.then(|| CString::new("--Ofast-compile=max")));
         let options = options.into_iter().collect::<Result<Vec<_>, _>>();

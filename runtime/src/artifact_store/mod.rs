@@ -221,14 +221,20 @@ impl Lowering {
             let done = guard.0;
             (guard.1)(Progress::Compiling { done, total });
         };
+        // All that is missing is known before the first of it is compiled, so that what takes longest
+        // begins first.
+        let looked: Vec<_> = jobs.par_iter().map(|(job, _)| session.look(job)).collect();
         // What another process is at comes last: it may be there by then.
-        let later = jobs.par_iter().filter(|(job, made)| match session.start(job) {
-            Ok(Start::Taken) => true,
-            start => {
-                make(job, made, start);
-                false
-            }
-        });
+        let later =
+            jobs.into_par_iter().zip(looked).filter_map(|((job, made), looked)| {
+                match looked.map(|looked| session.claim(job, looked)) {
+                    Ok(Start::Taken) => Some((job, made)),
+                    start => {
+                        make(job, made, start);
+                        None
+                    }
+                }
+            });
         let later: Vec<_> = later.collect();
         later.iter().for_each(|(job, made)| make(job, made, session.wait(job)));
         self.spend(&store.counts());

@@ -56,21 +56,31 @@ pub(super) struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Takes a piece from the store, or the right to compile it.
-    pub(super) fn start(&self, job: &CompileJob<'_>) -> Result<Start, CompileError> {
-        tracing::debug!(unique = %job.unique, size = ?job.at.size, "a piece is lowered");
+    /// Takes a piece from the store, or says to the compiler that it will be compiled.
+    pub(super) fn look(&self, job: &CompileJob<'_>) -> Result<Start, CompileError> {
         let key = job.key(self.compiler)?;
         Ok(match self.load(&key, job) {
             Ok(artifact) => Start::Loaded(artifact),
-            Err(Miss::Absent) => {
-                let claim = self.store.claim(PIECE_KIND, key.digest());
-                self.claimed(key, claim, job)
+            Err(miss) => {
+                self.compiler.want(job.piece_at());
+                Start::Missed(key, miss, None)
             }
-            Err(miss) => Start::Missed(key, miss, None),
         })
     }
 
-    /// As [`Self::start`], once whoever else compiles the piece has done so, or failed to.
+    /// Takes the right to compile what the store was found not to have.
+    pub(super) fn claim(&self, job: &CompileJob<'_>, looked: Start) -> Start {
+        tracing::debug!(unique = %job.unique, size = ?job.at.size, "a piece is lowered");
+        match looked {
+            Start::Missed(key, Miss::Absent, None) => {
+                let claim = self.store.claim(PIECE_KIND, key.digest());
+                self.claimed(key, claim, job)
+            }
+            looked => looked,
+        }
+    }
+
+    /// As [`Self::claim`], once whoever else compiles the piece has done so, or failed to.
     pub(super) fn wait(&self, job: &CompileJob<'_>) -> Result<Start, CompileError> {
         let key = job.key(self.compiler)?;
         let claim = claim_or_wait(self.store, PIECE_KIND, key.digest());
