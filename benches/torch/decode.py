@@ -8,7 +8,9 @@ The models have the shapes of the presets of `piecewise bench` and random weight
 device; the KV cache is transformers' StaticCache, every sequence of a batch has the same context,
 and the sampled ids feed back on the device. A prompt keeps no keys and values, which ours does. The
 host is a step ahead, as in `piecewise bench`.
-What can't be measured is a row with a reason; the exit status is 0 all the same.
+What can't be measured is a row with a reason; the exit status is 0 all the same. With --in-turn it
+says `ready` on stderr where a row is compiled, and times it when a line comes on stdin: so several
+compile beside each other, and nothing is timed meanwhile.
 """
 
 import argparse
@@ -49,6 +51,9 @@ ROPE_LLAMA3 = dict(
 # Calls before the timed ones: the first compiles, the next two record and replay a graph.
 COMPILE_CALLS = 3
 
+# What --in-turn says of a row that waits to be timed.
+READY = "ready"
+
 
 def note(text):
     print(text, file=sys.stderr, flush=True)
@@ -80,6 +85,9 @@ def arguments():
     parser.add_argument(
         "--compile-seconds", type=float, default=75.0, metavar="SECONDS",
         help="what a compiled row is expected to take, held against --budget",
+    )
+    parser.add_argument(
+        "--in-turn", action="store_true", help="time each row when a line comes on stdin"
     )
     return parser.parse_args()
 
@@ -212,6 +220,9 @@ def measure(torch, model, device, mode, row, args):
             torch.cuda.synchronize()
         compile_s = time.perf_counter() - started
         note(f"compiled in {compile_s:.1f} s")
+    if args.in_turn:
+        note(READY)
+        sys.stdin.readline()
     clock = Clock(torch, device)
     if args.warmup > 0:
         ids, *_ = timed_steps(clock, step, ids, args.warmup)

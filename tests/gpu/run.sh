@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs what tests/gpu/pack.sh packed, on a machine with a GPU:
-#   run.sh [-p FOLDER] [-l LOGS] [correctness] [traces] [ledger] [sanitizer] [cache] [bench] [account] [serve]
-# correctness takes under 6 minutes, traces under 1, the cache and serve under 2, bench and account under 9.
+#   run.sh [-p FOLDER] [-l LOGS] [correctness] [traces] [ledger] [sanitizer] [cache] [bench] [modes] [peer] [account] [serve]
+# correctness takes under 6 minutes, traces under 1, the cache and serve under 2, bench, modes, peer and account under 10.
 # serve wants vLLM's front end (.ci/install-vllm-rs) in PIECEWISE_VLLM_RS.
 # What traces writes to LOGS is read elsewhere, by Perfetto's protos:
 #   tests/perfetto/trace.py --files LOGS/trace_MODE.pftrace LOGS/trace_MODE.jsonl
@@ -20,7 +20,7 @@ while getopts p:l: flag; do
 done
 shift $((OPTIND - 1))
 sections=("$@")
-[ ${#sections[@]} -gt 0 ] || sections=(correctness traces ledger sanitizer cache bench account serve)
+[ ${#sections[@]} -gt 0 ] || sections=(correctness traces ledger sanitizer cache bench modes peer account serve)
 logs=${logs:-$(mktemp -d)}
 cd "$pack" || exit 2
 [ -d bin ] || tar -xJf bin.tar.xz || exit 2
@@ -199,6 +199,20 @@ rows_of() {
 # Free bytes are the whole device's here, too.
 ledger() { rows_of ledger 90 python3 ledger.py "$PIECEWISE_BIN"; }
 
+modes() {
+  local model reports=()
+  for model in qwen3-0.6b llama-3.2-1b qwen3-8b; do
+    measured "modes_$model" 150 bin/piecewise bench --preset $model --device "$PIECEWISE_TEST_DEVICE" \
+      --graph-mode none,piecewise,full --batch 1,8,32,128 --context 512 --mixed 64,512,2048 --steps 40 \
+      --mixed-steps 20 --tune measure --tune-seconds 15 --no-cache --json
+    reports+=("$logs/modes_$model.json")
+  done
+  rows_of modes 20 python3 modes.py "${reports[@]}"
+}
+
+# It compiles some rows beside each other, none while one is timed.
+peer() { rows_of peer 590 python3 peer.py "$PIECEWISE_BIN"; }
+
 account() { rows_of account 500 python3 account.py "$PIECEWISE_BIN"; }
 
 cache() { rows_of cache 240 python3 cache.py run "$PIECEWISE_BIN" "$pack"; }
@@ -208,8 +222,7 @@ serve() {
   rows_of serve 360 python3 serve.py "$PIECEWISE_BIN" "$PIECEWISE_VLLM_RS" $model
 }
 
-# measured NAME SECONDS COMMAND...: the rows of the JSON that it prints, in $logs/NAME.json. A peer
-# that can't be measured fails nothing.
+# measured NAME SECONDS COMMAND...: the rows of the JSON that it prints, in $logs/NAME.json.
 measured() {
   local name=$1 limit=$2 json=$logs/$1.json start=$EPOCHREALTIME result=ok what text
   shift 2
@@ -225,7 +238,7 @@ measured() {
   if [ $result != ok ]; then
     echo "== $name: $result ($code)"
     tail -n 40 "$logs/$name.log" | cut -c 1-600
-    [[ $name == torch_* ]] || failed=1
+    failed=1
   fi
   row "$name" $result "$seconds" ""
   while IFS=$'\t' read -r what result text; do
@@ -233,13 +246,8 @@ measured() {
   done <"$logs/$name.rows"
 }
 
-# Seconds that the bench section may take, and what its peer may still take.
-bench_seconds=540
-left() { echo $((bench_seconds - (SECONDS - bench_start))); }
-
 bench() {
-  bench_start=$SECONDS
-  local model limit
+  local model
   for model in qwen3-0.6b qwen3-8b; do
     measured "bench_$model" 110 bin/piecewise bench --preset $model \
       --device "$PIECEWISE_TEST_DEVICE" --batch 1,8 --context 512 --mixed 64,300,512 \
@@ -274,18 +282,12 @@ bench() {
   rows_of host 20 python3 host.py "${hosts[@]}"
   measured start_qwen3-8b 80 bin/piecewise bench --preset qwen3-8b \
     --device "$PIECEWISE_TEST_DEVICE" --startup --json
-  for model in qwen3-8b qwen3-0.6b; do
-    limit=$(left)
-    [ "$limit" -gt 15 ] || { row "torch_$model" none "" "no time left"; continue; }
-    measured "torch_$model" "$limit" python3 decode.py --preset $model --batch 1 --context 512 \
-      --steps 50 --warmup 5 --budget "$limit"
-  done
 }
 
 for section in "${sections[@]}"; do
   case $section in
-    correctness | traces | ledger | sanitizer | cache | bench | account | serve) $section ;;
-    *) echo "no section \`$section\`; there are correctness, traces, ledger, sanitizer, cache, bench, account and serve" >&2; exit 2 ;;
+    correctness | traces | ledger | sanitizer | cache | bench | modes | peer | account | serve) $section ;;
+    *) echo "no section \`$section\`; there are correctness, traces, ledger, sanitizer, cache, bench, modes, peer, account and serve" >&2; exit 2 ;;
   esac
 done
 printf '\n%-34s %-7s %7s  %s\n' what result seconds "device, detail"
