@@ -148,6 +148,16 @@ fn a_decode_has_the_same_bits_whatever_is_beside_it() {
         Step { lengths: &[333, 700, 20], queries: &[1, 1, 1], padding_rows: 1, ..Step::default() };
     let alone = alone.check("decode_alone", &DECODE);
     assert_eq!(beside.check("decode_beside", &DECODE)[..alone.len()], alone);
+    // Where they may be many, how a sequence is cut follows from its own length.
+    let many =
+        Step { heads: [4, 4], padding_rows: 40, absent: 60, capability: (9, 0), ..Step::default() };
+    for length in [700, 1500] {
+        let alone = Step { lengths: &[length, 0, 0], queries: &[1, 0, 0], ..many };
+        let lengths = [length, 2100, 40];
+        let beside = Step { lengths: &lengths, queries: &[1, 1, 30], padding_rows: 9, ..many };
+        let alone = alone.check("one_of_many_alone", &DECODE_ONE);
+        assert_eq!(beside.check("one_of_many", &DECODE_ONE)[..alone.len()], alone);
+    }
 }
 
 /// One kernel takes a uniform batch, however many rows it has.
@@ -298,7 +308,11 @@ fn blocks_that_stay_take_the_decodes_that_are_there() {
     let prompt_alone: ([i32; 1], [i32; 1]) = ([150], [140]);
     let beside: ([i32; 8], [i32; 8]) =
         ([33, 200, 1, 150, 500, 64, 17, 0], [1, 2, 1, 140, 1, 1, 3, 0]);
-    let given: [(&[i32], &[i32]); 2] = [(&prompt_alone.0, &prompt_alone.1), (&beside.0, &beside.1)];
+    // Some of them long enough to be shared by the blocks of a cluster.
+    let long: ([i32; 7], [i32; 7]) =
+        ([33, 1200, 1, 150, 1023, 1024, 2000], [1, 2, 1, 140, 1, 1, 1]);
+    let given: [(&[i32], &[i32]); 3] =
+        [(&prompt_alone.0, &prompt_alone.1), (&beside.0, &beside.1), (&long.0, &long.1)];
     for (lengths, queries) in given {
         for (dtype, dims) in [(BF16, [64, 64]), (F16, [192, 128])] {
             let step = Step {

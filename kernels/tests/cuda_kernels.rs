@@ -210,12 +210,20 @@ fn the_keys_of_a_decode_are_split_by_the_captured_size_alone() {
 fn the_ranges_of_a_decode_become_one_in_a_cluster_where_there_are_clusters() {
     let attrs = PagedAttention::attrs(0.125, true);
     let operands = attention(BF16, BF16, [16, 8], [128, 128]);
-    for (sequences, splits) in [(1, 8), (8, 4), (14, 2), (16, 1)] {
+    // From 15 on the long ones alone are shared, by blocks that stay.
+    let clusters = [
+        (1, [1, 8, 8], [1, 1, 8]),
+        (8, [8, 8, 4], [1, 1, 4]),
+        (14, [14, 8, 2], [1, 1, 2]),
+        (16, [528, 1, 1], [4, 1, 1]),
+        (63, [792, 1, 1], [4, 1, 1]),
+    ];
+    for (sequences, grid, cluster) in clusters {
         let sizes = [sequences, sequences, 4096];
         let made = attention_kernels(&operands, &attrs, &sizes, HOPPER).unwrap();
         let [launch] = &made.launches[..] else { panic!("{} launches", made.launches.len()) };
-        assert_eq!(launch.grid_at(&sizes, 132), Ok([sequences as u32, 8, splits]));
-        assert_eq!((launch.cluster, made.scratch.eval(&sizes)), ([1, 1, splits], 0));
+        assert_eq!(launch.grid_at(&sizes, 132), Ok(grid));
+        assert_eq!((launch.cluster, made.scratch.eval(&sizes)), (cluster, 0));
         launch.check(8, 0).unwrap();
     }
 }
@@ -387,7 +395,7 @@ fn a_mixed_step_may_have_more_ranges_of_decodes_of_prompts_or_of_both() {
         (2048, 64, HOPPER, vec![[staying, prompts], [staying, prompts]]),
         // As many as a cluster has, and as many sequences as rows.
         (2048, 4, HOPPER, vec![[[4, 8, 8], prompts]]),
-        (64, 64, HOPPER, vec![[[64, 8, 1], [2, 8, 4]]]),
+        (64, 64, HOPPER, vec![[staying, [2, 8, 4]], [staying, [2, 8, 4]]]),
         (512, 1, HOPPER, vec![[[1, 8, 8], prompts], [[1, 8, 8], more_prompts]]),
         (512, 64, AMPERE, vec![[decodes, [96, 8, 1]], [more_decodes, [96, 8, 1]]]),
     ] {

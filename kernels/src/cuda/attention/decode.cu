@@ -5,7 +5,8 @@
 // warp. Rows lie an odd number of 16-byte chunks apart, so that eight neighbouring ones lie in
 // different banks. The blocks of a cluster have the ranges of one tile: each makes one result of
 // its share of the elements, in the order of the ranges. Where STAYS, they are neighbours on the
-// first axis, and take one tile after the other.
+// first axis, and take one tile after the other; then, each for itself, those of sequences of fewer than
+// LONG keys.
 enum {
   ROWS = 16,
   THREADS = WARPS * 32,
@@ -65,14 +66,24 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
   __shared__ Pair weights[CLUSTER > 1 ? CLUSTER : 1][ROWS];
   if (!EARLY) PW_WAIT();
   const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, quad = lane / 4, in_quad = lane % 4;
-  const u32 split = STAYS ? blockIdx.x % CLUSTER : blockIdx.z;
   const i32* count = counts + sequence_symbol;
-  for (u32 block = STAYS ? blockIdx.x / CLUSTER : blockIdx.y * gridDim.x + blockIdx.x;; block += gridDim.x / CLUSTER) {
+  bool is_shared = true;
+  u32 block = STAYS ? blockIdx.x / CLUSTER : blockIdx.y * gridDim.x + blockIdx.x;
+  for (;;) {
+    const u32 split = !STAYS ? blockIdx.z : is_shared ? blockIdx.x % CLUSTER : 0, ranges_of_tile = is_shared ? splits : 1;
     Tile found;
     // Blocks of one tile run side by side, since the heads of a key are neighbours in memory.
     const u32 kv_head = block % KV_HEADS, tile = block / KV_HEADS;
     const bool has_tile = UNIFORM ? uniform_tile(found, tile, lengths, starts, query_lengths, count, sequences, pages)
-                                  : find_tile<ROWS>(found, tile, lengths, starts, query_lengths, count, sequences, pages, 1, FEW ? FEW : 0xffffffffu);
+                                  : find_tile<ROWS>(found, tile, lengths, starts, query_lengths, count, sequences, pages, 1, FEW ? FEW : 0xffffffffu,
+                                                    is_shared ? LONG : 0, is_shared ? 0xffffffffu : LONG - 1);
+    if (!has_tile && LONG && is_shared) {
+      is_shared = false;
+      // Those come first that have shared none.
+      const u32 shared = (tile - found.at) * KV_HEADS * CLUSTER, sharing = shared < gridDim.x ? shared : gridDim.x;
+      block = (blockIdx.x < sharing ? gridDim.x : 0) + blockIdx.x - sharing;
+      continue;
+    }
     if (!has_tile) {
       if (EARLY) PW_WAIT();
       return;
@@ -84,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
     const u32 most = seen_by((first_row + tile_rows - 1) / GROUP, queries, length);
     const i32 start = found.start;
     // In pages: where the range starts, and what of it is seen.
-    const u32 range = blocks_for(blocks_for(length, PAGE), splits), first = split * range;
+    const u32 range = blocks_for(blocks_for(length, PAGE), ranges_of_tile), first = split * range;
     const u32 upto = blocks_for(most, PAGE) < first + range ? blocks_for(most, PAGE) : first + range;
     const u32 mine = first + warp < upto ? blocks_for(upto - first - warp, WARPS) : 0;
 
@@ -243,7 +254,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
     }
 
     // Of this warp's stages nothing is read any more.
-    if (CLUSTER > 1) cluster_arrive();
+    if (CLUSTER > 1 && is_shared) cluster_arrive();
     // The warps' results become one; they lie where their stages were.
     float* results = (float*)own;
 #pragma unroll
@@ -262,7 +273,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
       }
     }
     __syncthreads();
-    if (CLUSTER > 1) cluster_wait();
+    if (CLUSTER > 1 && is_shared) cluster_wait();
     Pair* const ranges = (Pair*)(staged + RANGES_AT);
     const u32 share = (tile_rows * PAIRS + CLUSTER - 1) / CLUSTER;
     for (u32 at = threadIdx.x; at < tile_rows * PAIRS; at += THREADS) {
@@ -282,10 +293,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
         x = fmaf(weighed[0], part, x);
         y = fmaf(weighed[1], part, y);
       }
-      if (CLUSTER > 1) {
+      if (CLUSTER > 1 && is_shared) {
         if (at % PAIRS < CLUSTER) store_cluster(&weights[split][line], at % PAIRS, higher, all);
         if (higher != -INF_F) store_cluster(ranges + split * SHARE + at % share, at / share, x, y);
-      } else if (splits == 1) {
+      } else if (ranges_of_tile == 1) {
         *(u32*)(out + ((u64)(start + token) * HEADS + head) * VALUE_DIM + column) = pair_of<Q>(x / all, y / all);
       } else {
         float* to = partial + ((place_of(sequence, start, token) * HEADS + head) * splits + split) * PARTIAL;
@@ -299,7 +310,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
         to[column + 1] = y;
       }
     }
-    if (CLUSTER > 1) {
+    if (CLUSTER > 1 && is_shared) {
       cluster_arrive();
       cluster_wait();
       for (u32 at = threadIdx.x; at < share; at += THREADS) {
@@ -322,6 +333,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
       }
     }
     if (!STAYS) return;
+    block += is_shared ? gridDim.x / CLUSTER : gridDim.x;
     // The next tile takes the same shared memory.
     __syncthreads();
   }

@@ -12,8 +12,11 @@ const PAGE: u64 = 16;
 /// Blocks that keep the memory of a large device busy, each with what it has on the way: about one
 /// for each multiprocessor. From here on a second launch costs more than more blocks gain.
 const SATURATING_BLOCKS: u64 = 120;
-/// The ranges where longer sequences keep the device busy beside many of them.
+/// The ranges where other sequences, which may be many, keep the device busy beside one.
 const MIXED_SPLITS: u64 = 4;
+/// Keys from which a sequence in the company of many is cut into ranges: a shorter one is a block's own,
+/// which takes less than what blocks of a cluster tell each other.
+const LONG: u64 = 1024;
 /// Bytes that the partial results of such steps stay below.
 const MIXED_SCRATCH: u64 = 64 << 20;
 /// Bytes of a block's pages on the way: so many that three blocks fit the 227 KiB of the devices
@@ -124,18 +127,20 @@ pub(super) fn kernels(shape: &Shape, sizes: &[u64], taken: Taken, times: u64) ->
     };
     let blocks = blocks_at(&tiles, sizes).min(blocks_at(&shape.tiles(ROWS), sizes));
     let decodes = splits(shape, &layout, blocks.saturating_mul(shape.kv_heads), times);
+    let more = (times * MIXED_SPLITS).min(useful(shape, &layout)).max(MIXED_SPLITS);
     let splits = match taken {
-        Taken::All | Taken::Uniform(_) => decodes,
-        Taken::Few(_) => {
+        Taken::Uniform(_) => decodes,
+        // Where there are no clusters, ranges lie in scratch, and decodes that may be many have one.
+        Taken::All if decodes > 1 || !shape.clusters => decodes,
+        Taken::Few(_) if !shape.clusters => {
             let [rows, sequences] = [&shape.rows, &shape.sequences].map(|dim| dim.eval(sizes));
-            // As many sequences as rows: decodes, that keep the device busy if they are many. Beside
-            // longer ones they are fewer, and have at least the ranges that they would have alone.
-            let more = (times * MIXED_SPLITS).min(useful(shape, &layout)).max(MIXED_SPLITS);
             let most = if rows < 2 * sequences { decodes } else { decodes.max(more) };
             let bytes = places.eval(sizes).saturating_mul(partial_bytes(shape)).max(1);
-            let room = if shape.clusters { most } else { MIXED_SCRATCH / bytes };
-            most.min(room).max(1)
+            most.min(MIXED_SCRATCH / bytes).max(1)
         }
+        _ if decodes == 1 && shape.pages * PAGE < LONG => 1,
+        // Beside others there may be few, which have at least the ranges that they would have alone.
+        Taken::All | Taken::Few(_) => decodes.max(more),
     };
     let layout = match splits {
         1 if shape.clusters => layout.with_stages(WHOLE_STAGES),
@@ -146,15 +151,18 @@ pub(super) fn kernels(shape: &Shape, sizes: &[u64], taken: Taken, times: u64) ->
     let static_shared =
         2 * 4 * layout.warps * ROWS + if clustered { cluster * ROWS * 8 } else { 0 };
     let room = SHARED_OF_ALL / (layout.shared + static_shared + SHARED_OF_SYSTEM);
-    let staying = ROUNDS * room;
-    // Most sequences that there may be beside a prompt are not there: a block for each of their tiles
-    // would only find that out.
-    let is_sparse = matches!(taken, Taken::Few(_)) && shape.clusters && (clustered || splits == 1);
-    let all = blocks.saturating_mul(shape.kv_heads * splits);
-    let stays = (is_sparse && all > staying * MULTIPROCESSORS).then_some(staying);
+    // Most sequences that there may be in company are not there: a block for each of their tiles would
+    // only find that out.
+    let is_sparse =
+        !matches!(taken, Taken::Uniform(_)) && shape.clusters && (clustered || splits == 1);
+    let long = if is_sparse && clustered && decodes == 1 { LONG } else { 0 };
+    let each = blocks.saturating_mul(shape.kv_heads * splits).div_ceil(MULTIPROCESSORS);
+    let staying = each.min(ROUNDS * room);
+    let stays = (is_sparse && (long > 0 || each > staying)).then_some(staying);
     let defines = [
         ("STAYS", u64::from(stays.is_some())),
         ("CLUSTER", cluster),
+        ("LONG", long),
         ("EARLY", u64::from(shape.ahead)),
         ("UNIFORM", if let Taken::Uniform(tokens) = taken { tokens } else { 0 }),
         ("WARPS", layout.warps),

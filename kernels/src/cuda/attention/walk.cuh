@@ -11,18 +11,20 @@ struct Tile {
 };
 
 // The tile of this number among those of EACH query rows of the sequences that bring fewest to
-// most tokens; false past the last. Thirty-two sequences at a time, by their number of tiles; all
+// most tokens and have shortest to longest keys; false past the last, with how far as its place. Thirty-two sequences at a time, by their number of tiles; all
 // that is read of them comes at once with their true count.
 template <int EACH>
 DEVICE bool find_tile(Tile& found, u32 number, const i32* lengths, const i32* starts, const i32* query_lengths,
-                      const i32* count, u32 sequences, u32 pages, u32 fewest, u32 most) {
+                      const i32* count, u32 sequences, u32 pages, u32 fewest, u32 most, u32 shortest = 0, u32 longest = 0xffffffffu) {
   const u32 lane = threadIdx.x % 32, real = *count;
   u32 sequence = 0;
   do {
     const u32 mine = sequence + lane;
     const bool there = mine < sequences;
     const i32 n = there ? query_lengths[mine] : 0, start = there ? starts[mine] : 0, keys = there ? lengths[mine] : 0;
-    const bool counts = there && mine < real && n > 0 && (u32)n >= fewest && (u32)n <= most;
+    const u32 length = keys > 0 ? keys : 0;
+    const bool in_reach = length >= shortest && length <= longest;
+    const bool counts = there && mine < real && n > 0 && (u32)n >= fewest && (u32)n <= most && in_reach;
     const u32 tiles = counts ? blocks_for((u32)n * GROUP, EACH) : 0;
     u32 upto = tiles;
 #pragma unroll
@@ -33,7 +35,6 @@ DEVICE bool find_tile(Tile& found, u32 number, const i32* lengths, const i32* st
     const u32 here = __ballot_sync(0xffffffffu, upto > number);
     if (here != 0) {
       const int which = __ffs((int)here) - 1;
-      const u32 length = keys > 0 ? keys : 0;
       found.sequence = sequence + which;
       found.at = number - __shfl_sync(0xffffffffu, upto - tiles, which);
       found.of = __shfl_sync(0xffffffffu, tiles, which);
@@ -45,6 +46,7 @@ DEVICE bool find_tile(Tile& found, u32 number, const i32* lengths, const i32* st
     number -= __shfl_sync(0xffffffffu, upto, 31);
     sequence += 32;
   } while (sequence < sequences && sequence < real);
+  found.at = number;
   return false;
 }
 
