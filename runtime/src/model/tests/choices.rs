@@ -301,6 +301,26 @@ fn a_record_of_other_ways_is_ignored() {
     assert_eq!((bound(&model), tuning(&model).loaded), (all(&Choice::default()), 0));
 }
 
+/// What a start has of the pool may be another each time, since it follows from what the device has free.
+#[test]
+fn records_are_found_whatever_the_size_of_the_pool() {
+    let store = MemoryStore::new();
+    let mut setup = Setup { mode: GraphMode::FullAndPiecewise, ..setup(sum(together)) };
+    let measured = tuning(&setup.build_with(&store).unwrap()).measured;
+    let kept = store.entries();
+    setup.bounds.kv_rows += 64;
+    setup.bounds.entries += 1;
+    let again = tuning(&setup.build_with(&store).unwrap());
+    assert_eq!(again, TuningReport { loaded: measured, ..TuningReport::default() });
+    assert!(measured > 0 && store.entries() == kept, "nothing is kept under another key");
+    // The most sequences matter to what sees them alone.
+    setup.bounds.sequences += 1;
+    let mut unmeasured = setup.build_with(&store).unwrap().chosen_ways();
+    unmeasured.retain(|ways| ways.origin != WaysOrigin::Remembered);
+    assert!(!unmeasured.is_empty());
+    assert!(unmeasured.iter().all(|ways| ways.parts[0].name == "test.mix"), "{unmeasured:?}");
+}
+
 #[test]
 fn a_way_that_can_not_be_bound_or_captured_is_passed_over() {
     let is_best = |program: &FakeProgram| program.choice.way(0) == 2;
