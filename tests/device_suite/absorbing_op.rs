@@ -42,6 +42,7 @@ const ROWS_SOURCE: &str = include_str!("turned_rows_kernel.cu");
 /// Each element of a row with its neighbour.
 #[derive(Clone, Copy, Debug)]
 struct Turned {
+    name: &'static str,
     splits: bool,
     absorbs: bool,
     /// In rows: before the op is a norm then, elsewhere a map.
@@ -56,12 +57,20 @@ pub(crate) enum Loads {
     Rows,
 }
 
-const TURNED: Turned =
-    Turned { splits: false, absorbs: true, loads: Loads::Elements, source: SOURCE };
+const TURNED: Turned = Turned {
+    name: "test.turned",
+    splits: false,
+    absorbs: true,
+    loads: Loads::Elements,
+    source: SOURCE,
+};
+
+/// What takes nothing in, and stays in a piece.
+const BESIDE: Turned = Turned { name: "test.beside", absorbs: false, ..TURNED };
 
 impl CustomOpDef for Turned {
     fn name(&self) -> &str {
-        "test.turned"
+        self.name
     }
     fn infer(&self, operands: &[TensorType], _: &Attrs) -> Result<Vec<TensorType>, String> {
         Ok(vec![operands[0].clone()])
@@ -131,12 +140,14 @@ impl CudaOp for Turned {
 
 fn registry(op: Turned) -> Arc<OpRegistry> {
     let mut registry = OpRegistry::new();
-    registry.define(Arc::new(op)).implement_cpu(Arc::new(op)).implement_cuda(Arc::new(op));
+    for op in [op, BESIDE] {
+        registry.define(Arc::new(op)).implement_cpu(Arc::new(op)).implement_cuda(Arc::new(op));
+    }
     Arc::new(registry)
 }
 
 /// The op three times, with regions before, between and after: what is between the last two, more than
-/// the op reads.
+/// the op reads, and what is after the last, of what another op makes no sooner.
 fn graph(op: Turned) -> Graph {
     let b = Builder::new("absorbing").weight_dtype(F32);
     let t = b.symbol("T", 1, 16);
@@ -149,7 +160,11 @@ fn graph(op: Turned) -> Graph {
             Loads::Rows => (x * gate).rms_norm(b.weight("norm", [WIDTH]), 1e-5),
         };
         let turned = b.custom_one(&op, &[before, b.weight("w", [WIDTH])], Attrs::new());
-        x = turned.silu() + gate;
+        let beside = match layer {
+            2 => b.custom_one(&BESIDE, &[gate, b.weight("beside", [WIDTH])], Attrs::new()),
+            _ => gate,
+        };
+        x = turned.silu() + beside;
         kept = if layer == 1 { x } else { kept };
     }
     b.finish([x + kept]).unwrap()
@@ -192,7 +207,9 @@ pub(crate) fn every_alternative_leaves_the_same<T: Target>(place: Place, loads: 
     let graph = graph(op);
     let weights = random_arrays(&graph, &[1], WEIGHTS).unwrap().weights;
     let mut ops = OpDefs::new();
-    ops.register(Arc::new(op));
+    for op in [op, BESIDE] {
+        ops.register(Arc::new(op));
+    }
     let mut expected: Option<Vec<Vec<Vec<u8>>>> = None;
     for alternative in 0..alternatives {
         for (mode, step_mode) in MODES {
