@@ -12,10 +12,15 @@ pub(super) const SCOPES: &str = " + ";
 /// What a member of a step is called: `p3`, or the op's name.
 pub(super) fn label(graph: &Graph, stitch: &Stitch, step: Step) -> String {
     let usage = &stitch.uses[step.id()];
-    match (step, usage.nodes.last().map(|&n| &graph.node(n).op)) {
-        (Step::Prologue(_) | Step::Split(_), Some(Op::Custom(call))) => call.name.clone(),
-        _ => step.id().to_string(),
-    }
+    let name = |&node: &Node| match &graph.node(node).op {
+        Op::Custom(call) => Some(call.name.clone()),
+        _ => None,
+    };
+    let op = match step {
+        Step::Prologue(_) | Step::Split(_) => usage.nodes.iter().find_map(name),
+        Step::Piece(_) => None,
+    };
+    op.unwrap_or_else(|| step.id().to_string())
 }
 
 /// Where the model's code made these nodes, each scope once.
