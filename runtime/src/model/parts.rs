@@ -51,3 +51,30 @@ impl StepPart {
         stitch.steps.iter().map(part).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use piecewise_ir::text::parse_graph;
+    use piecewise_passes::split::{SplitOptions, split};
+
+    #[test]
+    fn a_split_op_has_its_name_also_among_regions() {
+        let region = |made, read| {
+            format!(
+                "{made}: f32[T,8] = region over T (%a: row {read}) {{\na0: f32[8] = exp %a\nret a0\n}}\n"
+            )
+        };
+        let op = "v1: f32[T,8] = custom \"any.turn\" v0 rows mixed split absorbs [0, 1]\n";
+        let text = format!(
+            "graph @g {{\ndim T in [1..16]\ninput %x: f32[T,8]\n{}{op}{}ret v2\n}}",
+            region("v0", "%x"),
+            region("v2", "v1")
+        );
+        let mut module = Module::new(parse_graph(&text).unwrap());
+        split(&mut module, &SplitOptions::default()).unwrap();
+        let parts = StepPart::of(&module);
+        let names: Vec<_> = parts.iter().map(|part| (part.name.as_str(), part.kind)).collect();
+        assert_eq!(names, [("any.turn", "split op")]);
+    }
+}
