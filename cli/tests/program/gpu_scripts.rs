@@ -1,8 +1,9 @@
-//! The scripts that read reports of `bench --json` on a machine with a GPU: what they print of a report.
+//! The scripts that run on a machine with a GPU: what they print of reports of `bench --json`.
 
 use crate::support::cli::stdout_of;
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 const BENCH: [&str; 14] = [
     "bench",
@@ -33,9 +34,15 @@ fn said(script: &str, reports: &[Value]) -> (bool, String) {
     for (file, report) in files.iter().zip(reports) {
         std::fs::write(file, report.to_string()).unwrap();
     }
-    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/gpu");
-    let mut command = std::process::Command::new("python3");
-    let output = command.arg(scripts.join(script)).args(files).output().expect("python3");
+    said_by(Command::new("python3").arg(scripts().join(script)).args(files))
+}
+
+fn scripts() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/gpu")
+}
+
+fn said_by(command: &mut Command) -> (bool, String) {
+    let output = command.output().expect("python3");
     (output.status.success(), String::from_utf8(output.stdout).unwrap())
 }
 
@@ -108,4 +115,65 @@ fn what_the_host_path_costs_is_held_by_the_best_of_several_runs() {
     let (is_well, text) = said("host.py", &[lacking]);
     assert!(!is_well && text.contains("submit 1 full\tFAILED\tno memory"), "{text}");
     assert_eq!(text.matches("FAILED\tno run has such a row").count(), 2, "{text}");
+}
+
+/// What `modes.py` says of decodes of one row and of three that take so many milliseconds launched, in
+/// pieces and in one graph: whether all is held, and the result and text of each line.
+fn modes_said(model: &str, walls: [[f64; 3]; 2]) -> (bool, Vec<String>) {
+    let rows = |mode: usize| {
+        let row = |(batch, walls): (u64, [f64; 3])| {
+            json!({
+                "kind": "decode", "batch": batch, "context": 512, "tokens": batch,
+                "wall_ms": {"median": walls[mode]}, "failures": [],
+            })
+        };
+        [1, 3].into_iter().zip(walls).map(row).collect::<Vec<_>>()
+    };
+    let names = ["none", "piecewise", "full"].into_iter().enumerate();
+    let modes = Vec::from_iter(names.map(|(i, name)| json!({"mode": name, "rows": rows(i)})));
+    let (is_held, text) = said("modes.py", &[json!({"model": model, "modes": modes})]);
+    (is_held, text.lines().map(str::to_owned).collect())
+}
+
+#[test]
+fn steps_in_pieces_are_held_to_launched_ones_and_to_one_graph() {
+    let good = [2.0, 2.02, 1.98];
+    let (is_held, lines) = modes_said("qwen3-8b", [good; 2]);
+    let text = "ok\t2.000 launched, 2.020 in pieces (1.010), 1.980 in one graph (1.020)";
+    let steps = ["1x512", "3x512"];
+    let expected = steps.map(|step| format!("qwen3-8b decode {step} in pieces\t{text}"));
+    assert_eq!((is_held, lines), (true, expected.to_vec()));
+    let failed = |model, walls| {
+        let (is_held, lines) = modes_said(model, walls);
+        let failed = lines.iter().map(|line| line.contains("\tFAILED\t"));
+        let failed = <[bool; 2]>::try_from(Vec::from_iter(failed)).unwrap();
+        assert_eq!(is_held, failed == [false; 2], "{lines:?}");
+        failed
+    };
+    let above_launched = [2.0, 2.05, 2.04];
+    assert_eq!(failed("qwen3-8b", [above_launched, good]), [true, false]);
+    assert_eq!(failed("qwen3-8b", [good, above_launched]), [false, true]);
+    // One graph is a bar for one row alone, of the models that have one.
+    let above_graph = [2.0, 2.0, 1.9];
+    assert_eq!(failed("qwen3-8b", [above_graph; 2]), [true, false]);
+    assert_eq!(failed("qwen3-0.6b", [above_graph; 2]), [false; 2]);
+    assert_eq!(failed("qwen3-0.6b", [[2.0, 2.0, 1.6]; 2]), [true, false]);
+    assert_eq!(failed("llama-3.2-1b", [[2.0, 2.0, 1.6]; 2]), [false; 2]);
+}
+
+#[test]
+fn a_step_in_pieces_without_the_other_modes_is_not_held() {
+    let (is_held, text) = said("modes.py", &[report()]);
+    assert!(!is_held && text.lines().count() == 2, "{text}");
+    assert_eq!(text.matches("FAILED\tmeasured in full, piecewise alone\n").count(), 2, "{text}");
+    let mut report = report();
+    let mut launched = report["modes"][0].clone();
+    launched["mode"] = json!("none");
+    report["modes"].as_array_mut().unwrap().push(launched);
+    report["modes"][0]["rows"][1] = json!({
+        "kind": "decode", "batch": 3, "context": 24, "tokens": 3, "failures": ["no memory"],
+    });
+    let (is_held, text) = said("modes.py", &[report]);
+    assert!(!is_held && text.contains("measured in none, piecewise alone"), "{text}");
+    assert_eq!(said("modes.py", &[]), (false, String::new()));
 }
