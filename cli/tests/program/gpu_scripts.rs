@@ -2,6 +2,8 @@
 
 use crate::support::cli::stdout_of;
 use serde_json::{Value, json};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -176,4 +178,87 @@ fn a_step_in_pieces_without_the_other_modes_is_not_held() {
     let (is_held, text) = said("modes.py", &[report]);
     assert!(!is_held && text.contains("measured in none, piecewise alone"), "{text}");
     assert_eq!(said("modes.py", &[]), (false, String::new()));
+}
+
+/// In place of `decode.py`: it notes when it begins, when it is timed and when it ends, and fails at 8
+/// sequences before it is ready, at prompts of 512 tokens for good, and never ends at 9 of either.
+const PEER: &str = r#"
+import json, os, sys, time
+given = dict(zip(sys.argv[1:], sys.argv[2:]))
+step = given["--batch"] or "p" + given["--prefill"]
+def note(what):
+    with open(os.path.join(os.path.dirname(__file__), "notes"), "a") as notes:
+        notes.write(f"{what} {step}\n")
+note("begins")
+if step in ("9", "p9"):
+    time.sleep(600)
+if step == "p512":
+    sys.exit("the driver is gone")
+row = {"failures": ["no memory"]}
+if step != "8":
+    print("compiled", "ready", sep="\n", file=sys.stderr, flush=True)
+    sys.stdin.readline()
+    note("timed")
+    row = {"gpu_ms": {"median": 5.0}, "compile_s": 12.3, "failures": []}
+note("ends")
+print(json.dumps({"versions": {"torch": "2.11"}, "modes": [{"mode": "it", "rows": [row]}]}))
+"#;
+
+/// In place of `piecewise`: the rows that it is asked for.
+const OURS: &str = r#"#!/usr/bin/env python3
+import json, sys
+given = dict(zip(sys.argv[1:], sys.argv[2:]))
+def row(kind, batch, tokens):
+    shape = {"kind": kind, "batch": batch, "context": int(given["--context"]), "tokens": tokens}
+    return shape | {"mode": "full", "gpu_ms": {"median": 2.0}}
+rows = [row("decode", int(n), int(n)) for n in given["--batch"].split(",")]
+rows += [row("prefill", 1, int(n)) for n in given["--prefill"].split(",")]
+start = {"plan_s": 0.5, "open_s": 1.0, "compile_s": 3.0}
+print(json.dumps({"versions": {"cuda": "13.0"}, "start": start, "modes": [{"rows": rows}]}))
+"#;
+
+/// Whether `peer.py` ends well with these arguments, what it prints, and what its peers noted.
+fn peer_said(args: &[&str]) -> (bool, String, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for name in ["peer.py", "rows.py"] {
+        std::fs::copy(scripts().join(name), at(name)).unwrap();
+    }
+    std::fs::write(at("decode.py"), PEER).unwrap();
+    std::fs::write(at("piecewise"), OURS).unwrap();
+    std::fs::set_permissions(at("piecewise"), Permissions::from_mode(0o755)).unwrap();
+    let mut peer = Command::new("python3");
+    let (is_well, text) = said_by(peer.arg(at("peer.py")).arg(at("piecewise")).args(args));
+    (is_well, text, std::fs::read_to_string(at("notes")).unwrap_or_default())
+}
+
+#[test]
+fn a_peer_is_timed_alone_beside_our_rows_and_one_that_fails_is_a_row_without_figures() {
+    let (is_well, text, notes) = peer_said(&["--batch", "1,8", "qwen3-8b"]);
+    let measured = "ok\t5.000 / 2.000 ms, 2.50 times, 12 s to compile, torch 2.11";
+    let expected = [
+        "versions\tok\tcuda 13.0",
+        "start\tok\t4.5 s to compile all rows",
+        &format!("decode 1x512 full\t{measured}"),
+        "decode 8x512 full\tnone\t2.000 ms; no memory",
+        "prefill 512 full\tnone\t2.000 ms; the driver is gone",
+        &format!("prefill 2048 full\t{measured}"),
+    ];
+    let expected = expected.map(|line| format!("qwen3-8b {line}\n")).concat();
+    assert_eq!((is_well, text), (true, expected));
+    // Three find room beside each other; what one of them notes before it is timed has no order.
+    let notes = Vec::from_iter(notes.lines());
+    let (first, second) = notes.split_at(notes.len() - 3);
+    assert_eq!(second, ["begins p2048", "timed p2048", "ends p2048"]);
+    assert_eq!(first[4..], ["timed 1", "ends 1"], "{first:?}");
+}
+
+#[test]
+fn nothing_is_timed_beside_a_peer_that_compiles_too_long() {
+    let args = ["--batch", "9", "--prefill", "9", "--compile-seconds", "1", "llama-3.2-1b"];
+    let (is_well, text, notes) = peer_said(&args);
+    let late = "full\tnone\t2.000 ms; not compiled within 1 s\n";
+    let rows = ["decode 9x512", "prefill 9"].map(|row| format!("llama-3.2-1b {row} {late}"));
+    assert!(is_well && text.ends_with(&rows.concat()), "{text}");
+    assert!(!notes.contains("timed"), "{notes}");
 }
