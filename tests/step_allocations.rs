@@ -12,9 +12,12 @@ use piecewise_ir::testing::Rng;
 use piecewise_runtime::batch::{ChunkRows, Sampling};
 use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request};
 use piecewise_runtime::mode::{GraphMode, StepMode};
-use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::model::{CaptureWhen, CompiledModel, Model};
+use std::time::Duration;
 
 const STEPS: usize = 200;
+/// The first steps make what is reused from then on.
+const FIRST: usize = 3;
 
 /// What a library allocates on the stepping thread: rayon puts a job for its pool into a queue of
 /// blocks of 63 jobs (crossbeam's injector), so that every 63rd job makes a block. A replay is one
@@ -33,18 +36,26 @@ fn of_submits<D: Device>(model: &mut CompiledModel<D>, turns: &[Turn], mode: Ste
     let mut rng = Rng::new(1);
     let mut counted = 0;
     for number in 0..STEPS {
-        (0..turns.len()).for_each(|sequence| sequences.restart(sequence));
-        let view = sequences.fill(turns, &mut rng);
-        let inputs = view.data();
-        let of_step = allocations(|| {
-            let ticket = model.submit(&inputs).unwrap();
-            assert!(!model.read(&ticket).unwrap().bytes(1).unwrap().is_empty());
-        });
+        let of_step = of_submit(model, turns, &mut sequences, &mut rng);
         assert_eq!(model.last_step().unwrap().mode, mode);
-        // The first steps make what is reused from then on.
-        counted += if number < 3 { 0 } else { of_step };
+        counted += if number < FIRST { 0 } else { of_step };
     }
     counted
+}
+
+fn of_submit<D: Device>(
+    model: &mut CompiledModel<D>,
+    turns: &[Turn],
+    sequences: &mut Sequences,
+    rng: &mut Rng,
+) -> usize {
+    (0..turns.len()).for_each(|sequence| sequences.restart(sequence));
+    let view = sequences.fill(turns, rng);
+    let inputs = view.data();
+    allocations(|| {
+        let ticket = model.submit(&inputs).unwrap();
+        assert!(!model.read(&ticket).unwrap().bytes(1).unwrap().is_empty());
+    })
 }
 
 #[test]
@@ -71,6 +82,29 @@ fn a_replayed_step_allocates_nothing() {
             }
         }
     }
+}
+
+/// Each step comes so much later than those before it that no graph is captured after it.
+#[test]
+fn a_step_that_leaves_captures_to_later_ones_allocates_nothing() {
+    let (mode, capture, sizes) =
+        (GraphMode::Piecewise, CaptureWhen::Background, (1..=64).collect());
+    let mut model = Setup { mode, capture, sizes, ..Setup::default() }.build::<Cpu>();
+    let (mut sequences, mut rng) = (Sequences::of(&model), Rng::new(1));
+    let turns = [Turn { sequence: 0, tokens: 9, rows: ChunkRows::Last, feedback: false }];
+    let (mut counted, mut captures) = (0, 0);
+    for number in 0..10 {
+        std::thread::sleep(Duration::from_millis(1 << number));
+        let of_step = of_submit(&mut model, &turns, &mut sequences, &mut rng);
+        let before = std::mem::replace(&mut captures, model.statistics().captures);
+        if number >= FIRST {
+            assert_eq!(before, captures, "step {number}");
+            counted += of_step;
+        }
+    }
+    assert!(model.capture_next().unwrap(), "graphs are missing all the time");
+    let allowed = blocks_of_rayon(&model, mode);
+    assert!(counted <= allowed, "{counted} allocations, of which rayon makes {allowed} at most");
 }
 
 #[test]

@@ -72,8 +72,9 @@ pub trait CustomOpDef: Send + Sync + std::fmt::Debug {
     /// The positions, ascending, operands first and then results, that an implementation may do
     /// without in memory: an operand whose elements a region before it computes, one by one, or a
     /// result whose elements a region after it takes. What such regions read and write lives as
-    /// long as they and the op together, and a region that makes nothing but such operands of a
-    /// split op runs with it, between the pieces. Whether one is absorbed is the backend's choice.
+    /// long as they and the op together. A region that makes nothing but such operands of a split op,
+    /// or alone reads what it makes, runs with it, between the pieces. Whether one is absorbed is the
+    /// backend's choice.
     fn absorbs(&self) -> Vec<usize> {
         Vec::new()
     }

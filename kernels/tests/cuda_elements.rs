@@ -277,7 +277,8 @@ fn sources_with_regions_in_them_and_every_architecture() {
     for arch in ["sm_80", "sm_90a", "sm_120"] {
         let pairs = Taken { pairs: true, ..BOTH };
         let alone = Taken { pairs: true, ..Taken::default() };
-        for (dtype, taken) in [(BF16, BOTH), (F32, pairs), (F16, alone)] {
+        let after = Taken { before: false, ..BOTH };
+        for (dtype, taken) in [(BF16, BOTH), (F32, pairs), (F16, alone), (F32, after)] {
             let module = between_regions(dtype, false);
             let kernel = &with(module.graph(), taken).0.launches[0];
             let made = nvrtc.compile(&kernel.source, PRELUDE, arch, &kernel.options);

@@ -5,6 +5,7 @@
 #[macro_use]
 mod common;
 
+mod absorbing;
 #[path = "../../tests/support/cases.rs"]
 mod cases;
 mod check;

@@ -5,7 +5,7 @@ use crate::support::launches::{absorbing, plain};
 use piecewise_ir::entity::Value;
 use piecewise_ir::eval::{Array, Evaluator, Rounding};
 use piecewise_ir::graph::Graph;
-use piecewise_ir::module::Module;
+use piecewise_ir::module::{Module, Step};
 use piecewise_ir::testing::{RandomGraph, mix_ops, random_arrays, soak};
 use piecewise_ir::verify::verify_module;
 use piecewise_passes::check::{check_launches, check_plan};
@@ -167,4 +167,18 @@ fn random_graphs_are_cut() {
     let cuts: Vec<usize> = (0..40).map(cuts).collect();
     assert!(cuts.iter().filter(|&&n| n > 0).count() >= 20, "{cuts:?}");
     assert!(cuts.iter().any(|&n| n > 2), "{cuts:?}");
+}
+
+/// And what some of their split ops make goes into a region that runs with them.
+#[test]
+fn regions_of_random_graphs_run_with_split_ops() {
+    let split_ops_with_regions = |seed| {
+        let graph = RandomGraph { nodes: 160, ..RandomGraph::default() }.generate(seed);
+        let module = through(graph, OPTIMIZED);
+        let stitch = module.stitch().expect("split");
+        let is_split = |step: &&Step| matches!(step, Step::Split(_));
+        let splits = stitch.steps.iter().filter(is_split).map(|step| &stitch.uses[step.id()]);
+        splits.filter(|usage| usage.nodes.len() > 1).count()
+    };
+    assert!((0..40).map(split_ops_with_regions).sum::<usize>() > 3);
 }

@@ -112,7 +112,7 @@ impl Dispatcher {
     pub fn other_way(&self, shape: StepShape, way: OtherWay) -> Option<Dispatch> {
         let (mode, sizes) = match way {
             OtherWay::Pieces => (StepMode::Piecewise, self.mixed_sizes(shape)),
-            OtherWay::Launches => (StepMode::None, self.general_sizes(shape)),
+            OtherWay::Launches => (StepMode::None, self.launched_sizes(shape)),
         };
         let is_general = matches!(sizes.tokens, PieceSize::General(_))
             || matches!(sizes.rows, PieceSize::General(_));
@@ -122,6 +122,15 @@ impl Dispatcher {
         };
         let fallback = (mode == StepMode::None).then_some(FallbackReason::PaddingLoses);
         can.then_some(Dispatch { mode, sizes, fallback })
+    }
+
+    /// Less padding than that of a replay: the programs of a uniform batch if there are any of fewer
+    /// tokens, and else those for any size.
+    fn launched_sizes(&self, shape: StepShape) -> StepSizes {
+        let replayed = self.dispatch_to_size(shape).sizes.tokens.rows();
+        let own = self.uniform(shape).and_then(|q| self.decode_sizes(shape, q));
+        let own = own.filter(|sizes| sizes.tokens.rows() < replayed);
+        own.unwrap_or_else(|| self.general_sizes(shape))
     }
 
     /// No padding at all: the programs for any size.
@@ -167,7 +176,8 @@ impl Dispatcher {
         }
         let wanted = if mode == StepMode::None { wanted } else { mode };
         let fallback = Some(self.fallback(shape, sizes, wanted));
-        Dispatch { mode: StepMode::None, sizes, fallback }
+        // A uniform batch has programs of its own where its pieces have no graphs.
+        Dispatch { mode: StepMode::None, sizes: decode.unwrap_or(sizes), fallback }
     }
 
     /// The tokens of every sequence, where uniform batches of so many have sizes of their own.

@@ -77,7 +77,8 @@ pub struct Metrics {
 
 #[derive(Clone, Debug, Default)]
 struct Published {
-    snapshot: Arc<Mutex<Snapshot>>,
+    /// Behind a lock that nobody holds for longer than it takes to exchange a pointer.
+    snapshot: Arc<Mutex<Arc<Snapshot>>>,
     requests: Arc<OnceLock<RequestMetrics>>,
 }
 
@@ -111,12 +112,14 @@ impl Metrics {
 
     /// Shows this from now on.
     pub fn publish(&self, snapshot: Snapshot) {
-        *self.published.lock() = snapshot;
+        let mut shown = Arc::new(snapshot);
+        // What was shown before is dropped without the lock.
+        std::mem::swap(&mut *self.published.lock(), &mut shown);
     }
 
     /// What was published last; zeros before that.
     pub fn snapshot(&self) -> Snapshot {
-        self.published.lock().clone()
+        Snapshot::clone(&self.published.shown())
     }
 
     /// Everything in the registry in the classic text format of Prometheus; times in seconds, memory
@@ -130,8 +133,12 @@ impl Metrics {
 }
 
 impl Published {
-    fn lock(&self) -> MutexGuard<'_, Snapshot> {
+    fn lock(&self) -> MutexGuard<'_, Arc<Snapshot>> {
         self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn shown(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.lock())
     }
 }
 
@@ -141,7 +148,7 @@ impl Collector for Published {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let snapshot = self.lock();
+        let snapshot = self.shown();
         let mut families = families(&snapshot);
         if let Some(requests) = self.requests.get() {
             families.extend(requests.families(&snapshot.load));

@@ -7,6 +7,7 @@ peer's is, and what each took until its first step. A peer that can't be measure
 """
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from rows import step_of
 READY = "ready"
 PRESETS = ["qwen3-0.6b", "llama-3.2-1b", "qwen3-8b"]
 DECODE = Path(__file__).with_name("decode.py")
+# What a row may take once it is compiled.
+TIMED_SECONDS = 120
 # What a device has room for, beside each other: models of 16 GB.
 AT_ONCE = {"qwen3-8b": 3}
 
@@ -34,25 +37,46 @@ class Peer:
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         self.process = subprocess.Popen([*command, "--device", args.device], text=True, **pipes)
         self.can_go = threading.Event()
-        threading.Thread(target=self.listen, daemon=True).start()
+        self.failure, self.last = None, ""
+        self.listener = threading.Thread(target=self.listen, daemon=True)
+        self.listener.start()
 
     def listen(self):
         for line in self.process.stderr:
             if line.strip() == READY:
                 self.can_go.set()
+            self.last = line.strip() or self.last
         self.can_go.set()
+
+    def compiled(self, seconds):
+        """Waits until it is compiled or has failed. One that takes longer ends, so as not to compile beside what is
+        timed."""
+        if not self.can_go.wait(seconds):
+            self.process.kill()
+            self.failure = f"not compiled within {seconds:.0f} s"
 
     def row(self):
         """Its row, timed now."""
-        try:
+        if self.failure:
+            return {"failures": [self.failure]}
+        # One that has failed hears nothing any more, and says why by itself.
+        with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write("go\n")
             self.process.stdin.close()
-            self.process.wait(timeout=120)
-            report = json.loads(self.process.stdout.read())
-            [row] = report["modes"][0]["rows"]
-        except (IndexError, OSError, ValueError, subprocess.TimeoutExpired) as error:
+        try:
+            self.process.wait(timeout=TIMED_SECONDS)
+        except subprocess.TimeoutExpired:
             self.process.kill()
-            return {"failures": [f"{type(error).__name__}: {error}"]}
+            return {"failures": [f"it did not end within {TIMED_SECONDS} s"]}
+        self.listener.join()
+        try:
+            report = json.loads(self.process.stdout.read())
+        except ValueError as error:
+            return {"failures": [self.last or str(error)]}
+        rows = [row for mode in report["modes"] for row in mode["rows"]]
+        if len(rows) != 1:
+            return {"failures": [report.get("reason", f"{len(rows)} rows")]}
+        [row] = rows
         versions = report.get("versions", {})
         return row | {"versions": " ".join(f"{name} {version}" for name, version in versions.items())}
 
@@ -62,7 +86,7 @@ def ours(piecewise, preset, args):
     steps = ["--steps", str(args.steps), "--mixed-steps", str(args.steps)]
     always = ["--graph-mode", "full", "--tune", "off", "--no-cache", "--device", args.device, "--json"]
     command = [piecewise, "bench", "--preset", preset, *rows, *steps, *always]
-    report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     return report, report["modes"][0]["rows"]
 
 
@@ -80,7 +104,7 @@ def lines(preset, args):
     for wave in waves(list(zip(rows, steps)), AT_ONCE.get(preset, len(rows))):
         peers = [(row, Peer(preset, *step, args)) for row, step in wave]
         for _, peer in peers:
-            peer.can_go.wait(args.compile_seconds)
+            peer.compiled(args.compile_seconds)
         for row, peer in peers:
             own = row["gpu_ms"]["median"]
             other = peer.row()

@@ -11,6 +11,10 @@
 //! Of custom ops: at the positions that the op's definition names, by those of its implementations
 //! whose kernels have the argument element by element.
 //!
+//! A region after a node may have others in between: both run where the region stands, unless
+//! something in between waits for the node, and at the node otherwise, unless the region waits for
+//! something in between.
+//!
 //! The plan's lifetimes take a node that absorbs and the regions beside it as one moment, so no slot
 //! that such a launch reads shares bytes with one that it writes.
 
@@ -106,12 +110,12 @@ pub(super) struct Group {
     after: Option<Absorbed>,
 }
 
-/// What becomes of each node of a piece, by position in program order.
+/// What becomes of the nodes of a piece.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Absorption {
-    /// Regions that have no launch of their own.
-    pub(super) gone: Vec<bool>,
-    /// Products and custom ops with what they absorb.
+    /// The positions of the nodes that have launches, in the order of these.
+    pub(super) launched: Vec<usize>,
+    /// Products and custom ops with what they absorb, by position in program order.
     pub(super) groups: Vec<Option<Group>>,
 }
 
@@ -290,31 +294,41 @@ impl Absorption {
     ) -> Option<Self> {
         let piece = Piece { graph, order: graph.nodes().collect(), limits, absorbing, takes };
         let n = piece.order.len();
-        let mut absorption = Self { gone: vec![false; n], groups: vec![None; n] };
+        let (mut at, mut groups) = (Vec::from_iter((0..n).map(Some)), vec![None; n]);
         for position in 0..n {
-            let moved = piece.moves(position, false).or_else(|| piece.moves(position, true));
-            let Some((before, after)) = moved else { continue };
-            absorption.gone[position] = true;
+            let moved = |ahead| piece.moves(&groups, position, ahead);
+            let Some((before, after)) = moved(false).or_else(|| moved(true)) else { continue };
+            at[position] = None;
             for (taker, operand, part) in before {
-                let group = absorption.groups[taker].get_or_insert_default();
-                group.before.push((operand, part));
+                groups[taker].get_or_insert_default().before.push((operand, part));
             }
-            if let Some((taker, part)) = after {
-                absorption.groups[taker].get_or_insert_default().after = Some(part);
+            if let Some(After { taker, launched, part }) = after {
+                groups[taker].get_or_insert_default().after = Some(part);
+                at[taker] = Some(launched);
             }
         }
-        absorption.gone.contains(&true).then_some(absorption)
+        let mut launched = Vec::from_iter((0..n).filter(|&position| at[position].is_some()));
+        launched.sort_by_key(|&position| at[position]);
+        (launched.len() < n).then_some(Self { launched, groups })
     }
+}
+
+/// A part of a region that follows a node.
+struct After {
+    taker: usize,
+    /// The place in program order of the launch that is both.
+    launched: usize,
+    part: Absorbed,
 }
 
 /// Parts of a region before nodes, by the positions of the node that takes each and of its operand,
 /// and after one.
-type Moved = (Vec<(usize, usize, Absorbed)>, Option<(usize, Absorbed)>);
+type Moved = (Vec<(usize, usize, Absorbed)>, Option<After>);
 
 impl Piece<'_> {
     /// Where the parts of the region at `position` go, before and after other nodes, if all of it
     /// can: with what they read computed by them (`ahead`), or all of it after one.
-    fn moves(&self, position: usize, ahead: bool) -> Option<Moved> {
+    fn moves(&self, groups: &[Option<Group>], position: usize, ahead: bool) -> Option<Moved> {
         let node = self.order[position];
         let data = self.graph.node(node);
         let Op::Region(_) = &data.op else { return None };
@@ -340,16 +354,41 @@ impl Piece<'_> {
         if stays.is_empty() {
             return (!before.is_empty()).then_some((before, None));
         }
-        let taker = position.checked_sub(1)?;
-        let value = self.result_read_at(taker, position)?;
-        if before.iter().any(|(_, _, part)| part.operands.contains(&value)) {
-            return None;
-        }
         let part = Absorbed::of(self.graph, position, node, &stays, &[])?;
-        let part = Some(part).filter(|part| part.operands.contains(&value))?;
-        let group = Group { before: Vec::new(), after: Some(part) };
-        let is_taken = (self.takes)(self.order[taker], &group);
-        Some((before, Some((taker, group.after.filter(|_| is_taken)?))))
+        // The latest first, since the fewest nodes are in between.
+        let after = (0..position).rev().find_map(|taker| {
+            let value = self.result_read_at(taker, position)?;
+            let is_free = groups[taker].as_ref().is_none_or(|group| group.after.is_none());
+            let reads = |part: &Absorbed| part.operands.contains(&value);
+            if !is_free || !reads(&part) || before.iter().any(|(_, _, part)| reads(part)) {
+                return None;
+            }
+            let launched = self.place_of_both(taker, position)?;
+            let group = Group { before: Vec::new(), after: Some(part.clone()) };
+            let is_taken = (self.takes)(self.order[taker], &group);
+            Some(After { taker, launched, part: group.after.filter(|_| is_taken)? })
+        })?;
+        Some((before, Some(after)))
+    }
+
+    /// Where a node and a region that reads its result, and no state, may be one launch: at the
+    /// region, if nothing before it needs the node to be done, or at the node, if the region needs
+    /// nothing in between.
+    fn place_of_both(&self, node: usize, region: usize) -> Option<usize> {
+        let data = |at: usize| self.graph.node(self.order[at]);
+        let (taker, reader) = (data(node), data(region));
+        let only_there = |&value: &Value| self.readers(value).iter().all(|&at| at == region);
+        let written = taker.op.mutated_operands();
+        let may_be_first = |other: usize| {
+            !data(other).op.has_effect()
+                && !written.iter().any(|&i| data(other).operands.contains(&taker.operands[i]))
+        };
+        let mut between = node + 1..region;
+        if taker.results.iter().all(only_there) && between.clone().all(may_be_first) {
+            return Some(region);
+        }
+        let makes = |value: &Value| reader.operands.contains(value);
+        (!between.any(|other| data(other).results.iter().any(makes))).then_some(node)
     }
 
     fn may_recompute(&self, part: &Absorbed) -> bool {
@@ -413,23 +452,4 @@ impl Piece<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use piecewise_ir::builder::Builder;
-    use piecewise_ir::dtype::DType;
-
-    #[test]
-    fn a_piece_without_regions_absorbs_nothing() {
-        let b = Builder::new("plain");
-        let rows = b.symbol("T", 1, 64);
-        let x = b.input("x", DType::BF16, (rows, 64));
-        let y = x.matmul_transposed(b.weight("w", [64u64, 64]), DType::BF16);
-        let graph = b.finish([y]).unwrap();
-        assert!(product(&graph, graph.nodes().next().unwrap()).unwrap().streams());
-        for rows in [0, 1, 8, 9, 1 << 20] {
-            for absorbing in Absorbing::in_order(&graph, Some(rows)) {
-                assert_eq!(Absorption::of(&graph, &[rows], absorbing, &|_, _| true), None);
-            }
-        }
-    }
-}
+mod tests;

@@ -283,9 +283,8 @@ impl CudaCompiler {
             piece.graph.nodes().enumerate().map(lower).collect::<Result<Vec<_>, CompileError>>()?;
         let absorbed = self.absorptions(piece, &positions, (size, &limits))?;
         let absorbed = absorbed.iter().map(|(absorption, groups)| {
-            let launched = lowerings.iter().zip(groups).zip(&absorption.gone);
-            let launched = launched.filter(|(_, gone)| !**gone);
-            launched.map(|((own, group), _)| group.as_ref().unwrap_or(own)).collect()
+            let lowering = |&at: &usize| groups[at].as_ref().unwrap_or(&lowerings[at]);
+            absorption.launched.iter().map(lowering).collect()
         });
         let listed = self.held().of(absorbed.chain([lowerings.iter().collect()]).collect());
         let choices = listed.iter().flatten().flat_map(|(_, choices)| *choices);

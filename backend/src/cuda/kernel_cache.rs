@@ -179,8 +179,13 @@ impl KernelCache {
 
 #[cfg(test)]
 mod tests {
+    use super::super::compiler::CudaCompiler;
     use super::*;
-    use crate::compiler::NoStore;
+    use crate::artifact::PieceSize;
+    use crate::compiler::{Compiler, NoStore, PieceAt};
+    use piecewise_ir::module::UniquePiece;
+    use piecewise_ir::text::parse_graph;
+    use piecewise_kernels::op::OpRegistry;
     use proptest::prelude::*;
 
     /// The key of a kernel with one header and two options.
@@ -202,6 +207,40 @@ mod tests {
         assert!(Arc::ptr_eq(&cache.wanted("bb", &[], &[], "another"), &asked));
         assert_eq!(cache.waiting.lock().unwrap().len(), 1);
         assert_eq!(cache.code(&short, &NoStore), Err(missing));
+    }
+
+    /// A piece of these nodes over `%x`, of which `v0` is the last.
+    fn piece(nodes: &str) -> UniquePiece {
+        let text =
+            format!("graph @g {{\n dim T in [1..16]\n input %x: f32[T,8]\n {nodes}\n ret v0\n}}");
+        let graph = parse_graph(&text).unwrap_or_else(|e| panic!("{text}: {e}"));
+        UniquePiece { over: graph.symbols().keys().next(), graph, hash: [7; 32] }
+    }
+
+    #[test]
+    fn a_piece_that_was_said_ahead_has_its_kernels_in_line_with_those_of_others() {
+        let kernels = Arc::new(KernelCache::new(LazyNvrtc::missing(), Arch::HOPPER));
+        let compiler = CudaCompiler::over(Arc::new(OpRegistry::new()), kernels.clone(), false);
+        let at = |piece| PieceAt { piece, size: PieceSize::Exact(4), bounds: &[16] };
+        let region = |nodes: &str| {
+            piece(&format!("v0: f32[T,8] = region over T (%a: row %x) {{\n{nodes}\n ret a0\n }}"))
+        };
+        let short = region("a0: f32[8] = neg %a");
+        let long = region("a1: f32[8] = mul %a, %a\n a0: f32[8] = neg a1");
+        compiler.want(at(&short));
+        compiler.want(at(&long));
+        // Who compiles it says that it has no implementation.
+        let lost = piece("v0: f32[T,8] = custom \"any.turn\" %x rows independent");
+        compiler.want(at(&lost));
+        compiler.compile(at(&lost), &[], &NoStore).unwrap_err();
+        let wanted = || Vec::from_iter(kernels.wanted.lock().unwrap().values().cloned());
+        let said = wanted();
+        assert!(said.iter().all(|wanted| wanted.code.get().is_none()));
+        compiler.compile(at(&short), &[], &NoStore).unwrap_err();
+        let longest = said.iter().max_by_key(|wanted| wanted.text.len()).unwrap();
+        assert!(longest.code.get().is_some(), "it is of the other piece, and comes first");
+        compiler.compile(at(&long), &[], &NoStore).unwrap_err();
+        assert_eq!(wanted().len(), said.len(), "what is compiled is what was said");
     }
 
     proptest! {

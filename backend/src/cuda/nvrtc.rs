@@ -142,8 +142,16 @@ pub enum NvrtcError {
     },
 }
 
-/// The first version that keeps on disk what it has compiled, and can be told not to.
-const NVRTC_CACHES_FROM: (u32, u32) = (12, 9);
+/// The first version that keeps on disk what it has compiled. Earlier ones refuse to be told not to.
+const CACHES_FROM: (u32, u32) = (12, 9);
+
+/// What a version is told beside the options of a source.
+fn options_of(version: (u32, u32), arch: Arch) -> Vec<String> {
+    let mut options = vec![format!("--gpu-architecture={arch}")];
+    // Its cache gives one thread at a time what the store of a model would.
+    options.extend((version >= CACHES_FROM).then(|| "--no-cache".to_owned()));
+    options
+}
 
 /// NVRTC, opened. It is used by several threads at once.
 #[derive(Clone, Debug)]
@@ -233,10 +241,9 @@ impl Nvrtc {
             header_names.push(CString::new(*name).map_err(nul("a header's name"))?);
             header_texts.push(CString::new(*text).map_err(nul("a header"))?);
         }
-        let mut options = vec![CString::new(format!("--gpu-architecture={arch}"))];
+        let mut options =
+            Vec::from_iter(options_of(self.version, arch).into_iter().map(CString::new));
         options.extend(source.options.iter().map(|option| CString::new(*option)));
-        // Its own cache on disk gives one thread at a time what the store of a model would.
-        options.extend((self.version >= NVRTC_CACHES_FROM).then(|| CString::new("--no-cache")));
         #[cfg(piecewise_testing)]
         options.extend(self.compiles_fast.then(|| CString::new("--Ofast-compile=max")));
         let options = options.into_iter().collect::<Result<Vec<_>, _>>();
@@ -339,5 +346,23 @@ impl Drop for Program<'_> {
         if code != 0 {
             tracing::warn!(code, "nvrtcDestroyProgram failed");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_librarys_own_cache_is_left_out_where_it_has_one() {
+        let leaves_out = |version| {
+            let options = options_of(version, Arch::HOPPER);
+            assert_eq!(options[0], "--gpu-architecture=sm_90a");
+            options[1..] == ["--no-cache"]
+        };
+        assert_eq!(
+            [(12, 0), (12, 8), (12, 9), (13, 0)].map(leaves_out),
+            [false, false, true, true]
+        );
     }
 }

@@ -4,7 +4,7 @@ use crate::entity::{Arena, Node, PieceId, Symbol, UniquePieceId, Value};
 use crate::graph::Graph;
 
 /// A member of the step up to the names of its values, weights and states: a piece, or a split op
-/// or prologue op as a graph of one node, or of the regions that a split op may absorb and it.
+/// or prologue op as a graph of one node, or of a split op among the regions that it may absorb.
 /// Compiled, tuned and cached once.
 ///
 /// It is a graph: its inputs are boundary values and inputs of the step; its weights carry
@@ -56,7 +56,7 @@ pub enum Step {
     Prologue(PieceId),
     /// A piece: launches that may be captured as a graph.
     Piece(PieceId),
-    /// A split op, after the regions that it may absorb: runs between pieces.
+    /// A split op, among the regions that it may absorb: runs between pieces.
     Split(PieceId),
 }
 

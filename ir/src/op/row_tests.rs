@@ -105,7 +105,7 @@ fn mix() -> Op {
         mutates: vec![1],
         rows: MixOp.rows(),
         splits: true,
-        absorbs: vec![],
+        absorbs: MixOp.absorbs(),
     }))
 }
 

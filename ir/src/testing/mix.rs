@@ -66,6 +66,10 @@ impl CustomOpDef for MixOp {
         RowTreatment::Mixed
     }
 
+    fn absorbs(&self) -> Vec<usize> {
+        vec![0, 3]
+    }
+
     fn evaluate(
         &self,
         operands: &[Array],

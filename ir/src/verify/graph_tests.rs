@@ -287,7 +287,7 @@ fn mix() -> CustomCall {
         mutates: vec![1],
         rows: MixOp.rows(),
         splits: true,
-        absorbs: vec![],
+        absorbs: MixOp.absorbs(),
     }
 }
 
@@ -308,7 +308,7 @@ fn custom_ops() {
     expect_custom("V0501", |c| c.absorbs = vec![0, 0]);
     expect_custom("V0501", |c| c.absorbs = vec![1]);
     expect_custom("V0501", |c| c.absorbs = vec![4]);
-    expect_custom("V0502", |c| c.absorbs = vec![0, 3]);
+    expect_custom("V0502", |c| c.absorbs = vec![0]);
     expect_custom("V0502", |c| c.rows = crate::op::RowTreatment::Independent);
     expect_custom("V0502", |c| c.splits = false);
     expect_custom("V0502", |c| c.mutates = vec![]);
@@ -319,6 +319,6 @@ fn custom_ops() {
     expect_custom("V0303", |c| {
         // An op without a definition is taken at its word.
         c.name = "other.mix".into();
-        c.mutates = vec![0];
+        (c.mutates, c.absorbs) = (vec![0], vec![]);
     });
 }

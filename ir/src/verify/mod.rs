@@ -54,8 +54,8 @@
 //! - `P0105`: nodes that touch one state, of which one mutates it, keep their order.
 //! - `P0106`: a prologue step comes before all others and is one custom op that mutates nothing
 //!   and depends on inputs alone.
-//! - `P0107`: a split step is one op, after regions whose results are read at positions at which
-//!   it absorbs and nowhere else.
+//! - `P0107`: a split step is one op, after regions whose results it alone reads and before regions
+//!   that alone read its own, at positions at which it absorbs.
 //!
 //! Unique pieces and their uses:
 //! - `P0201`: the graph of a unique piece keeps the rules of graphs.

@@ -168,30 +168,36 @@ fn kinds(graph: &Graph, stitch: &Stitch, found: &mut Diagnostics) {
     }
 }
 
-/// A split step is one op, after regions that make nothing but what it may absorb.
+/// A split step is one op, after regions that make nothing but what it may absorb, and before regions
+/// that alone read what it makes there.
 fn split_problem(graph: &Graph, nodes: &[Node]) -> Option<String> {
-    let Some((&op, regions)) = nodes.split_last() else {
+    let is_custom = |&&node: &&Node| matches!(graph.node(node).op, Op::Custom(_));
+    let Some(&op) = nodes.iter().find(is_custom).or(nodes.last()) else {
         return Some("it has no op".to_owned());
     };
-    let absorbed = regions.iter().filter(|&&region| is_absorbable(graph, region, op)).count();
-    (absorbed < regions.len()).then(|| {
-        let others = regions.len() - absorbed;
-        format!("it has {others} ops besides one op and the regions that only it reads, element by element")
-    })
+    let others = nodes.iter().filter(|&&node| node != op);
+    let others = others.filter(|&&region| !is_absorbable(graph, region, op)).count();
+    (others > 0)
+        .then(|| format!("it has {others} ops besides one op and the regions that it may absorb"))
 }
 
-/// Whether `region` is one that makes nothing but operands that the custom op `op` may absorb.
+/// Whether `region` makes nothing but operands that the custom op `op` may absorb, or alone reads
+/// results that it may.
 fn is_absorbable(graph: &Graph, region: Node, op: Node) -> bool {
-    let (made, reader) = (graph.node(region), graph.node(op));
-    let (Op::Region(_), Op::Custom(call)) = (&made.op, &reader.op) else { return false };
-    let is_only_read = |value: &Value| {
+    let (beside, data) = (graph.node(region), graph.node(op));
+    let (Op::Region(_), Op::Custom(call)) = (&beside.op, &data.op) else { return false };
+    let arguments = || data.operands.iter().chain(&data.results).enumerate();
+    let is_only_read = |value: &Value, reader: Node| {
         let read = |node: Node| graph.node(node).operands.contains(value);
-        let mut at = (0..reader.operands.len()).filter(|&i| reader.operands[i] == *value);
-        at.all(|i| call.absorbs.contains(&i))
-            && graph.nodes().filter(|&n| read(n)).eq([op])
+        arguments().all(|(i, v)| v != value || call.absorbs.contains(&i))
+            && graph.nodes().filter(|&n| read(n)).eq([reader])
             && !graph.outputs().contains(value)
     };
-    !made.results.is_empty() && !made.op.has_effect() && made.results.iter().all(is_only_read)
+    let feeds = beside.results.iter().all(|value| is_only_read(value, op));
+    let read = data.results.iter().filter(|value| beside.operands.contains(value));
+    let follows =
+        read.clone().next().is_some() && read.clone().all(|value| is_only_read(value, region));
+    !beside.op.has_effect() && (!beside.results.is_empty() && feeds || follows)
 }
 
 fn prologue_problem(

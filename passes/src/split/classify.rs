@@ -17,13 +17,24 @@ pub(super) enum NodeRole {
     Prologue,
     /// A custom op that is launched between two pieces.
     Split,
-    /// A region that makes nothing but what the split op at this position may absorb: it runs with
-    /// it, and is launched alone where its kernels do not.
+    /// A region that makes nothing but what the split op at this position may absorb, or that alone
+    /// reads what it makes: it runs with it, and is launched alone where its kernels do not.
     Absorbed(usize),
     /// Part of a piece, and its place in the order of effects matters.
     Effect,
     /// Part of a piece, wherever its operands let it be.
     Pure,
+}
+
+impl NodeRole {
+    /// The split op that the node at `at` runs with.
+    pub(super) fn split_op(self, at: usize) -> Option<usize> {
+        match self {
+            Self::Split => Some(at),
+            Self::Absorbed(op) => Some(op),
+            Self::Prologue | Self::Effect | Self::Pure => None,
+        }
+    }
 }
 
 /// The role of every node by position.
@@ -60,35 +71,68 @@ pub(super) fn roles(
         }
         roles.push(role);
     }
-    for at in 0..roles.len() {
-        if roles[at] == NodeRole::Pure
-            && let &[reader] = dependence.readers(at)
-            && roles[reader] == NodeRole::Split
-            && !dependence.is_returned(at)
-            && is_absorbable(graph, dependence.node(at), dependence.node(reader))
-        {
-            roles[at] = NodeRole::Absorbed(reader);
+    for absorber in [reader, made_by] {
+        for at in 0..roles.len() {
+            if roles[at] == NodeRole::Pure
+                && let Some(op) = absorber(graph, dependence, &roles, at)
+            {
+                roles[at] = NodeRole::Absorbed(op);
+            }
         }
     }
     roles
 }
 
-/// Whether `region` makes of what is no state elements or rows that the custom op `op`, which alone
-/// reads them, may compute for itself.
+/// The split op that alone reads the region at `at`, if it may compute it for itself.
+fn reader(graph: &Graph, dependence: &Dependence, roles: &[NodeRole], at: usize) -> Option<usize> {
+    let &[op] = dependence.readers(at) else { return None };
+    let is_taken = roles[op] == NodeRole::Split
+        && !dependence.is_returned(at)
+        && is_absorbable(graph, dependence.node(at), dependence.node(op));
+    is_taken.then_some(op)
+}
+
+/// The last split op whose results the region at `at` alone reads, if it may take them and all else
+/// that the region reads can be there before.
+fn made_by(graph: &Graph, dependence: &Dependence, roles: &[NodeRole], at: usize) -> Option<usize> {
+    let is_taken = |&op: &usize| {
+        let mut before = vec![false; dependence.len()];
+        let others = dependence.preds(at).iter().filter(|&&pred| pred != op);
+        others.for_each(|&pred| before[pred] = true);
+        dependence.close_backward(&mut before);
+        let comes_before = |other: usize| match roles[other] {
+            NodeRole::Pure => true,
+            NodeRole::Absorbed(earlier) => earlier < op,
+            NodeRole::Prologue | NodeRole::Split | NodeRole::Effect => false,
+        };
+        roles[op] == NodeRole::Split
+            && dependence.readers(op) == [at]
+            && !dependence.is_returned(op)
+            && (op..at).all(|other| !before[other] || comes_before(other))
+            && is_absorbable(graph, dependence.node(at), dependence.node(op))
+    };
+    dependence.preds(at).iter().rev().copied().find(is_taken)
+}
+
+/// Whether `region` has no state, and makes elements or rows that the custom op `op` may compute for
+/// itself, or elements of those that it may do without storing.
 fn is_absorbable(graph: &Graph, region: Node, op: Node) -> bool {
-    let (made, reader) = (graph.node(region), graph.node(op));
-    let (Op::Region(region), Op::Custom(call)) = (&made.op, &reader.op) else { return false };
+    let (beside, data) = (graph.node(region), graph.node(op));
+    let (Op::Region(region), Op::Custom(call)) = (&beside.op, &data.op) else { return false };
+    let made = (0..).zip(&data.operands).filter(|(_, v)| beside.results.contains(v));
+    let read = (data.operands.len()..).zip(&data.results);
+    let mut read = read.filter(|(_, v)| beside.operands.contains(v)).peekable();
+    let follows = read.peek().is_some();
     let makes_rows = |node| match region.body.node(node).op.class() {
         OpClass::Elementwise | OpClass::Remap | OpClass::Gather | OpClass::Constant => true,
-        OpClass::Reduction => true,
+        OpClass::Reduction => !follows,
         OpClass::Search | OpClass::Scatter | OpClass::Product { .. } => false,
         OpClass::Region(_) | OpClass::Custom(_) => false,
     };
-    let read_at = reader.operands.iter().enumerate();
     Some(region.over) == iteration_symbol(graph, op)
         && region.body.nodes().all(makes_rows)
-        && !made.operands.iter().any(|&v| matches!(graph.def(v), ValueDef::State(_)))
-        && read_at.filter(|(_, v)| made.results.contains(v)).all(|(i, _)| call.absorbs.contains(&i))
+        && !beside.operands.iter().any(|&v| matches!(graph.def(v), ValueDef::State(_)))
+        && made.chain(read).all(|(i, _)| call.absorbs.contains(&i))
 }
 
 /// The symbol whose rows `node` iterates over: a region's own; else the outermost symbol of its

@@ -14,8 +14,8 @@ use petgraph::visit::EdgeRef;
 use piecewise_ir::graph::Graph;
 
 /// The segment of every node in program order; that of a split op, and of what runs with it, is the
-/// one before it.
-pub(super) fn program_order(roles: &[NodeRole]) -> Vec<usize> {
+/// one before it. What a region that runs with a split op reads is not after that.
+pub(super) fn program_order(dependence: &Dependence, roles: &[NodeRole]) -> Vec<usize> {
     let mut splits = 0;
     let mut segments = Vec::with_capacity(roles.len());
     for role in roles {
@@ -24,15 +24,14 @@ pub(super) fn program_order(roles: &[NodeRole]) -> Vec<usize> {
     }
     for (at, role) in roles.iter().enumerate() {
         if let NodeRole::Absorbed(op) = *role {
-            segments[at] = segments[op];
+            let (mut before, segment) = (vec![false; roles.len()], segments[op]);
+            before[at] = true;
+            dependence.close_backward(&mut before);
+            let read = (0..=at).filter(|&read| before[read]);
+            read.for_each(|read| segments[read] = segment.min(segments[read]));
         }
     }
     segments
-}
-
-/// Whether it runs between pieces.
-fn is_between(role: NodeRole) -> bool {
-    matches!(role, NodeRole::Split | NodeRole::Absorbed(_))
 }
 
 /// The segment of every node such that the fewest bytes cross the split ops; among equals the
@@ -75,8 +74,9 @@ pub(super) fn boundary_bytes(
     let mut sum = 0u64;
     for at in 0..dependence.len() {
         // What a split op makes comes into being after it, in the next segment.
-        let first = segments[at] + usize::from(is_between(roles[at]));
-        let reader = |&r: &usize| segments[r] + usize::from(is_between(roles[r]));
+        let ready = |at: usize| segments[at] + usize::from(roles[at].split_op(at).is_some());
+        let first = ready(at);
+        let reader = |&r: &usize| ready(r);
         let returned = dependence.is_returned(at).then_some(last_segment);
         let last = dependence.readers(at).iter().map(reader).chain(returned).max();
         let crossed = last.unwrap_or(first).saturating_sub(first) as u64;
@@ -110,8 +110,9 @@ fn nodes_before(
         })
         .collect();
     // What the split op and what runs with it read comes before them, though they do not.
-    for at in (0..roles.len()).filter(|&at| is_between(roles[at]) && program[at] == k) {
-        let outside = |pred: &&usize| roles[**pred] != NodeRole::Absorbed(at);
+    for at in (0..roles.len()).filter(|&at| program[at] == k) {
+        let Some(op) = roles[at].split_op(at) else { continue };
+        let outside = |pred: &&usize| roles[**pred].split_op(**pred) != Some(op);
         dependence.preds(at).iter().filter(outside).for_each(|&pred| before[pred] = true);
     }
     dependence.close_backward(&mut before);

@@ -15,7 +15,7 @@ pub(super) enum Group {
         /// Positions in program order, ascending.
         nodes: Vec<usize>,
     },
-    /// A split op, after the regions that run with it.
+    /// A split op, among the regions that run with it.
     Split(Vec<usize>),
 }
 
@@ -54,8 +54,8 @@ pub(super) fn arrange(
     for (k, nodes) in contents.iter().enumerate() {
         members.extend(by_symbol(dependence, &symbols, nodes));
         members.extend(splits.get(k).map(|&op| {
-            let with = (0..op).filter(|&at| roles[at] == NodeRole::Absorbed(op));
-            Group::Split(with.chain([op]).collect())
+            let with = (0..roles.len()).filter(|&at| roles[at].split_op(at) == Some(op));
+            Group::Split(with.collect())
         }));
     }
     let kernel: Vec<bool> =

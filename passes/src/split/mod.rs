@@ -4,9 +4,9 @@
 //! A piece holds the nodes between two split ops that iterate over one symbol; where the symbol
 //! changes (at the gather of the rows that want logits) a new piece begins. Pure nodes move over
 //! a split op when fewer bytes then cross it, consecutive split ops share a cut, and what has no
-//! kernel joins a neighbour. A region that makes nothing but what a split op may absorb runs with
-//! it, so that the pieces beside it are what they are whatever its kernels take in. The order of
-//! the members keeps the order of data and of effects.
+//! kernel joins a neighbour. A region that makes nothing but what a split op may absorb, or that alone
+//! reads what it makes, runs with it, so that the pieces beside it are what they are whatever its
+//! kernels take in. The order of the members keeps the order of data and of effects.
 
 // A new op or dtype must not compile before it is here.
 #![warn(clippy::wildcard_enum_match_arm)]
@@ -72,7 +72,7 @@ pub fn split(module: &mut Module, options: &SplitOptions) -> Result<SplitReport,
     let graph = module.graph();
     let dependence = Dependence::of(graph)?;
     let roles = classify::roles(graph, &dependence, options.split_ops.as_deref());
-    let program = cut::program_order(&roles);
+    let program = cut::program_order(&dependence, &roles);
     let cheapest = cut::cheapest(graph, &dependence, &roles, &program);
     let baseline = members::arrange(graph, &dependence, &roles, &program);
     let moved = members::arrange(graph, &dependence, &roles, &cheapest);
@@ -92,10 +92,13 @@ pub fn split(module: &mut Module, options: &SplitOptions) -> Result<SplitReport,
         ..SplitReport::default()
     };
 
+    let roles = &roles;
     let in_order = |role| (0..roles.len()).filter(move |&i| roles[i] == role);
+    let is_op = |at: &&usize| !matches!(roles[**at], NodeRole::Absorbed(_));
+    let symbol = |&op: &usize| iteration_symbol(graph, dependence.node(op));
     let of_op = |nodes: &[usize], step| Member {
         step,
-        over: nodes.last().and_then(|&op| iteration_symbol(graph, dependence.node(op))),
+        over: nodes.iter().find(is_op).and_then(symbol),
         nodes: nodes.iter().map(|&i| dependence.node(i)).collect(),
     };
     let prologue = in_order(NodeRole::Prologue).map(|i| of_op(&[i], Step::Prologue));

@@ -10,6 +10,10 @@ use piecewise_ir::custom::CustomCall;
 use piecewise_ir::entity::{Node, PieceId};
 use piecewise_ir::module::{Module, Step, Stitch};
 use piecewise_ir::op::Op;
+use std::cmp::Ordering;
+
+/// What is remarked of a region in a split op's step.
+const WITH: &str = "runs with the split op";
 
 /// Remarks on the split ops, on the custom ops that stay in a piece or go before all pieces, and
 /// on pieces that begin without a split op before them.
@@ -32,14 +36,21 @@ pub(crate) fn explain_steps(
                 report.remark("runs before all pieces", names.node(graph, first), why);
             }
             Step::Split(_) => {
-                let [regions @ .., op] = &nodes[..] else { continue };
-                let Some(call) = call(*op) else { continue };
-                for &region in regions {
-                    let why = format!("`{}` alone reads it, and may absorb it", call.name);
-                    report.remark("runs with the split op", names.node(graph, region), why);
+                let op = nodes.iter().enumerate().find_map(|(i, &node)| Some((i, call(node)?)));
+                let Some((op, call)) = op else { continue };
+                for (i, &node) in nodes.iter().enumerate() {
+                    let name = &call.name;
+                    let (what, why) = match i.cmp(&op) {
+                        Ordering::Equal => ("split here", why_split(call, options)),
+                        Ordering::Less => {
+                            (WITH, format!("`{name}` alone reads it, and may absorb it"))
+                        }
+                        Ordering::Greater => {
+                            (WITH, format!("it alone reads `{name}`, which may absorb it"))
+                        }
+                    };
+                    report.remark(what, names.node(graph, node), why);
                 }
-                let why = why_split(call, options);
-                report.remark("split here", names.node(graph, *op), why);
             }
             Step::Piece(id) => {
                 if let Some(before) = before {

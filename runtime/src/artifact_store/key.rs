@@ -53,7 +53,7 @@ impl PieceKey {
             ("ops", ops(&piece.graph)),
             ("operands", operand_types(&piece.graph)),
             ("size", rows),
-            ("symbols", symbols(piece, bounds)),
+            ("symbols", symbols_seen(piece, bounds)),
             ("layouts", layouts.join(" ")),
             ("custom ops", compiler.custom_ops(at)?),
             ("compiler", compiler.identity()),
@@ -118,7 +118,7 @@ fn operand_types(graph: &Graph) -> String {
 /// kernels count rows with: the one that it iterates over, whose size is a factor of its own, and
 /// the others with their bounds. A symbol that only says how many rows a state has stands without
 /// its bound, because kernels take it when they run.
-fn symbols(piece: &UniquePiece, bounds: &[u64]) -> String {
+pub(crate) fn symbols_seen(piece: &UniquePiece, bounds: &[u64]) -> String {
     let graph = &piece.graph;
     let mut order: Vec<Symbol> = piece.over.into_iter().collect();
     let mut bounded: BTreeSet<Symbol> = BTreeSet::new();

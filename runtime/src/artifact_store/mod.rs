@@ -16,6 +16,7 @@ mod stored_piece;
 pub use cache_store::{CacheStore, NoCache, cache_dir};
 pub use checksum_key::CHECKSUM_KEY_VARIABLE;
 pub use counts::CompileCounts;
+pub(crate) use key::symbols_seen;
 pub use key::{PIECE_KIND, PieceKey};
 pub use late::LateCompiler;
 pub use stored_piece::{IMAGE_KIND, StoredPiece};

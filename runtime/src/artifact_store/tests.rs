@@ -4,7 +4,7 @@ use crate::mode::{CompileLevel, GraphMode};
 use crate::pipeline::plan;
 use crate::sizes::SizeList;
 use crate::stats::Statistics;
-use piecewise_backend::artifact::{Arg, ArgRef, Digest};
+use piecewise_backend::artifact::{Arg, ArgRef, Digest, PieceSize};
 use piecewise_backend::compiler::{Claim, Entry, StoreError};
 use piecewise_backend::cpu::CpuCompiler;
 use piecewise_backend::store::{MemoryEntry, MemoryStore};
@@ -355,6 +355,88 @@ fn what_another_compiles_is_waited_for_and_compiled_here_where_that_fails() {
         let asked = contended.asked.lock().unwrap();
         assert!(asked.len() as u64 == pieces && asked.values().all(|&times| times == 4));
     }
+}
+
+/// What a compiler was asked, of which piece at which size.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Asked {
+    Want([u8; 32], PieceSize),
+    Compile([u8; 32], PieceSize),
+}
+
+/// Notes what it is asked, in this order.
+struct Noting {
+    inner: CpuCompiler,
+    asked: Mutex<Vec<Asked>>,
+}
+
+impl Compiler for Noting {
+    fn target(&self) -> String {
+        self.inner.target()
+    }
+
+    fn identity(&self) -> String {
+        self.inner.identity()
+    }
+
+    fn weight_layouts(&self, stitch: &Stitch, sizes: &[PieceSize]) -> Vec<Vec<WeightLayout>> {
+        self.inner.weight_layouts(stitch, sizes)
+    }
+
+    fn admit(&self, at: PieceAt<'_>, artifact: &mut Artifact) -> Result<(), String> {
+        self.inner.admit(at, artifact)
+    }
+
+    fn want(&self, at: PieceAt<'_>) {
+        self.asked.lock().unwrap().push(Asked::Want(at.piece.hash, at.size));
+    }
+
+    fn compile(
+        &self,
+        at: PieceAt<'_>,
+        layouts: &[WeightLayout],
+        store: &dyn Store,
+    ) -> Result<Artifact, CompileError> {
+        self.asked.lock().unwrap().push(Asked::Compile(at.piece.hash, at.size));
+        self.inner.compile(at, layouts, store)
+    }
+}
+
+/// The pieces that a compile over a store wants, each of which it compiles once, after it has wanted
+/// all of them.
+#[track_caller]
+fn wanted(store: &dyn Store) -> Vec<([u8; 32], PieceSize)> {
+    let inner = CpuCompiler::new(Arc::new(OpRegistry::builtin()), 4);
+    let compiler = Noting { inner, asked: Mutex::default() };
+    compile_module(&module(256), &dispatcher(), &compiler, store, &mut |_| {}).unwrap();
+    let mut asked = compiler.asked.into_inner().unwrap();
+    let first = asked.iter().position(|asked| matches!(asked, Asked::Compile(..)));
+    let mut compiled = asked.split_off(first.unwrap_or(asked.len()));
+    asked.sort();
+    compiled.sort();
+    let pieces = asked.into_iter().map(|asked| match asked {
+        Asked::Want(piece, size) | Asked::Compile(piece, size) => (piece, size),
+    });
+    let pieces = Vec::from_iter(pieces);
+    let expected = pieces.iter().map(|&(piece, size)| Asked::Compile(piece, size));
+    assert_eq!(compiled, Vec::from_iter(expected));
+    pieces
+}
+
+#[test]
+fn every_missing_piece_is_wanted_before_the_first_is_compiled_and_no_other() {
+    let (store, cold) = filled();
+    let all = wanted(&MemoryStore::new());
+    assert_eq!(all.len() as u64, cold.counts.total_compiled());
+    assert_eq!(wanted(&Broken), all, "whatever keeps the store from giving them");
+    assert_eq!(wanted(&store), []);
+    let mut lacking = store.entries();
+    for key in keys_of(&lacking, PIECE_KIND).into_iter().step_by(2) {
+        lacking.remove(&(PIECE_KIND, key));
+    }
+    let missing = wanted(&store_of(&lacking));
+    assert_eq!(missing.len(), all.len().div_ceil(2));
+    assert!(missing.iter().all(|piece| all.contains(piece)));
 }
 
 /// A store that can neither read nor write.

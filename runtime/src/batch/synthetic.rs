@@ -1,4 +1,4 @@
-//! Steps of made-up tokens that fill the sizes of captured steps, to measure on.
+//! Steps of made-up tokens that fill the sizes of steps, to measure on.
 
 use super::buffers::ChunkRows;
 use super::probe::{Plan, ProbeStep, step};
@@ -17,7 +17,7 @@ const TWO_PROMPTS: u64 = 16;
 /// The position at which the second prompt goes on, where there is room before it.
 const PROMPT_BEFORE: u64 = CONTEXT / 2;
 
-/// A step that fills the sizes of a captured one.
+/// A step that fills its sizes.
 #[derive(Clone, Debug)]
 pub struct SyntheticStep {
     /// The sizes that it fills.
@@ -26,7 +26,7 @@ pub struct SyntheticStep {
     pub step: ProbeStep,
 }
 
-/// For each size that steps or their pieces are captured at, one that fills it: decodes of some
+/// For each size that steps are measured at, one that fills it: decodes of some
 /// context for a uniform batch; for any other some decodes beside the start of a prompt and the middle of
 /// another, which cost attention otherwise than one prompt from its start. Those that the model or its
 /// pool have no room for are left out.

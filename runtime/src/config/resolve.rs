@@ -236,7 +236,12 @@ impl RuntimeConfig {
         }
         let probed = roles.filter(|_| self.probes());
         let probes = probed.map_or(Vec::new(), |roles| probes(roles, &dispatcher));
-        let tuning_steps = roles.filter(|_| self.tune == Some(TuneMode::Measure));
+        let tune = match (self.level, self.tune.unwrap_or_default()) {
+            // Who looks for a fault does not wait for what is faster.
+            (CompileLevel::Eager | CompileLevel::Trace, TuneMode::Measure) => TuneMode::Load,
+            (_, tune) => tune,
+        };
+        let tuning_steps = roles.filter(|_| tune == TuneMode::Measure);
         let tuning_steps = tuning_steps.map_or(Vec::new(), |roles| full_steps(roles, &dispatcher));
         Ok(BuildOptions {
             dispatcher,
@@ -247,7 +252,7 @@ impl RuntimeConfig {
             on_capture_failure: self.on_capture_failure,
             capture_attempts: self.capture_attempts,
             capture_exclude: self.capture_exclude.clone(),
-            tune: self.tune.unwrap_or_default(),
+            tune,
             tune_budget: Duration::from_secs(self.tune_seconds),
             tuning_steps,
             strict: self.strict,

@@ -1,6 +1,8 @@
 use super::*;
-use crate::mode::GraphMode;
+use crate::batch::RoleMap;
+use crate::mode::{CompileLevel, GraphMode};
 use crate::testing::{Bounds, fake_graph};
+use piecewise_backend::tuning::TuneMode;
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -139,17 +141,27 @@ fn sizes_are_read_from_flags() {
     assert!("1,,2".parse::<Sizes>().is_err() && "-1".parse::<Sizes>().is_err());
 }
 
+fn roles() -> RoleMap {
+    let graph = fake_graph(Bounds::default());
+    let symbols = crate::symbols::SymbolTable::new(graph.symbols()).unwrap();
+    let ops = piecewise_kernels::op::OpRegistry::builtin();
+    RoleMap::resolve(&graph, &symbols, &ops).unwrap()
+}
+
+#[test]
+fn levels_that_fuse_nothing_measure_nothing() {
+    use CompileLevel::{Compile, Eager, Piecewise, Trace};
+    for (level, measures) in [(Eager, false), (Trace, false), (Compile, true), (Piecewise, true)] {
+        let config = RuntimeConfig { level, tune: Some(TuneMode::Measure), ..Default::default() };
+        let options = config.build_options(Some(&roles()), 2, Purpose::Generate).unwrap();
+        assert_eq!(options.tune == TuneMode::Measure, measures);
+        assert_eq!(options.tuning_steps.is_empty(), !measures);
+    }
+}
+
 #[test]
 fn what_is_read_back_follows_the_purpose() {
-    let graph = fake_graph(Bounds::default());
-    let config = RuntimeConfig::default();
-    let symbols = crate::symbols::SymbolTable::new(graph.symbols()).unwrap();
-    let roles = crate::batch::RoleMap::resolve(
-        &graph,
-        &symbols,
-        &piecewise_kernels::op::OpRegistry::builtin(),
-    )
-    .unwrap();
+    let (config, roles) = (RuntimeConfig::default(), roles());
     let generate = config.build_options(Some(&roles), 2, Purpose::Generate).unwrap();
     assert_eq!((generate.read_outputs, generate.max_logit_rows), (vec![1], 64));
     let logits = config.build_options(Some(&roles), 2, Purpose::Logits).unwrap();

@@ -127,29 +127,31 @@ impl Dispatcher {
         full
     }
 
-    /// The steps that ways are measured in, the smallest first, and whether each is captured as one
-    /// graph: otherwise its pieces are.
-    pub fn measured_steps(&self) -> Vec<(StepSizes, bool)> {
-        let mut steps: Vec<_> = self.full_graph_sizes().into_iter().map(|s| (s, true)).collect();
-        if self.mode.decode() == StepMode::Piecewise {
-            let decodes = self.decode_batches().map(|(b, q)| self.full_decode(b, q));
-            steps.extend(decodes.map(|sizes| (sizes, false)));
+    /// The steps that ways are measured in, the smallest first, and how each runs.
+    pub fn measured_steps(&self) -> Vec<(StepSizes, StepMode)> {
+        let decode = |(b, q)| (self.full_decode(b, q), self.mode.decode());
+        let mixed = |tokens| match self.mode.mixed() {
+            StepMode::Full => (self.full_mixed(tokens), StepMode::Full),
+            apart => (self.full_apart(tokens), apart),
+        };
+        let decodes = self.decode_batches().map(decode);
+        let mut steps: Vec<_> =
+            decodes.chain(self.listed_tokens().into_iter().map(mixed)).collect();
+        for (sizes, mode) in &mut steps {
+            if self.rules.is_launched(sizes.tokens.rows()) {
+                *mode = StepMode::None;
+            }
         }
-        if self.mode.mixed() == StepMode::Piecewise {
-            let mixed = self.listed_tokens().into_iter().map(|tokens| self.full_in_pieces(tokens));
-            steps.extend(mixed.map(|sizes| (sizes, false)));
-        }
-        steps.retain(|(sizes, _)| !self.rules.is_launched(sizes.tokens.rows()));
         // Decodes before others of as many tokens, which have pieces in common with them.
-        let key = |sizes: &StepSizes| (sizes.tokens, sizes.query_length.is_none(), *sizes);
-        steps.sort_unstable_by_key(|(sizes, whole)| (key(sizes), !whole));
-        steps.dedup_by_key(|(sizes, _)| *sizes);
+        steps.sort_unstable_by_key(|(sizes, _)| {
+            (sizes.tokens, sizes.query_length.is_none(), *sizes)
+        });
         steps
     }
 
-    /// The sizes of a mixed step of so many tokens that replays in pieces, with the most rows: one of the
-    /// list of rows, at which pieces are captured.
-    fn full_in_pieces(&self, tokens: u64) -> StepSizes {
+    /// The sizes of a mixed step of so many tokens that is no whole graph, with the most rows: one of the
+    /// list of rows, at which pieces have programs.
+    fn full_apart(&self, tokens: u64) -> StepSizes {
         let full = self.full_mixed(tokens);
         let listed = self.replayed_rows();
         let most = listed.iter().find(|&&rows| rows >= full.rows.rows()).or(listed.last());

@@ -166,7 +166,8 @@ fn brute_force_sizes(d: &Dispatcher, s: StepShape) -> Dispatch {
             (PieceSize::Exact(_), PieceSize::Exact(_)) => {
                 Dispatch { mode: StepMode::Piecewise, sizes, fallback: None }
             }
-            _ => falls_back(false),
+            // A uniform batch has programs where it has no graphs.
+            _ => Dispatch { sizes: full_decode.unwrap_or(sizes), ..falls_back(false) },
         },
     }
 }
@@ -373,6 +374,40 @@ fn a_pure_decode_has_another_key_than_a_mixed_step_of_as_many_tokens() {
     assert!(keys.iter().all(|key| graphs.contains(key) && key.tokens == PieceSize::Exact(8)));
 }
 
+/// Of a mixed step one of its two kernels of attention would have nothing to do.
+#[test]
+fn a_uniform_batch_that_is_launched_has_the_programs_of_its_own_kind() {
+    let launched_by = |mode, tokens: &[u64], shape: StepShape, padding| {
+        let lists = Lists::new(64, tokens, &[8, 16], [16, 64]);
+        let d = lists.dispatcher(mode, padding, &SizeRules::default());
+        let other_way = d.other_way(shape, OtherWay::Launches).unwrap();
+        assert_eq!(other_way.fallback, Some(FallbackReason::PaddingLoses));
+        [d.dispatch(shape), other_way].map(|found| (found.mode, found.sizes.whole().to_string()))
+    };
+    let batch = |sequences, length: u64| StepShape {
+        tokens: sequences * length,
+        rows: sequences,
+        sequences,
+        own: [0; MAX_OWN],
+        query_length: Some(length),
+    };
+    let mixed = StepShape { query_length: None, ..batch(6, 2) };
+    let (none, pieces) = (StepMode::None, StepMode::Piecewise);
+    for (mode, tokens, shape, padding, expected) in [
+        (GraphMode::Piecewise, 4, batch(6, 1), true, [(none, "8x1"), (none, "any to 6")]),
+        (GraphMode::Piecewise, 4, batch(16, 2), false, [(none, "16x2"), (none, "any to 32")]),
+        (GraphMode::Piecewise, 64, batch(6, 1), true, [(pieces, "64"), (none, "8x1")]),
+        (GraphMode::Piecewise, 64, mixed, true, [(pieces, "64"), (none, "any to 12")]),
+        // What replays by its own programs is launched by those for any size, or not at all.
+        (GraphMode::Full, 64, batch(6, 1), true, [(StepMode::Full, "8x1"), (none, "any to 6")]),
+        // Nobody has made programs for so many.
+        (GraphMode::Piecewise, 4, batch(17, 1), true, [(none, "any to 17"), (none, "any to 17")]),
+    ] {
+        let found = launched_by(mode, &[tokens], shape, padding);
+        assert_eq!(found, expected.map(|(mode, size)| (mode, size.to_owned())), "{shape:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(soak(6000)))]
     #[test]
@@ -406,13 +441,13 @@ proptest! {
         }
     }
 
-    /// Steps of tokens that are no batch had rows that no piece is captured at, and were not measured.
+    /// Steps of tokens that are no batch had rows that no piece has programs for, and were not measured.
     #[test]
-    fn what_is_measured_in_pieces_has_pieces(d in dispatcher()) {
+    fn what_is_measured_apart_has_programs(d in dispatcher()) {
         let (rows, steps) = (d.replayed_rows(), d.measured_steps());
-        let mixed = steps.iter().filter(|(sizes, whole)| !whole && sizes.query_length.is_none());
-        prop_assert!(d.mode.mixed() != StepMode::Piecewise || mixed.clone().count() > 0);
-        for (sizes, _) in mixed {
+        let mixed = steps.iter().filter(|(sizes, _)| sizes.query_length.is_none());
+        prop_assert!(mixed.clone().count() > 0);
+        for (sizes, _) in mixed.filter(|(_, mode)| *mode != StepMode::Full) {
             prop_assert!(rows.is_empty() || rows.contains(&sizes.rows.rows()), "{sizes:?} of {rows:?}");
         }
     }

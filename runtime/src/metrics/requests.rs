@@ -6,7 +6,8 @@ use super::exposition::{Labels, Sample, counter, distribution, gauge, histogram}
 use crate::engine::{FinishReason, Usage};
 use piecewise_kernels::attention::PAGE_ROWS;
 use prometheus::proto::MetricFamily;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const FIRST_TOKEN_BOUNDS: [f64; 22] = [
@@ -39,28 +40,44 @@ impl RequestTimes {
     }
 }
 
+/// Counted without a lock, so that whoever reads makes no step wait.
+#[derive(Debug, Default)]
+struct Count(AtomicU64);
+
+impl Count {
+    fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 #[derive(Debug)]
 struct Times {
     bounds: [f64; 22],
     /// One for each bound, and one for what is above all of them.
-    counts: [u64; 23],
-    sum: Duration,
+    counts: [Count; 23],
+    nanoseconds: Count,
 }
 
 impl Times {
     fn new(bounds: [f64; 22]) -> Self {
-        Self { bounds, counts: [0; 23], sum: Duration::ZERO }
+        Self { bounds, counts: Default::default(), nanoseconds: Count::default() }
     }
 
-    fn note(&mut self, time: Duration) {
+    fn note(&self, time: Duration) {
         let seconds = time.as_secs_f64();
-        self.counts[self.bounds.partition_point(|&bound| bound < seconds)] += 1;
-        self.sum += time;
+        self.counts[self.bounds.partition_point(|&bound| bound < seconds)].add(1);
+        self.nanoseconds.add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
     fn family(&self, name: &str, help: &str, labels: Labels) -> MetricFamily {
+        let counts = self.counts.each_ref().map(Count::get);
+        let sum = Duration::from_nanos(self.nanoseconds.get());
         let bounds = self.bounds.iter().copied();
-        histogram(name, help, vec![distribution(labels, bounds, &self.counts, self.sum)])
+        histogram(name, help, vec![distribution(labels, bounds, &counts, sum)])
     }
 }
 
@@ -69,15 +86,15 @@ struct Counts {
     first_token: Times,
     next_token: Times,
     whole: Times,
-    prompt_tokens: u64,
-    generated_tokens: u64,
-    ends: [u64; ENDS.len()],
+    prompt_tokens: Count,
+    generated_tokens: Count,
+    ends: [Count; ENDS.len()],
 }
 
 /// What is counted of requests; clones are the same.
 #[derive(Clone, Debug)]
 pub struct RequestMetrics {
-    counts: Arc<Mutex<Counts>>,
+    counts: Arc<Counts>,
     model_name: Arc<str>,
 }
 
@@ -87,22 +104,18 @@ impl RequestMetrics {
             first_token: Times::new(FIRST_TOKEN_BOUNDS),
             next_token: Times::new(NEXT_TOKEN_BOUNDS),
             whole: Times::new(WHOLE_BOUNDS),
-            prompt_tokens: 0,
-            generated_tokens: 0,
-            ends: [0; ENDS.len()],
+            prompt_tokens: Count::default(),
+            generated_tokens: Count::default(),
+            ends: Default::default(),
         };
-        Self { counts: Arc::new(Mutex::new(counts)), model_name: model_name.into() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { counts: Arc::new(counts), model_name: model_name.into() }
     }
 
     /// Counts a token of a request, and the time since its last one; of the first, since it was
     /// submitted.
     pub fn token(&self, times: &mut RequestTimes, now: Instant) {
-        let mut counts = self.lock();
-        counts.generated_tokens += 1;
+        let counts = &self.counts;
+        counts.generated_tokens.add(1);
         match times.last_token.replace(now) {
             None => counts.first_token.note(now.saturating_duration_since(times.submitted)),
             Some(last) => counts.next_token.note(now.saturating_duration_since(last)),
@@ -117,20 +130,20 @@ impl RequestMetrics {
             FinishReason::Deadline => 2,
             FinishReason::ConstraintFailed | FinishReason::RowsLost => 3,
         };
-        let mut counts = self.lock();
-        counts.prompt_tokens += usage.prompt;
+        let counts = &self.counts;
+        counts.prompt_tokens.add(usage.prompt);
         counts.whole.note(now.saturating_duration_since(times.submitted));
-        counts.ends[end] += 1;
+        counts.ends[end].add(1);
     }
 
     /// Nobody waits for a request any more.
     pub fn cancelled(&self) {
-        self.lock().ends[2] += 1;
+        self.counts.ends[2].add(1);
     }
 
     /// A request ended without an answer.
     pub fn failed(&self) {
-        self.lock().ends[3] += 1;
+        self.counts.ends[3].add(1);
     }
 
     /// All of it, and the load of the engine.
@@ -142,10 +155,11 @@ impl RequestMetrics {
             labels
         };
         let one = |value: f64| -> Vec<Sample> { vec![(labels(&[]), value)] };
-        let counts = self.lock();
-        let ends = ENDS.iter().zip(counts.ends);
-        let ends =
-            ends.map(|(end, n)| (labels(&[("finished_reason", (*end).to_owned())]), n as f64));
+        let counts = &self.counts;
+        let ends = ENDS
+            .iter()
+            .zip(&counts.ends)
+            .map(|(end, n)| (labels(&[("finished_reason", (*end).to_owned())]), n.get() as f64));
         let cache = labels(&[
             ("block_size", PAGE_ROWS.to_string()),
             ("num_gpu_blocks", load.kv_pages.to_string()),
@@ -204,12 +218,12 @@ impl RequestMetrics {
             counter(
                 "vllm:prompt_tokens_total",
                 "Tokens of the prompts of requests that were answered.",
-                one(counts.prompt_tokens as f64),
+                one(counts.prompt_tokens.get() as f64),
             ),
             counter(
                 "vllm:generation_tokens_total",
                 "Tokens generated.",
-                one(counts.generated_tokens as f64),
+                one(counts.generated_tokens.get() as f64),
             ),
             counter(
                 "vllm:request_success_total",

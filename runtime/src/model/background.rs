@@ -4,9 +4,8 @@ use super::CompiledModel;
 use super::error::ModelError;
 use super::graphs::{GraphKey, OnCaptureFailure};
 use super::options::CaptureWhen;
-use super::pace::Missing;
+use super::pace::{Missing, Pace};
 use piecewise_backend::device::Device;
-use rustc_hash::FxHashMap;
 use std::time::Instant;
 
 impl<D: Device> CompiledModel<D> {
@@ -40,30 +39,28 @@ impl<D: Device> CompiledModel<D> {
 
     /// The graph to capture next, the largest of several that steps gain as much of.
     fn most_wanted(&mut self) -> Option<GraphKey> {
-        let Self { graphs, members, capture_attempts, .. } = self;
+        let Self { graphs, members, background, .. } = self;
+        let Pace { listed, lacking, is_done, .. } = background;
         // A step replays every piece over the same rows at one size.
         let together = |key| match key {
             GraphKey::Full(_) => None,
-            GraphKey::Piece { member, size } => Some((members.list[member].class(), size)),
+            GraphKey::Piece { member, size } => Some((members.list[member].class()?, size)),
         };
-        let mut missing = Vec::new();
-        let mut lacking: FxHashMap<_, u64> = FxHashMap::default();
-        for key in graphs.keys() {
-            let Some(slot) = graphs.slot_mut(key) else { continue };
-            if slot.wants_capture(*capture_attempts) {
-                missing.push((key, slot.counts().misses));
-                *lacking.entry(together(key)).or_default() += 1;
-            }
+        let mut misses = |key| {
+            let slot = graphs.slot_mut(key)?;
+            slot.wants_capture(self.capture_attempts).then(|| slot.counts().misses)
+        };
+        lacking.clear();
+        for &key in listed.iter().filter(|&&key| misses(key).is_some()) {
+            together(key).into_iter().for_each(|pieces| *lacking.entry(pieces).or_default() += 1);
         }
-        let graphs = missing.into_iter().map(|(key, misses)| {
-            let lacking = match together(key) {
-                None => 1,
-                pieces => lacking[&pieces],
-            };
-            Missing { key, misses, lacking }
+        let missing = listed.iter().filter_map(|&key| {
+            let misses = misses(key)?;
+            let lacking = together(key).map_or(1, |pieces| lacking[&pieces]);
+            Some(Missing { key, misses, lacking })
         });
-        let most = graphs.reduce(|a, b| if b.order(&a).is_gt() { b } else { a });
-        self.background.is_done = most.is_none();
+        let most = missing.reduce(|a, b| if b.order(&a).is_gt() { b } else { a });
+        *is_done = most.is_none();
         most.map(|graph| graph.key)
     }
 }

@@ -125,7 +125,7 @@ impl<D: Device> CompiledModel<D> {
             tokens.chain(whole()).chain(uniform),
         );
         self.graphs.list(pieces, full);
-        self.background.wake();
+        self.background.list(self.graphs.keys());
     }
 
     /// Drops every graph and captures those of a mode. From then on nothing is captured lazily.

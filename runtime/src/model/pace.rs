@@ -1,6 +1,9 @@
 //! How much time captures between steps may take, and which comes first.
 
 use super::graphs::GraphKey;
+use crate::symbols::SymbolClass;
+use piecewise_backend::artifact::PieceSize;
+use rustc_hash::FxHashMap;
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
@@ -16,6 +19,11 @@ const PATIENCE: u32 = 128;
 pub(super) struct Pace {
     /// Whether every listed graph is ready or disabled.
     pub(super) is_done: bool,
+    /// Every graph, the largest first.
+    pub(super) listed: Vec<GraphKey>,
+    /// How many graphs are missing of those that a step replays together. What is asked after each step
+    /// is to allocate nothing.
+    pub(super) lacking: FxHashMap<(SymbolClass, PieceSize), u64>,
     last_step: Option<Instant>,
     /// The time from the step before to the last one, without captures.
     last: Duration,
@@ -29,6 +37,12 @@ pub(super) struct Pace {
 }
 
 impl Pace {
+    /// From now on there are these graphs, the largest first.
+    pub(super) fn list(&mut self, graphs: Vec<GraphKey>) {
+        self.listed = graphs;
+        self.wake();
+    }
+
     /// There may be something to capture.
     pub(super) fn wake(&mut self) {
         self.is_done = false;
@@ -103,7 +117,6 @@ mod tests {
     use super::*;
     use crate::dispatch::{NO_ROWS, StepSizes};
     use crate::symbols::MAX_OWN;
-    use piecewise_backend::artifact::PieceSize;
     use piecewise_ir::testing::Rng;
 
     const PIECES: usize = 29;

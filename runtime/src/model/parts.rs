@@ -12,10 +12,15 @@ pub(super) const SCOPES: &str = " + ";
 /// What a member of a step is called: `p3`, or the op's name.
 pub(super) fn label(graph: &Graph, stitch: &Stitch, step: Step) -> String {
     let usage = &stitch.uses[step.id()];
-    match (step, usage.nodes.last().map(|&n| &graph.node(n).op)) {
-        (Step::Prologue(_) | Step::Split(_), Some(Op::Custom(call))) => call.name.clone(),
-        _ => step.id().to_string(),
-    }
+    let name = |&node: &Node| match &graph.node(node).op {
+        Op::Custom(call) => Some(call.name.clone()),
+        _ => None,
+    };
+    let op = match step {
+        Step::Prologue(_) | Step::Split(_) => usage.nodes.iter().find_map(name),
+        Step::Piece(_) => None,
+    };
+    op.unwrap_or_else(|| step.id().to_string())
 }
 
 /// Where the model's code made these nodes, each scope once.
@@ -44,5 +49,32 @@ impl StepPart {
             Self { name: label(graph, stitch, step), kind: step.kind(), path: scopes(graph, nodes) }
         };
         stitch.steps.iter().map(part).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use piecewise_ir::text::parse_graph;
+    use piecewise_passes::split::{SplitOptions, split};
+
+    #[test]
+    fn a_split_op_has_its_name_also_among_regions() {
+        let region = |made, read| {
+            format!(
+                "{made}: f32[T,8] = region over T (%a: row {read}) {{\na0: f32[8] = exp %a\nret a0\n}}\n"
+            )
+        };
+        let op = "v1: f32[T,8] = custom \"any.turn\" v0 rows mixed split absorbs [0, 1]\n";
+        let text = format!(
+            "graph @g {{\ndim T in [1..16]\ninput %x: f32[T,8]\n{}{op}{}ret v2\n}}",
+            region("v0", "%x"),
+            region("v2", "v1")
+        );
+        let mut module = Module::new(parse_graph(&text).unwrap());
+        split(&mut module, &SplitOptions::default()).unwrap();
+        let parts = StepPart::of(&module);
+        let names: Vec<_> = parts.iter().map(|part| (part.name.as_str(), part.kind)).collect();
+        assert_eq!(names, [("any.turn", "split op")]);
     }
 }

@@ -120,7 +120,8 @@ impl<D: Device> CompiledModel<D> {
 
     fn sizes_in_pieces(&self) -> Vec<StepSizes> {
         let steps = self.dispatcher.measured_steps().into_iter();
-        steps.filter_map(|(sizes, whole)| (!whole).then_some(sizes)).collect()
+        let in_pieces = steps.filter(|(_, mode)| *mode == StepMode::Piecewise);
+        in_pieces.map(|(sizes, _)| sizes).collect()
     }
 
     /// Whether ways of a step in pieces were measured at this start.

@@ -17,9 +17,10 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 impl<D: Device> CompiledModel<D> {
-    /// Measures the ways of every artifact that a captured step runs and nobody knows anything of, as
-    /// long as there is time: this changes what is bound. With made-up `steps` it overwrites what the
-    /// states hold. Where `only` some number of tokens is wanted, steps of others are left out.
+    /// Measures the ways of every artifact that a step of a listed size runs and nobody knows anything of,
+    /// as long as there is time, in captured steps, however it runs: this changes what is bound. With
+    /// made-up `steps` it overwrites what the states hold. Where `only` some number of tokens is wanted,
+    /// steps of others are left out.
     ///
     /// # Errors
     /// When the device is lost. What can't be bound, captured or replayed is passed over.
@@ -62,7 +63,7 @@ impl<D: Device> CompiledModel<D> {
         Ok(())
     }
 
-    /// Counts the artifacts that a captured step runs and nobody knows anything of.
+    /// Counts the artifacts that a step of a listed size runs and nobody knows anything of.
     pub(in crate::model) fn count_unmeasured(&mut self) {
         let steps = self.dispatcher.measured_steps().into_iter();
         let open: BTreeSet<Place> =

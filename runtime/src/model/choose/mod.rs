@@ -114,7 +114,7 @@ impl Choices {
 }
 
 /// Whether a measurement may choose: of ways, or of a library's algorithms. What runs at any size is
-/// captured by no step.
+/// run by no step that is measured.
 fn is_open(artifact: &Artifact) -> bool {
     let is_sized = !matches!(artifact.size, PieceSize::General(_));
     is_sized && (artifact.has_choices() || artifact.ways().any(|way| way.uses_library))

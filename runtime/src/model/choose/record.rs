@@ -1,6 +1,7 @@
 //! What was measured of an artifact, as the store keeps it.
 
 use super::Place;
+use crate::artifact_store::symbols_seen;
 use crate::dispatch::StepSizes;
 use crate::model::bind::BindSite;
 use piecewise_backend::artifact::{Artifact, Choice, Digest};
@@ -73,12 +74,11 @@ pub(super) struct RecordKey {
 impl RecordKey {
     /// Of an artifact on a device; the library's version counts where a way is the library's.
     pub(super) fn new<D: Device>(device: &D, site: &BindSite<'_>, place: Place) -> Self {
-        let (artifact, (unique, i)) = (site.artifact(place), place);
-        let bounds = &site.compiled.sizes[unique.index()][i].bounds;
+        let artifact = site.artifact(place);
         let factors = vec![
             ("piece", Digest(artifact.piece).to_string()),
             ("size", artifact.size.to_string()),
-            ("limits", format!("{bounds:?}")),
+            ("symbols", site.symbols_of(place)),
         ];
         let uses_library = artifact.ways().any(|way| way.uses_library);
         Self { kind: KIND, factors }.made_by(device, site, uses_library)
@@ -95,10 +95,9 @@ impl RecordKey {
         let mut text = String::new();
         let mut uses_library = false;
         for &(place, is_captured) in members {
-            let artifact = site.artifact(place);
-            let bounds = &site.compiled.sizes[place.0.index()][place.1].bounds;
+            let (artifact, symbols) = (site.artifact(place), site.symbols_of(place));
             let piece = Digest(artifact.piece);
-            text += &format!("{piece} {} {bounds:?} {is_captured}\n", artifact.size);
+            text += &format!("{piece} {} {symbols} {is_captured}\n", artifact.size);
             uses_library |= artifact.ways().any(|way| way.uses_library);
         }
         let factors = vec![
@@ -140,5 +139,13 @@ impl RecordKey {
         let Ok(bytes) = serde_json::to_vec(record) else { return false };
         let entry = Entry { kind: self.kind, key: self.digest(), factors: &factors, bytes: &bytes };
         store.put(entry).is_ok()
+    }
+}
+
+impl BindSite<'_> {
+    /// The symbols that an artifact counts with and their bounds, as the key of its piece has them.
+    fn symbols_of(&self, (unique, i): Place) -> String {
+        let bounds = &self.compiled.sizes[unique.index()][i].bounds;
+        symbols_seen(&self.stitch.unique[unique], bounds)
     }
 }

@@ -26,6 +26,12 @@ fn setup(cost: impl Fn(&[FakeProgram], u64) -> f64 + Send + Sync + 'static) -> S
     Setup { planted, tune: TuneMode::Measure, mode, ..Setup::default() }
 }
 
+/// Only steps of four tokens have programs.
+fn one_step(setup: &mut Setup) {
+    (setup.token_sizes, setup.batch_sizes) = (vec![4], vec![4]);
+    setup.query_lengths.clear();
+}
+
 /// A step's cost as the sum over its programs.
 fn sum(
     of: impl Fn(&FakeProgram) -> f64 + Send + Sync + 'static,
@@ -150,8 +156,7 @@ fn one_way_for_all_is_tried_where_each_alone_is_lost_in_the_noise() {
     let cost = |p: &FakeProgram| if p.choice == choice(0, &[1]) { 99.55 } else { 100.0 };
     let mut setup = setup(sum(cost));
     setup.planted.alternatives = vec![[2, 1]];
-    setup.mode = GraphMode::FullDecodeOnly;
-    (setup.token_sizes, setup.batch_sizes) = (vec![4], vec![4]);
+    one_step(&mut setup);
     let model = setup.build().unwrap();
     let report = model.chosen_ways();
     let measured = report.iter().filter(|ways| ways.origin == WaysOrigin::Measured);
@@ -177,8 +182,7 @@ fn ways_that_are_slower_together_are_refused_by_the_check_of_the_whole_step() {
     };
     let mut setup = setup(cost);
     setup.planted.alternatives = vec![[2, 1]];
-    setup.mode = GraphMode::FullDecodeOnly;
-    (setup.token_sizes, setup.batch_sizes) = (vec![4], vec![4]);
+    one_step(&mut setup);
     let model = setup.build_with(&store).unwrap();
     assert!(slow.load(Ordering::Relaxed) > 22);
     assert_eq!(bound(&model), all(&Choice::default()));
@@ -225,8 +229,7 @@ fn an_artifact_that_was_not_tried_to_its_end_is_used_if_it_is_faster_and_not_rem
             _ => together(program),
         };
         let mut setup = Setup { tune_budget: Duration::ZERO, ..setup(sum(cost)) };
-        setup.mode = GraphMode::FullDecodeOnly;
-        (setup.token_sizes, setup.batch_sizes) = (vec![4], vec![4]);
+        one_step(&mut setup);
         let mut is_used = false;
         for most in 0.. {
             is_late.store(false, Ordering::Relaxed);
@@ -301,6 +304,26 @@ fn a_record_of_other_ways_is_ignored() {
     assert_eq!((bound(&model), tuning(&model).loaded), (all(&Choice::default()), 0));
 }
 
+/// What a start has of the pool may be another each time, since it follows from what the device has free.
+#[test]
+fn records_are_found_whatever_the_size_of_the_pool() {
+    let store = MemoryStore::new();
+    let mut setup = Setup { mode: GraphMode::FullAndPiecewise, ..setup(sum(together)) };
+    let measured = tuning(&setup.build_with(&store).unwrap()).measured;
+    let kept = store.entries();
+    setup.bounds.kv_rows += 64;
+    setup.bounds.entries += 1;
+    let again = tuning(&setup.build_with(&store).unwrap());
+    assert_eq!(again, TuningReport { loaded: measured, ..TuningReport::default() });
+    assert!(measured > 0 && store.entries() == kept, "nothing is kept under another key");
+    // The most sequences matter to what sees them alone.
+    setup.bounds.sequences += 1;
+    let mut unmeasured = setup.build_with(&store).unwrap().chosen_ways();
+    unmeasured.retain(|ways| ways.origin != WaysOrigin::Remembered);
+    assert!(!unmeasured.is_empty());
+    assert!(unmeasured.iter().all(|ways| ways.parts[0].name == "test.mix"), "{unmeasured:?}");
+}
+
 #[test]
 fn a_way_that_can_not_be_bound_or_captured_is_passed_over() {
     let is_best = |program: &FakeProgram| program.choice.way(0) == 2;
@@ -335,7 +358,7 @@ fn a_step_in_pieces_is_measured_whole_where_its_ops_can_be_captured() {
             let setup = Setup { mode, split_support, ..setup(sum(together)) };
             let model = setup.build().unwrap();
             let steps = model.dispatcher().measured_steps();
-            assert!(steps.iter().any(|(_, whole)| !whole));
+            assert!(steps.iter().any(|(_, mode)| *mode == StepMode::Piecewise));
             for (sizes, _) in steps {
                 let is_decode = sizes.query_length.is_some();
                 let is_measured = split_support == Always || split_support != Never && is_decode;
@@ -349,6 +372,25 @@ fn a_step_in_pieces_is_measured_whole_where_its_ops_can_be_captured() {
             assert_eq!(model.graphs.keys(), off.graphs.keys());
             assert_eq!(model.ready_graphs().count(), off.ready_graphs().count());
         }
+    }
+}
+
+/// It is captured for that alone.
+#[test]
+fn a_step_that_is_launched_runs_by_the_ways_that_were_measured() {
+    for (mode, launched) in
+        [(GraphMode::None, vec![]), (GraphMode::FullDecodeOnly, vec![]), (GraphMode::Full, vec![4])]
+    {
+        let mut setup = Setup { mode, ..setup(sum(together)) };
+        setup.rules.launched = launched;
+        let mut model = setup.build().unwrap();
+        assert_eq!((bound(&model), tuning(&model).unmeasured), (all(&choice(0, &[2, 1])), 0));
+        let off = Setup { tune: TuneMode::Off, ..setup }.build().unwrap();
+        assert_eq!(model.ready_graphs().count(), off.ready_graphs().count());
+        let ids = [4, 5, 6];
+        let ticket = submit(&mut model, &ids).unwrap();
+        assert_eq!(sampled(&mut model, &ticket), expected(&ids));
+        assert_eq!(model.last_step().unwrap().mode, StepMode::None, "{mode:?}");
     }
 }
 

@@ -120,7 +120,7 @@ fn what_is_launched_is_remembered() {
             match other {
                 0 => other_setup.planted.library = Some("library 2"),
                 1 => other_setup.planted.alternatives = vec![[3, 1]],
-                2 => other_setup.bounds.sequences += 1,
+                2 => other_setup.bounds.sequences = 3,
                 _ => other_setup.planted.library = None,
             }
             let mut other_model = other_setup.build_with(&store).unwrap();
