@@ -380,17 +380,7 @@ fn a_mixed_step_may_have_more_ranges_of_decodes_of_prompts_or_of_both() {
     let staying = [792, 1, 1];
     let (prompts, more_prompts) = ([132, 1, 1], [16, 8, 2]);
     for (rows, sequences, capability, expected) in [
-        (
-            512,
-            64,
-            HOPPER,
-            vec![
-                [staying, prompts],
-                [staying, prompts],
-                [staying, more_prompts],
-                [staying, more_prompts],
-            ],
-        ),
+        (512, 64, HOPPER, [[[staying, prompts]; 2], [[staying, more_prompts]; 2]].concat()),
         // So many tiles of prompts that more ranges have no use.
         (2048, 64, HOPPER, vec![[staying, prompts], [staying, prompts]]),
         // As many as a cluster has, and as many sequences as rows.

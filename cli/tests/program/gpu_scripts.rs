@@ -126,7 +126,7 @@ fn modes_said(model: &str, walls: [[f64; 3]; 2]) -> (bool, Vec<String>) {
         let row = |(batch, walls): (u64, [f64; 3])| {
             json!({
                 "kind": "decode", "batch": batch, "context": 512, "tokens": batch,
-                "wall_ms": {"median": walls[mode]}, "failures": [],
+                "wall_ms": {"p10": walls[mode]}, "failures": [],
             })
         };
         [1, 3].into_iter().zip(walls).map(row).collect::<Vec<_>>()
