@@ -244,7 +244,8 @@ fn few_rows_stream_their_weights_and_more_go_to_the_library() {
         let made = compiler
             .compile(PieceAt { piece, size, bounds: symbols.bounds() }, &[], &KERNELS)
             .unwrap();
-        let own = made.alternatives.last().unwrap().parts.iter();
+        let apart = made.alternatives.iter().max_by_key(|one| one.parts.len()).unwrap();
+        let own = apart.parts.iter();
         let product = own.max_by_key(|part| part.ways.len()).unwrap();
         for way in &product.ways {
             let is_library = way.name == "library";
@@ -279,7 +280,8 @@ fn regions_of_many_long_rows_have_a_way_with_fewer_threads() {
     let narrow = |rows| {
         let at = PieceAt { piece: layer, size: PieceSize::Exact(rows), bounds: symbols.bounds() };
         let made = compiler.compile(at, &[], &KERNELS).unwrap();
-        let parts = made.alternatives.last().unwrap().parts.iter();
+        let apart = made.alternatives.iter().max_by_key(|one| one.parts.len()).unwrap();
+        let parts = apart.parts.iter();
         let regions = parts.filter(|part| part.ways[0].name == "general");
         let ways = regions.map(|part| part.ways.iter().map(|way| way.name.clone()).collect());
         ways.collect::<Vec<Vec<String>>>()
@@ -290,6 +292,27 @@ fn regions_of_many_long_rows_have_a_way_with_fewer_threads() {
     assert!(many.iter().any(has_narrow), "{many:?}");
     // What comes first is what there was.
     assert!(many.iter().all(|ways| ways[0] == "general"), "{many:?}");
+}
+
+/// The gate of a product that fills too few tiles to be expected to gain by them.
+#[test]
+fn tiles_with_what_follows_are_measured_where_they_are_not_expected_to_pay() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let module = planned(&Preset::Qwen3_0_6B.config(), false, DType::BF16, CompileLevel::Piecewise);
+    let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
+    let stitch = module.stitch().unwrap();
+    let layer = &stitch.unique[stitch.unique_pieces()[1]];
+    let compiler = CudaCompiler::new(Arc::new(OpRegistry::builtin()), Arch::HOPPER, nvrtc);
+    let takes_in = |compiler: &CudaCompiler, rows| {
+        let at = PieceAt { piece: layer, size: PieceSize::Exact(rows), bounds: symbols.bounds() };
+        let made = compiler.compile(at, &[], &KERNELS).unwrap();
+        let most = made.alternatives.iter().map(|one| one.parts.len()).max();
+        let takes_in = made.alternatives.iter().map(|one| Some(one.parts.len()) < most);
+        takes_in.collect::<Vec<_>>()
+    };
+    assert_eq!(takes_in(&compiler, 320), [false, true], "what is taken unmeasured comes first");
+    assert_eq!(takes_in(&compiler, 704), [true, false]);
+    assert_eq!(takes_in(&compiler.with_first_ways(true), 320), [false]);
 }
 
 /// Patches of 588 numbers, no multiple of 16 bytes, and a kernel that the checkpoint has under

@@ -3,9 +3,10 @@
 // A new op or dtype must not compile before it is here.
 #![warn(clippy::wildcard_enum_match_arm)]
 
-use super::absorb::{is_odd_product, product, role};
+use super::absorb::{Absorption, is_odd_product, product, role};
 use super::alternatives::{Choice, Draft, HeldWays, Listed, Lowering, Way, assemble};
 use super::code::Code;
+use super::groups::Groups;
 use super::image::{CudaImage, IMAGE_VERSION, KernelImage};
 use super::kernel_cache::KernelCache;
 use super::lazy_nvrtc::LazyNvrtc;
@@ -281,12 +282,23 @@ impl CudaCompiler {
         };
         let lowerings =
             piece.graph.nodes().enumerate().map(lower).collect::<Result<Vec<_>, CompileError>>()?;
-        let absorbed = self.absorptions(piece, &positions, (size, &limits))?;
-        let absorbed = absorbed.iter().map(|(absorption, groups)| {
+        let absorptions = |ways| self.absorptions(piece, &positions, (size, &limits), ways);
+        let expected = absorptions(self.ways())?;
+        let mut others = match self.held() {
+            HeldWays::First => Vec::new(),
+            HeldWays::All => absorptions(self.ways().with_tiles_of_any_size())?,
+        };
+        others.retain(|(other, _)| expected.iter().all(|(one, _)| one != other));
+        fn launched<'a>(
+            (absorption, groups): &'a (Absorption, Groups),
+            lowerings: &'a [Lowering],
+        ) -> Vec<&'a Lowering> {
             let lowering = |&at: &usize| groups[at].as_ref().unwrap_or(&lowerings[at]);
             absorption.launched.iter().map(lowering).collect()
-        });
-        let listed = self.held().of(absorbed.chain([lowerings.iter().collect()]).collect());
+        }
+        let absorbed = |one| launched(one, &lowerings);
+        let alternatives = expected.iter().map(absorbed).chain([lowerings.iter().collect()]);
+        let listed = self.held().of(alternatives.chain(others.iter().map(absorbed)).collect());
         let choices = listed.iter().flatten().flat_map(|(_, choices)| *choices);
         for (draft, _) in choices.flat_map(|choice| &choice.launches) {
             if let Draft::Kernel(recipe, wanted) = draft {

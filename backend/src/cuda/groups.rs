@@ -3,6 +3,7 @@
 use super::absorb::{Absorbing, Absorption, Group};
 use super::alternatives::{Choice, Lowering};
 use super::compiler::{CudaCompiler, Site};
+use super::product_ways::ProductWays;
 use crate::artifact::PieceSize;
 use crate::compiler::CompileError;
 use crate::lowering::{Positions, launch_name};
@@ -11,15 +12,17 @@ use piecewise_ir::module::UniquePiece;
 use piecewise_ir::op::Op;
 
 /// By position in program order, what absorbs with what it absorbs.
-type Groups = Vec<Option<Lowering>>;
+pub(super) type Groups = Vec<Option<Lowering>>;
 
 impl CudaCompiler {
-    /// What alternatives of a piece absorb, each once, with how it is launched.
+    /// What alternatives of a piece absorb by such ways of its products, each once, with how it is
+    /// launched.
     pub(super) fn absorptions(
         &self,
         piece: &UniquePiece,
         positions: &Positions<'_>,
         (size, limits): (PieceSize, &[u64]),
+        ways: ProductWays,
     ) -> Result<Vec<(Absorption, Groups)>, CompileError> {
         let rows = piece.over.and_then(|over| limits.get(over.index()).copied());
         let takes = |node: Node, group: &Group| {
@@ -27,7 +30,7 @@ impl CudaCompiler {
             let position = order.iter().position(|&n| n == node).unwrap_or(0);
             let name = launch_name(&piece.graph, &positions.names, node);
             let site = Site { piece, node, position, name, limits, size };
-            self.ways_with(&site, group, 1).is_ok_and(|ways| !ways.is_empty())
+            self.ways_with(&site, group, (ways, 1)).is_ok_and(|ways| !ways.is_empty())
         };
         let mut absorptions: Vec<Absorption> = Vec::new();
         for absorbing in Absorbing::in_order(&piece.graph, rows) {
@@ -36,7 +39,7 @@ impl CudaCompiler {
         }
         let mut absorbed = Vec::with_capacity(absorptions.len());
         for absorption in absorptions {
-            let groups = self.groups(piece, positions, &absorption, (size, limits))?;
+            let groups = self.groups(piece, positions, &absorption, (size, limits), ways)?;
             absorbed.extend(groups.map(|groups| (absorption, groups)));
         }
         Ok(absorbed)
@@ -48,13 +51,13 @@ impl CudaCompiler {
         &self,
         site: &Site<'_>,
         group: &Group,
-        most: usize,
+        (ways, most): (ProductWays, usize),
     ) -> Result<Vec<Choice>, CompileError> {
         let graph = &site.piece.graph;
         if let Op::Custom(call) = &graph.node(site.node).op {
             return self.custom_beside(site, call, &group.beside_op(graph, site.node));
         }
-        let kernels = group.kernels(graph, site.node, site.limits, self.ways(), most);
+        let kernels = group.kernels(graph, site.node, site.limits, ways, most);
         let choice = |(way, recipe)| Choice::of(way, self.kernel(site, recipe), 0);
         Ok(kernels.into_iter().flatten().map(choice).collect())
     }
@@ -65,10 +68,11 @@ impl CudaCompiler {
         site: &Site<'_>,
         positions: &Positions<'_>,
         absorption: &Absorption,
+        ways: ProductWays,
     ) -> Result<Option<Lowering>, CompileError> {
         let graph = &site.piece.graph;
         let Some(group) = &absorption.groups[site.position] else { return Ok(None) };
-        let choices = self.ways_with(site, group, self.held().most())?;
+        let choices = self.ways_with(site, group, (ways, self.held().most()))?;
         if choices.is_empty() {
             return Ok(None);
         }
@@ -94,12 +98,13 @@ impl CudaCompiler {
         positions: &Positions<'_>,
         absorption: &Absorption,
         (size, limits): (PieceSize, &[u64]),
+        ways: ProductWays,
     ) -> Result<Option<Groups>, CompileError> {
         let mut groups = Vec::with_capacity(absorption.groups.len());
         for (position, node) in piece.graph.nodes().enumerate() {
             let name = launch_name(&piece.graph, &positions.names, node);
             let site = Site { piece, node, position, name, limits, size };
-            let group = self.group(&site, positions, absorption)?;
+            let group = self.group(&site, positions, absorption, ways)?;
             if group.is_none() && absorption.groups[position].is_some() {
                 return Ok(None);
             }

@@ -25,11 +25,19 @@ pub(super) struct ProductWays {
     /// Whether a row has the same bits in any company, so that only ways are left whose sums do not
     /// depend on the number of rows.
     batch_invariant: bool,
+    /// Whether tiles take in what follows a product of any size that they can compute.
+    tiles_of_any_size: bool,
 }
 
 impl ProductWays {
     pub(super) fn new(arch: Arch, batch_invariant: bool) -> Self {
-        Self { arch, batch_invariant }
+        Self { arch, batch_invariant, tiles_of_any_size: false }
+    }
+
+    /// The same, where products also take in by tiles what they are not expected to be faster with: for
+    /// measuring to find where they are.
+    pub(super) fn with_tiles_of_any_size(self) -> Self {
+        Self { tiles_of_any_size: true, ..self }
     }
 
     /// Whether a product of so many rows can be computed in tiles.
@@ -48,7 +56,7 @@ impl ProductWays {
     /// The same with the region after it, whose operand then never leaves the tiles.
     pub(super) fn prefers_tiles_with_region(self, spec: &MatMulSpec, rows: u64) -> bool {
         let is_large = rows.saturating_mul(spec.columns) >= TILE_ELEMENTS;
-        self.has_tiles(spec, rows) && (self.batch_invariant || is_large)
+        self.has_tiles(spec, rows) && (self.batch_invariant || self.tiles_of_any_size || is_large)
     }
 
     /// Whether a product of so many rows is expected to be fastest through a ring.
@@ -162,6 +170,8 @@ mod tests {
             assert_eq!(ways.prefers_tiles_with_region(&spec, rows), with_region, "{rows}");
             let first = ways.in_order(&spec, rows)[0];
             assert_eq!(first == Way::Tile, alone, "{rows}: {first}");
+            let of_any_size = ways.with_tiles_of_any_size();
+            assert!(of_any_size.prefers_tiles_with_region(&spec, rows), "{rows}");
         }
     }
 }
