@@ -74,7 +74,11 @@ impl Session<'_> {
         match looked {
             Start::Missed(key, Miss::Absent, None) => {
                 let claim = self.store.claim(PIECE_KIND, key.digest());
-                self.claimed(key, claim, job)
+                // Another process may have made it since, and given its claim back.
+                match (&claim, self.load(&key, job)) {
+                    (Claim::Mine(_), Ok(artifact)) => Start::Loaded(artifact),
+                    _ => self.claimed(key, claim, job),
+                }
             }
             looked => looked,
         }

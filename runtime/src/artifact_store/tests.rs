@@ -357,6 +357,33 @@ fn what_another_compiles_is_waited_for_and_compiled_here_where_that_fails() {
     }
 }
 
+/// A store in which another makes every piece after it was looked for, and has given its claim back.
+struct Overtaken(MemoryStore, Entries);
+
+impl Store for Overtaken {
+    fn get(&self, kind: &'static str, key: Digest) -> Result<Option<Vec<u8>>, StoreError> {
+        self.0.get(kind, key)
+    }
+
+    fn put(&self, entry: Entry<'_>) -> Result<(), StoreError> {
+        self.0.put(entry)
+    }
+
+    fn claim(&self, _: &'static str, _: Digest) -> Claim {
+        for ((kind, key), entry) in &self.1 {
+            self.0.put(unexplained(kind, *key, &entry.bytes)).unwrap();
+        }
+        Claim::Mine(Box::new(()))
+    }
+}
+
+#[test]
+fn what_another_has_made_since_it_was_looked_for_is_not_made_again() {
+    let (store, cold) = filled();
+    let warm = compiled(&Overtaken(MemoryStore::new(), store.entries()));
+    assert_eq!((warm.counts.total_compiled(), warm.artifacts), (0, cold.artifacts));
+}
+
 /// What a compiler was asked, of which piece at which size.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Asked {
