@@ -18,10 +18,8 @@ impl Images {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&digest).cloned()
     }
 
-    /// Notes an image; whether it is the first time.
-    fn insert(&self, digest: Digest, bytes: Arc<[u8]>) -> bool {
-        let mut images = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        images.insert(digest, bytes).is_none()
+    fn insert(&self, digest: Digest, bytes: Arc<[u8]>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(digest, bytes);
     }
 }
 
@@ -74,11 +72,7 @@ impl Session<'_> {
         match looked {
             Start::Missed(key, Miss::Absent, None) => {
                 let claim = self.store.claim(PIECE_KIND, key.digest());
-                // Another process may have made it since, and given its claim back.
-                match (&claim, self.load(&key, job)) {
-                    (Claim::Mine(_), Ok(artifact)) => Start::Loaded(artifact),
-                    _ => self.claimed(key, claim, job),
-                }
+                self.claimed(key, claim, job)
             }
             looked => looked,
         }
@@ -181,13 +175,15 @@ impl Session<'_> {
         let target = self.compiler.target();
         let mut kept = Ok(());
         for (digest, bytes) in &artifact.images {
-            let is_new = self.images.insert(*digest, bytes.as_slice().into());
+            let is_new = self.images.get(*digest).is_none();
             if kept.is_ok() && (is_new || all_images) {
                 let kernel = image_name(artifact, *digest);
                 let factors = [("target", target.as_str()), ("kernel", kernel)];
                 let (kind, factors) = (IMAGE_KIND, &factors);
                 kept = self.store.put(Entry { kind, key: *digest, factors, bytes });
             }
+            // Not before it is there: another thread keeps a piece that refers to it.
+            self.images.insert(*digest, bytes.as_slice().into());
         }
         let kept = kept.and_then(|()| match StoredPiece::encode(artifact) {
             Ok(bytes) => {

@@ -357,31 +357,34 @@ fn what_another_compiles_is_waited_for_and_compiled_here_where_that_fails() {
     }
 }
 
-/// A store in which another makes every piece after it was looked for, and has given its claim back.
-struct Overtaken(MemoryStore, Entries);
+/// A store that takes its time to keep an image, and refuses a piece whose images it has not.
+#[derive(Default)]
+struct ImagesFirst(MemoryStore);
 
-impl Store for Overtaken {
+impl Store for ImagesFirst {
     fn get(&self, kind: &'static str, key: Digest) -> Result<Option<Vec<u8>>, StoreError> {
         self.0.get(kind, key)
     }
 
     fn put(&self, entry: Entry<'_>) -> Result<(), StoreError> {
-        self.0.put(entry)
-    }
-
-    fn claim(&self, _: &'static str, _: Digest) -> Claim {
-        for ((kind, key), entry) in &self.1 {
-            self.0.put(unexplained(kind, *key, &entry.bytes)).unwrap();
+        if entry.kind == PIECE_KIND {
+            let piece = StoredPiece::decode(entry.bytes).unwrap();
+            let lacks = |&&image: &&Digest| self.0.get(IMAGE_KIND, image).unwrap().is_none();
+            assert_eq!(piece.images().iter().find(lacks), None);
+        } else {
+            std::thread::sleep(Duration::from_millis(20));
         }
-        Claim::Mine(Box::new(()))
+        self.0.put(entry)
     }
 }
 
+/// Pieces of several sizes have an image in common, which one thread keeps.
 #[test]
-fn what_another_has_made_since_it_was_looked_for_is_not_made_again() {
+fn no_piece_is_kept_before_its_images_whoever_keeps_those() {
     let (store, cold) = filled();
-    let warm = compiled(&Overtaken(MemoryStore::new(), store.entries()));
-    assert_eq!((warm.counts.total_compiled(), warm.artifacts), (0, cold.artifacts));
+    let made = ImagesFirst::default();
+    assert_eq!(compile_with(&module(256), 8, &made).artifacts, cold.artifacts);
+    assert!(made.0.entries().keys().eq(store.entries().keys()));
 }
 
 /// What a compiler was asked, of which piece at which size.
