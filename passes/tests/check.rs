@@ -1,8 +1,8 @@
 //! The checkers: each code with the planted fault that it finds.
 
 use crate::support::launches::{absorbing, plain};
+use crate::support::plans::{codes, node_granular_lifetimes_are_refused, planned_by};
 use crate::support::{Widths, custom, decoder, loc, matmul, region, symbol, unary, weight};
-use piecewise_ir::diagnostic::Diagnostics;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Arena, Entity, PieceId, Value};
@@ -15,28 +15,11 @@ use piecewise_ir::types::TensorType;
 use piecewise_passes::check::{
     LaunchAccess, MemberLaunches, ScratchRange, check_launches, check_plan,
 };
-use piecewise_passes::destination::{LifetimeRule, assign_slots};
-use piecewise_passes::plan::{PlanOptions, plan_arena};
+use piecewise_passes::destination::LifetimeRule;
 use piecewise_passes::split::{SplitOptions, split};
-
-fn planned_by(graph: Graph, rule: LifetimeRule) -> Module {
-    let mut module = Module::new(graph);
-    split(&mut module, &SplitOptions::default()).expect("splits");
-    assign_slots(&mut module, rule).expect("has an order");
-    plan_arena(&mut module, &PlanOptions::default()).expect("fits");
-    module
-}
 
 fn planned(graph: Graph) -> Module {
     planned_by(graph, LifetimeRule::Moments)
-}
-
-fn codes(result: Result<(), Diagnostics>) -> Vec<&'static str> {
-    let mut codes: Vec<_> =
-        result.err().into_iter().flat_map(|d| d.items).map(|item| item.code).collect();
-    codes.sort_unstable();
-    codes.dedup();
-    codes
 }
 
 /// The codes after `fault` changed the slots and the layout of a planned decoder.
@@ -296,11 +279,7 @@ fn reading_what_nothing_wrote_is_b0501() {
 
 #[test]
 fn node_granular_lifetimes_under_absorbing_launches_are_refused() {
-    let module = planned_by(decoder(Widths::tiny(2)), LifetimeRule::NodeGranular);
-    assert_eq!(check_launches(&module, &plain(&module)), Ok(()), "op by op the plan holds");
-    let found = codes(check_launches(&module, &absorbing(&module)));
-    assert!(found.contains(&"B0502") || found.contains(&"B0503"), "{found:?}");
-    assert!(codes(check_plan(&module)).contains(&"B0107"), "the plan checker sees it as well");
+    node_granular_lifetimes_are_refused(decoder(Widths::tiny(2)));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub(crate) mod launches;
+pub(crate) mod plans;
 
 use piecewise_ir::custom::{Attrs, CustomCall};
 use piecewise_ir::dim::SymbolDecl;

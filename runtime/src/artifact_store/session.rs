@@ -183,7 +183,9 @@ impl Session<'_> {
                 kept = self.store.put(Entry { kind, key: *digest, factors, bytes });
             }
             // Not before it is there: another thread keeps a piece that refers to it.
-            self.images.insert(*digest, bytes.as_slice().into());
+            if is_new {
+                self.images.insert(*digest, bytes.as_slice().into());
+            }
         }
         let kept = kept.and_then(|()| match StoredPiece::encode(artifact) {
             Ok(bytes) => {

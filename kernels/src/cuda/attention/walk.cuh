@@ -11,8 +11,9 @@ struct Tile {
 };
 
 // The tile of this number among those of EACH query rows of the sequences that bring fewest to
-// most tokens and have shortest to longest keys; false past the last, with how far as its place. Thirty-two sequences at a time, by their number of tiles; all
-// that is read of them comes at once with their true count.
+// most tokens and have shortest to longest keys; false past the last, with how far past it as `at`.
+// Thirty-two sequences at a time, by their number of tiles; all that is read of them comes at once
+// with their true count.
 template <int EACH>
 DEVICE bool find_tile(Tile& found, u32 number, const i32* lengths, const i32* starts, const i32* query_lengths,
                       const i32* count, u32 sequences, u32 pages, u32 fewest, u32 most, u32 shortest = 0, u32 longest = 0xffffffffu) {

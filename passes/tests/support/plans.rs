@@ -1,0 +1,38 @@
+//! Plans of graphs by a rule of lifetimes, and the codes of what a checker finds in them.
+
+use super::launches::{absorbing, plain};
+use piecewise_ir::diagnostic::Diagnostics;
+use piecewise_ir::graph::Graph;
+use piecewise_ir::module::Module;
+use piecewise_passes::check::{check_launches, check_plan};
+use piecewise_passes::destination::{LifetimeRule, assign_slots};
+use piecewise_passes::plan::{PlanOptions, plan_arena};
+use piecewise_passes::split::{SplitOptions, split};
+
+pub(crate) fn planned_by(graph: Graph, rule: LifetimeRule) -> Module {
+    let mut module = Module::new(graph);
+    split(&mut module, &SplitOptions::default()).expect("splits");
+    assign_slots(&mut module, rule).expect("has an order");
+    plan_arena(&mut module, &PlanOptions::default()).expect("fits");
+    module
+}
+
+/// Each once, in their order.
+pub(crate) fn codes(result: Result<(), Diagnostics>) -> Vec<&'static str> {
+    let mut codes: Vec<_> =
+        result.err().into_iter().flat_map(|d| d.items).map(|item| item.code).collect();
+    codes.sort_unstable();
+    codes.dedup();
+    codes
+}
+
+/// That lifetimes of one node at a time hold for a graph launched node by node, and are refused where
+/// launches absorb.
+#[track_caller]
+pub(crate) fn node_granular_lifetimes_are_refused(graph: Graph) {
+    let module = planned_by(graph, LifetimeRule::NodeGranular);
+    assert_eq!(check_launches(&module, &plain(&module)), Ok(()), "op by op the plan holds");
+    let found = codes(check_launches(&module, &absorbing(&module)));
+    assert!(found.contains(&"B0502") || found.contains(&"B0503"), "{found:?}");
+    assert!(codes(check_plan(&module)).contains(&"B0107"), "the plan checker sees it as well");
+}
