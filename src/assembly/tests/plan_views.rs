@@ -2,6 +2,10 @@
 
 use super::*;
 use crate::assembly::plan_view::PlanView;
+use piecewise_backend::cuda::{Nvrtc, library_dirs};
+
+#[path = "../../../tests/support/skip.rs"]
+mod skip;
 
 /// The view of the library is what `piecewise inspect --json` prints.
 #[test]
@@ -14,12 +18,15 @@ fn a_plan_is_data_without_a_device() {
     let json = serde_json::to_value(&plan).unwrap();
     assert_eq!(json["arena"]["bytes"], planned.module().layout().unwrap().bytes);
     assert!(plan.images.is_empty() && plan.unique.iter().all(|unique| unique.sizes.is_empty()));
+    let stopped = tiny().pipeline("canonicalize").plan().unwrap();
+    let error = PlanView::of(&stopped).unwrap_err().to_string();
+    assert!(error.contains("has no plan"), "{error}");
+    if let Err(error) = Nvrtc::open(&library_dirs(&[]), None) {
+        return skip::skipped("PIECEWISE_REQUIRE_NVRTC", error);
+    }
     let lowered = PlanView::lowered(&planned).unwrap();
     assert!(lowered.unique.iter().all(|unique| !unique.sizes.is_empty() && unique.error.is_none()));
     let launches = lowered.unique.iter().flat_map(|unique| &unique.sizes).flat_map(|s| &s.launches);
     let digests: Vec<_> = lowered.images.iter().map(|image| &image.digest).collect();
     assert!(!digests.is_empty() && launches.into_iter().all(|l| digests.contains(&&l.image)));
-    let stopped = tiny().pipeline("canonicalize").plan().unwrap();
-    let error = PlanView::of(&stopped).unwrap_err().to_string();
-    assert!(error.contains("has no plan"), "{error}");
 }
