@@ -50,7 +50,7 @@ fn lifetimes_cover_a_custom_op_with_the_regions_that_it_absorbs() {
         assert_eq!(check_launches(&module, &plain(&module)), Ok(()));
         assert_eq!(check_launches(&module, &absorbing(&module)), Ok(()));
 
-        node_granular_lifetimes_are_refused(graph());
+        node_granular_lifetimes_are_refused(graph(), ["B0502", "B0503"], "B0107");
     }
 }
 

@@ -279,7 +279,7 @@ fn reading_what_nothing_wrote_is_b0501() {
 
 #[test]
 fn node_granular_lifetimes_under_absorbing_launches_are_refused() {
-    node_granular_lifetimes_are_refused(decoder(Widths::tiny(2)));
+    node_granular_lifetimes_are_refused(decoder(Widths::tiny(2)), ["B0502", "B0503"], "B0107");
 }
 
 #[test]
