@@ -41,7 +41,7 @@ pub(crate) async fn log(request: Request, next: Next) -> Response {
     tracing::info!(
         target: "piecewise::access",
         %method,
-        path = path.get(..200).unwrap_or(&path),
+        path = &path[..path.floor_char_boundary(200)],
         status = response.status().as_u16(),
         milliseconds = started.elapsed().as_secs_f64() * 1e3,
     );
