@@ -91,6 +91,16 @@ pub enum Access {
     ReadWrite,
 }
 
+impl Access {
+    /// Whether it leaves the argument as it is.
+    pub(crate) fn is_read_alone(self) -> bool {
+        match self {
+            Self::Read | Self::ReadAhead => true,
+            Self::Write | Self::ReadWrite => false,
+        }
+    }
+}
+
 /// An argument of a launch. The true counts are an implicit argument of every launch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Arg {

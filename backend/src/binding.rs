@@ -45,6 +45,24 @@ pub(crate) struct Argument {
     pub(crate) is_state: bool,
 }
 
+impl Argument {
+    /// That this and `other` share no byte that one of them is there to write.
+    pub(crate) fn check_apart(&self, other: &Self) -> Result<(), String> {
+        let end = |of: &Self| of.address.0.saturating_add(of.bytes);
+        let are_read = [self, other].iter().all(|of| of.access.is_read_alone());
+        let is_shared = self.address.0.max(other.address.0) < end(self).min(end(other));
+        if are_read || !is_shared {
+            return Ok(());
+        }
+        let named = |of: &Self| format!("{} at {} (+{} bytes)", of.name, of.address, of.bytes);
+        Err(format!(
+            "{} and {} overlap, and one is written; give each bytes of its own",
+            named(other),
+            named(self)
+        ))
+    }
+}
+
 impl<'a> Fit<'a> {
     /// `name` is what messages and audits call an operand.
     pub(crate) fn new(
@@ -98,13 +116,30 @@ impl<'a> Fit<'a> {
         mut bind: impl FnMut(&'a Launch) -> Result<T, String>,
     ) -> Result<(Vec<Arc<T>>, CaptureSupport), DeviceError> {
         let bound = self.launches.iter().map(|launch| {
-            bind(launch).map(Arc::new).map_err(|reason| DeviceError::Bind {
+            let bound = bind(launch).and_then(|bound| self.check_apart(launch).map(|()| bound));
+            bound.map(Arc::new).map_err(|reason| DeviceError::Bind {
                 label: self.label.to_string(),
                 reason: format!("launch `{}`: {reason}", launch.name),
             })
         });
         let support = self.launches.iter().map(|launch| launch.capture).min();
         Ok((bound.collect::<Result<_, _>>()?, support.unwrap_or(CaptureSupport::Always)))
+    }
+
+    /// That what a launch writes shares no byte with anything else that it uses: kernels take that for
+    /// granted, and so do the references that a custom op is given.
+    fn check_apart(&self, launch: &Launch) -> Result<(), String> {
+        let implied = [Argument { access: Access::Read, ..self.counts() }, self.whole_scratch()];
+        implied[0].check_apart(&implied[1])?;
+        let mut used: Vec<Argument> = Vec::new();
+        for (i, arg) in launch.args.iter().enumerate() {
+            let argument = self.argument(i, arg)?;
+            // What lies inside the scratch is held against the rest of it by who computes there.
+            let outside = implied.iter().filter(|other| other.what != argument.what);
+            outside.chain(&used).try_for_each(|other| argument.check_apart(other))?;
+            used.push(argument);
+        }
+        Ok(())
     }
 
     /// The image of a launch: a known one, or what `decode` makes of its bytes.

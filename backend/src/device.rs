@@ -7,6 +7,7 @@ use derive_more::{Debug, Display};
 use piecewise_ir::module::UniquePiece;
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
+use std::ops::Range;
 use std::time::Duration;
 
 /// An address in device memory.
@@ -64,6 +65,22 @@ pub struct HostBlock {
     pub id: u32,
     /// How many bytes it holds.
     pub bytes: u64,
+}
+
+impl HostBlock {
+    /// All its bytes.
+    pub fn all(self) -> Range<u64> {
+        0..self.bytes
+    }
+
+    /// What is said of bytes that it does not have.
+    pub(crate) fn lacks(self, range: Range<u64>) -> DeviceError {
+        DeviceError::BadAddress {
+            what: format!("host block {} of {} bytes", self.id, self.bytes),
+            address: Address(range.start),
+            bytes: range.end.saturating_sub(range.start),
+        }
+    }
 }
 
 /// Where the operands of a unique piece lie for one of its uses.
@@ -148,6 +165,12 @@ pub enum DeviceError {
     /// An address outside the memory that was reserved and backed.
     #[error("{what} at {address} (+{bytes} bytes) is outside reserved, backed memory")]
     BadAddress { what: String, address: Address, bytes: u64 },
+    /// Bytes of a host block that a copy may still read or write.
+    #[error(
+        "bytes {from}..{to} of host block {block} are in use by a copy that may be under way; record \
+         an event after the copy and wait for it"
+    )]
+    HostBlockInUse { block: u32, from: u64, to: u64 },
     /// A program that does not fit what it is bound to.
     #[error("{label} can't be bound: {reason}")]
     Bind { label: String, reason: String },
@@ -298,12 +321,22 @@ pub trait Device: Send + 'static {
     /// When memory is short, or inside a capture.
     fn host_block(&mut self, bytes: u64) -> Result<HostBlock, DeviceError>;
 
-    /// The bytes of a host block.
-    fn host_bytes(&self, block: HostBlock) -> &[u8];
+    /// Bytes `range` of a host block.
+    ///
+    /// # Errors
+    /// [`DeviceError::HostBlockInUse`] until somebody waited for the copies that were enqueued between
+    /// the device and these bytes; when the block has no such bytes.
+    fn host_bytes(&self, block: HostBlock, range: Range<u64>) -> Result<&[u8], DeviceError>;
 
-    /// The bytes of a host block, to be filled; no copy that uses those that are written may be under
-    /// way.
-    fn host_bytes_mut(&mut self, block: HostBlock) -> &mut [u8];
+    /// Bytes `range` of a host block, to be filled.
+    ///
+    /// # Errors
+    /// As for [`Self::host_bytes`].
+    fn host_bytes_mut(
+        &mut self,
+        block: HostBlock,
+        range: Range<u64>,
+    ) -> Result<&mut [u8], DeviceError>;
 
     /// Enqueues a copy of `bytes` bytes of the block from `offset` on to `to`.
     ///
@@ -375,7 +408,8 @@ pub trait Device: Send + 'static {
     /// Binds an artifact to addresses.
     ///
     /// # Errors
-    /// When an operand that a launch uses has no address, or the scratch is too small.
+    /// When an operand that a launch uses has no address, what a launch writes shares bytes with
+    /// anything else that it uses, or the scratch is too small.
     fn bind(
         &mut self,
         artifact: &Artifact,

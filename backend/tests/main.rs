@@ -7,6 +7,7 @@ mod cpu_capture;
 mod cpu_layer;
 mod cpu_nodes;
 mod cpu_regions;
+mod cpu_soundness;
 mod cpu_weights;
 mod cuda_device;
 mod cuda_nvrtc;

@@ -25,6 +25,8 @@ const FREED_SHARE: u64 = 10;
 pub(crate) struct Usage {
     bytes: u64,
     written_since: u64,
+    /// Whether what is above the bound could not be removed.
+    is_stuck: bool,
 }
 
 /// What was removed and what is left.
@@ -36,7 +38,7 @@ pub struct GcReport {
     pub removed_leftovers: u64,
     /// What both took on the disk.
     pub removed_bytes: u64,
-    /// Entries that are still served.
+    /// Entries that are still served, those that could not be removed among them.
     pub kept_entries: u64,
     /// Bytes on the disk of the entries that are left.
     pub kept_bytes: u64,
@@ -90,13 +92,16 @@ impl Cache {
             usage.bytes += bytes;
             usage.written_since += bytes;
             let is_known = usage.written_since <= bound / LOOK_AGAIN_AFTER_SHARE;
-            if is_known && usage.bytes <= bound {
+            if is_known && (usage.is_stuck || usage.bytes <= bound) {
                 return;
             }
         }
         let swept = self.sweep_to_fit(root, bound, (kind, name));
         match swept {
-            Ok(kept_bytes) => *usage = Some(Usage { bytes: kept_bytes, written_since: 0 }),
+            Ok(report) => {
+                let is_stuck = report.failed > 0 && report.kept_bytes > bound;
+                *usage = Some(Usage { bytes: report.kept_bytes, written_since: 0, is_stuck });
+            }
             Err(error) => {
                 let dir = self.options.dir.display();
                 let message = format!("could not look for entries to evict in {dir}: {error}");
@@ -105,10 +110,10 @@ impl Cache {
         }
     }
 
-    fn sweep_to_fit(&self, root: &Folder, bound: u64, keep: (&str, &str)) -> io::Result<u64> {
+    fn sweep_to_fit(&self, root: &Folder, bound: u64, keep: (&str, &str)) -> io::Result<GcReport> {
         let report = self.sweep(root, u64::MAX, Leftovers::Stale, Some(keep))?;
         if report.kept_bytes <= bound {
-            return Ok(report.kept_bytes);
+            return Ok(report);
         }
         let report =
             self.sweep(root, bound - bound / FREED_SHARE, Leftovers::StaleAndBad, Some(keep))?;
@@ -116,7 +121,7 @@ impl Cache {
             events.evicted += report.removed_entries;
             events.bytes_evicted += report.removed_bytes;
         });
-        Ok(report.kept_bytes)
+        Ok(report)
     }
 
     fn sweep(
@@ -144,8 +149,8 @@ impl Cache {
                             Leftovers::All => true,
                         };
                         if is_due {
-                            let removed = self.remove(folder, &item, &mut report);
-                            report.removed_leftovers += u64::from(removed);
+                            let was_there = self.remove(folder, &item, &mut report);
+                            report.removed_leftovers += u64::from(was_there == Some(true));
                         }
                     }
                 }
@@ -158,32 +163,33 @@ impl Cache {
         for (item, folder) in &entries {
             let is_kept = keep == Some((&item.kind, &item.name));
             if (left > max_bytes || max_bytes == 0) && !is_kept {
-                left -= item.bytes;
                 reach(self.options.fault.as_ref(), FaultPoint::Evict)?;
-                if self.remove(&folders[*folder], item, &mut report) {
-                    report.removed_entries += 1;
+                if let Some(was_there) = self.remove(&folders[*folder], item, &mut report) {
+                    left -= item.bytes;
+                    report.removed_entries += u64::from(was_there);
+                    continue;
                 }
-            } else {
-                report.kept_entries += 1;
-                report.kept_bytes += item.bytes;
             }
+            report.kept_entries += 1;
+            report.kept_bytes += item.bytes;
         }
         Ok(report)
     }
 
-    /// Removes a file; whether it was there and is not any longer.
-    fn remove(&self, folder: &Folder, item: &Item, report: &mut GcReport) -> bool {
-        match folder.remove(&item.name) {
+    /// Removes a file; whether it was there, or `None` where it still is.
+    fn remove(&self, folder: &Folder, item: &Item, report: &mut GcReport) -> Option<bool> {
+        let reached = reach(self.options.fault.as_ref(), FaultPoint::Remove);
+        match reached.and_then(|()| folder.remove(&item.name)) {
             Ok(was_there) => {
                 report.removed_bytes += if was_there { item.bytes } else { 0 };
-                was_there
+                Some(was_there)
             }
             Err(error) => {
                 let path = folder.path().join(&item.name);
                 let message = format!("could not remove {}: {error}", path.display());
                 self.condition(Condition::Evict, &message);
                 report.failed += 1;
-                false
+                None
             }
         }
     }

@@ -15,6 +15,8 @@ pub enum FaultPoint {
     Rename,
     /// The next entry by age is about to be evicted.
     Evict,
+    /// A file is about to be removed.
+    Remove,
     /// An entry was found bad and is about to be read again, before it is set aside.
     Reread,
     /// An entry of an archive was read and is about to be kept.

@@ -4,7 +4,9 @@ use std::fs;
 use std::time::{Duration, SystemTime};
 
 use crate::support::*;
-use piecewise_cache::{Cache, CacheError, CacheOptions, Condition};
+use piecewise_cache::{Cache, CacheError, CacheOptions, Condition, FaultHook, FaultPoint};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -46,6 +48,55 @@ fn the_least_recently_used_go_first() {
     let events = cache.events();
     assert_eq!(events.evicted, 7 - left.len() as u64);
     assert_eq!(events.bytes_evicted, all + entry_bytes(dir.path(), 6) - bytes);
+}
+
+/// A cache of which so many files to come can't be removed, as those of others in a directory that is
+/// shared; the counter counts down.
+fn unremovable(dir: &std::path::Path, max_bytes: u64, files: u64) -> (Cache, Arc<AtomicU64>) {
+    let mut options = CacheOptions::new(dir);
+    options.max_bytes = Some(max_bytes);
+    let failing = Arc::new(AtomicU64::new(files));
+    let left = Arc::clone(&failing);
+    options.fault = Some(FaultHook::new(move |point| {
+        let fails = |left: u64| left.checked_sub(1);
+        let is_due = point == FaultPoint::Remove
+            && left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fails).is_ok();
+        if is_due { Err(std::io::ErrorKind::PermissionDenied.into()) } else { Ok(()) }
+    }));
+    (Cache::open(options), failing)
+}
+
+/// Newer entries go in the place of those that can't, which are told and counted as what is kept.
+#[test]
+fn the_bound_holds_where_what_is_oldest_can_not_be_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let all = aged(dir.path(), 6);
+    let (cache, failing) = unremovable(dir.path(), all, 2);
+    put(&cache, 6);
+    let bytes = || present(dir.path()).iter().map(|&i| entry_bytes(dir.path(), i)).sum::<u64>();
+    assert!(bytes() <= all * 9 / 10 + 1, "{:?}", present(dir.path()));
+    assert!(present(dir.path()).starts_with(&[0, 1]) && !present(dir.path()).contains(&2));
+    assert_eq!(conditions(&cache), [(Condition::Evict, 2)]);
+
+    failing.store(1, Ordering::Relaxed);
+    let kept = bytes();
+    let report = cache.gc(kept - 1).unwrap();
+    assert_eq!((report.failed, report.removed_entries), (1, 1), "{report:?}");
+    let left = present(dir.path());
+    assert_eq!((report.kept_entries, report.kept_bytes), (left.len() as u64, bytes()));
+    assert!(bytes() < kept && left.starts_with(&[0]), "{left:?}");
+}
+
+/// Where nothing can be removed, every entry that is written would try all of them again.
+#[test]
+fn a_cache_that_can_not_shrink_is_looked_through_now_and_then() {
+    let dir = tempfile::tempdir().unwrap();
+    let all = aged(dir.path(), 36);
+    let (cache, failing) = unremovable(dir.path(), all, u64::MAX);
+    (36..40).for_each(|i| put(&cache, i));
+    let tries = u64::MAX - failing.load(Ordering::Relaxed);
+    assert!((36..=2 * 39).contains(&tries), "{tries} tries to remove");
+    assert_eq!(present(dir.path()).len(), 40);
 }
 
 #[test]

@@ -2,11 +2,13 @@
 //! since with that all others end.
 
 use anyhow::Context;
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, wait};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, kill_process, wait, waitid,
+};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Who ends with an error so soon can't start.
@@ -17,18 +19,40 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1
 /// The process that is kept, and whether it is to end.
 #[derive(Debug, Default)]
 struct Kept {
-    /// 0 while there is none.
-    process: AtomicI32,
+    /// Nobody reaps it but under this lock, and then it is `None`: until then its number is no other
+    /// process's.
+    process: Mutex<Option<Pid>>,
     is_over: AtomicBool,
 }
 
 impl Kept {
-    fn signal(&self, signal: Signal) {
+    fn process(&self) -> MutexGuard<'_, Option<Pid>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the process to end, and that it is not to be started again.
+    fn end(&self, signal: Signal) {
         self.is_over.store(true, Ordering::SeqCst);
-        if let Some(process) = Pid::from_raw(self.process.load(Ordering::SeqCst)) {
-            // It may have ended meanwhile.
-            let _ = kill_process(process, signal);
+        if let Err(error) = self.signal(signal) {
+            super::warn(&format!("the worker could not be told to end: {error}"));
         }
+    }
+
+    /// Signals the process, if there is one; to one that has ended and is not reaped it does nothing.
+    fn signal(&self, signal: Signal) -> rustix::io::Result<()> {
+        self.process().map_or(Ok(()), |process| kill_process(process, signal))
+    }
+
+    /// Reaps a process by `reap`; how it ended, if it is the one that is kept.
+    fn reap(
+        &self,
+        reap: impl FnOnce() -> rustix::io::Result<Option<(Pid, WaitStatus)>>,
+    ) -> rustix::io::Result<Option<WaitStatus>> {
+        let mut process = self.process();
+        let reaped = reap()?;
+        let status = reaped.and_then(|(ended, status)| (Some(ended) == *process).then_some(status));
+        *process = process.filter(|_| status.is_none());
+        Ok(status)
     }
 }
 
@@ -38,7 +62,7 @@ pub(crate) fn keep(arguments: &[std::ffi::OsString]) -> anyhow::Result<ExitCode>
     let program = std::env::current_exe().context("where is this program?")?;
     let kept = Arc::new(Kept::default());
     let signalled = Arc::clone(&kept);
-    on_signals(move |signal| signalled.signal(signal))?;
+    on_signals(move |signal| signalled.end(signal))?;
     let mut pause = PAUSES[0];
     loop {
         let started = Instant::now();
@@ -46,14 +70,12 @@ pub(crate) fn keep(arguments: &[std::ffi::OsString]) -> anyhow::Result<ExitCode>
         // What a terminal sends to its group comes once, from here.
         let child = command.args(arguments).process_group(0).spawn();
         let child = child.context("can't start the worker")?;
-        let process = Pid::from_child(&child);
-        kept.process.store(process.as_raw_nonzero().get(), Ordering::SeqCst);
+        *kept.process() = Some(Pid::from_child(&child));
         if kept.is_over.load(Ordering::SeqCst) {
             // The signal came before there was anybody to hand it to.
-            kept.signal(Signal::TERM);
+            kept.end(Signal::TERM);
         }
-        let status = wait_for(process)?;
-        kept.process.store(0, Ordering::SeqCst);
+        let status = wait_for(&kept)?;
         let code = status.exit_status();
         let can_not_start = code.is_some() && started.elapsed() < START;
         if code == Some(0) || can_not_start || kept.is_over.load(Ordering::SeqCst) {
@@ -80,13 +102,15 @@ pub(crate) fn keep(arguments: &[std::ffi::OsString]) -> anyhow::Result<ExitCode>
     }
 }
 
-/// Waits for the end of a process, and lets others end too: the first process of a container is the
-/// parent of all whose parents have ended.
-fn wait_for(process: Pid) -> anyhow::Result<WaitStatus> {
+/// Waits for the end of the process that is kept, and lets others end too: the first process of a
+/// container is the parent of all whose parents have ended.
+fn wait_for(kept: &Kept) -> anyhow::Result<WaitStatus> {
     loop {
-        match wait(WaitOptions::empty()) {
-            Ok(Some((ended, status))) if ended == process => return Ok(status),
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        // Somebody has ended, and is still there.
+        let ended = waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+        match ended.and_then(|_| kept.reap(|| wait(WaitOptions::NOHANG))) {
+            Ok(Some(status)) => return Ok(status),
+            Ok(None) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error).context("can't wait for the worker"),
         }
     }
@@ -111,4 +135,52 @@ pub(crate) fn on_signals(mut told: impl FnMut(Signal) + Send + 'static) -> anyho
     let listen = move || runtime.block_on(signals);
     std::thread::Builder::new().name("signals".to_owned()).spawn(listen)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::waitpid;
+
+    /// A signal that comes while the process ends finds it, or nobody: never a number that is free
+    /// again, which the system may have given to another.
+    #[test]
+    fn no_signal_goes_to_a_process_that_was_reaped() {
+        let kept = Kept::default();
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let signals = scope.spawn(|| {
+                let mut results = Vec::new();
+                while !is_done.load(Ordering::SeqCst) {
+                    results.extend(kept.signal(Signal::CONT).err());
+                    std::thread::yield_now();
+                }
+                results
+            });
+            for _ in 0..50 {
+                // No child of the tests beside this one is waited for.
+                let child = Command::new("true").spawn().unwrap();
+                let process = Pid::from_child(&child);
+                *kept.process() = Some(process);
+                waitid(WaitId::Pid(process), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
+                    .unwrap();
+                let reaped = kept.reap(|| waitpid(Some(process), WaitOptions::NOHANG));
+                assert_eq!(reaped.unwrap().unwrap().exit_status(), Some(0));
+                assert_eq!(*kept.process(), None);
+            }
+            is_done.store(true, Ordering::SeqCst);
+            assert_eq!(signals.join().unwrap(), []);
+        });
+    }
+
+    #[test]
+    fn another_process_that_ended_is_not_the_one_that_is_kept() {
+        let kept = Kept::default();
+        *kept.process() = Some(rustix::process::getpid());
+        let other = Pid::from_child(&Command::new("true").spawn().unwrap());
+        let reaped = kept.reap(|| waitpid(Some(other), WaitOptions::empty()));
+        assert!(reaped.unwrap().is_none());
+        assert!(kept.reap(|| Ok(None)).unwrap().is_none());
+        assert_eq!(*kept.process(), Some(rustix::process::getpid()));
+    }
 }

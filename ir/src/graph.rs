@@ -297,6 +297,28 @@ impl Graph {
         }
     }
 
+    /// What a node scatters into which state at which slots; in a region, slots that its body computes
+    /// are `None`.
+    pub fn scatters(&self, node: Node) -> Vec<(Value, Option<Value>)> {
+        let data = self.node(node);
+        match &data.op {
+            Op::Scatter => vec![(data.operands[0], Some(data.operands[1]))],
+            Op::Region(region) => {
+                let body = &region.body;
+                let outside = |value: Value| match body.def(value) {
+                    ValueDef::Input(i) => data.operands.get(i).copied(),
+                    _ => None,
+                };
+                let nodes = body.nodes().map(|node| body.node(node));
+                let scatters = nodes.filter(|inner| inner.op == Op::Scatter);
+                scatters
+                    .filter_map(|at| Some((outside(at.operands[0])?, outside(at.operands[1]))))
+                    .collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// The first result of `node`.
     pub fn result(&self, node: Node) -> Value {
         self.nodes[node].results[0]

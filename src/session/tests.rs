@@ -51,6 +51,39 @@ fn graphs_that_were_dropped_are_captured_again_by_the_steps_that_want_them_or_at
     assert_eq!(step(&mut session, 4), (4, 2));
 }
 
+/// Slots that an input gives are held against each other, in every mode and whatever else is staged;
+/// those that the graph makes of it may meet, and one of the rows stays.
+#[test]
+fn rows_with_one_slot_are_refused_by_name_unless_the_graph_made_it() {
+    for level in [CompileLevel::Eager, CompileLevel::default()] {
+        let b = Builder::new("kept");
+        let t = b.symbol("T", 1, 8);
+        let (x, at) =
+            (b.input("x", DType::F32, (t, 2)), b.input("at", DType::I32, [t]).padding(-1));
+        let (kept, made) =
+            (b.state("kept", DType::F32, (4, 2)), b.state("made", DType::F32, (4, 2)));
+        kept.scatter(at, x + x);
+        made.scatter(at.minimum(b.scalar(DType::I32, 1.0)), x);
+        let graph = b.finish([kept.reduce_sum([1]), made.reduce_sum([1])]).unwrap();
+        let mut session = assembly(graph).level(level).capture_sizes([2, 4]).session().unwrap();
+        let mut step = |rows: &[f32], slots: &[i32]| {
+            let outputs = session.step().input("x", rows).input("at", slots).run()?;
+            Ok::<_, SessionError>([0, 1].map(|i| outputs.get::<f32>(i).unwrap()))
+        };
+        let [kept, _] = step(&[1.0, 0.0, 2.0, 0.0], &[3, 0]).unwrap();
+        assert_eq!(kept, [4.0, 0.0, 0.0, 2.0]);
+        for rows in [2, 3, 6] {
+            let mut slots = vec![-1; rows];
+            (slots[0], slots[rows - 1]) = (2, 2);
+            let error = step(&vec![1.0; 2 * rows], &slots).unwrap_err().to_string();
+            assert!(error.contains("input %at: names row 2 of state `kept` twice"), "{error}");
+        }
+        let [kept, made] = step(&[5.0, 0.0, 7.0, 0.0, 0.0, 0.0], &[1, 2, -1]).unwrap();
+        assert_eq!(kept, [4.0, 10.0, 14.0, 2.0], "what was refused wrote nothing");
+        assert!(made[1] == 5.0 || made[1] == 7.0, "{made:?}");
+    }
+}
+
 #[test]
 fn inputs_that_do_not_fit_are_named_and_leave_the_session_usable() {
     let mut session = assembly(doubled()).session().unwrap();

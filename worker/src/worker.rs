@@ -254,6 +254,7 @@ impl Worker {
         let log = watch.as_ref().map(Watch::log).unwrap_or_default();
         log.seen(input.unread());
         let session = Session { requests: Arc::default(), log };
+        input.set_patience(GLANCE)?;
         let reader = input.stream.try_clone()?;
         let writer = outbox.attach(*rank, output, session.log.clone(), reader)?;
         let Unsent { requests, answers } = std::mem::take(unsent);
@@ -264,7 +265,6 @@ impl Worker {
             answers.into_iter().for_each(|(message, call)| outbox.answer(message, call));
         }
         self.has_joined.store(true, Ordering::Relaxed);
-        input.set_patience(GLANCE)?;
         let mut quiet = 0;
         let result = loop {
             match input.receive(&mut |bytes| session.log.seen(bytes)) {

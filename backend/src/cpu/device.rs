@@ -19,6 +19,7 @@ use piecewise_kernels::cpu::Isa;
 use piecewise_kernels::cpu::team::Team;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -120,19 +121,6 @@ impl CpuDevice {
         match self.is_capturing {
             false => Ok(()),
             true => Err(DeviceError::Capture { label: what.to_owned(), rule }),
-        }
-    }
-
-    fn host_block_bytes(&self, block: HostBlock, offset: u64, bytes: u64) -> Option<&[u8]> {
-        let (from, to) = (usize::try_from(offset).ok()?, offset.checked_add(bytes)?);
-        self.host.get(block.id as usize)?.get(from..usize::try_from(to).ok()?)
-    }
-
-    fn bad_block(block: HostBlock, offset: u64, bytes: u64) -> DeviceError {
-        DeviceError::BadAddress {
-            what: format!("host block {} of {} bytes", block.id, block.bytes),
-            address: Address(offset),
-            bytes,
         }
     }
 }
@@ -256,12 +244,20 @@ impl Device for CpuDevice {
         Ok(HostBlock { id: (self.host.len() - 1) as u32, bytes })
     }
 
-    fn host_bytes(&self, block: HostBlock) -> &[u8] {
-        self.host.get(block.id as usize).map_or(&[], |bytes| bytes)
+    fn host_bytes(&self, block: HostBlock, range: Range<u64>) -> Result<&[u8], DeviceError> {
+        let held = self.host.get(block.id as usize);
+        let found = held.and_then(|held| held.get(range.start as usize..range.end as usize));
+        found.ok_or_else(|| block.lacks(range))
     }
 
-    fn host_bytes_mut(&mut self, block: HostBlock) -> &mut [u8] {
-        self.host.get_mut(block.id as usize).map_or(&mut [], |bytes| bytes)
+    fn host_bytes_mut(
+        &mut self,
+        block: HostBlock,
+        range: Range<u64>,
+    ) -> Result<&mut [u8], DeviceError> {
+        let held = self.host.get_mut(block.id as usize);
+        let found = held.and_then(|held| held.get_mut(range.start as usize..range.end as usize));
+        found.ok_or_else(|| block.lacks(range))
     }
 
     fn copy_in(
@@ -273,9 +269,7 @@ impl Device for CpuDevice {
     ) -> Result<(), DeviceError> {
         self.outside_capture("a copy in", CaptureRule::NoSynchronization)?;
         let to = self.memory.backed("a copy in", to, bytes)?;
-        let Some(from) = self.host_block_bytes(block, offset, bytes) else {
-            return Err(Self::bad_block(block, offset, bytes));
-        };
+        let from = self.host_bytes(block, offset..offset.saturating_add(bytes))?;
         // SAFETY: the range is reserved and backed, nothing runs, and it is no Rust object's.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
         Ok(())
@@ -290,11 +284,7 @@ impl Device for CpuDevice {
     ) -> Result<(), DeviceError> {
         self.outside_capture("a copy out", CaptureRule::NoSynchronization)?;
         let from = self.memory.backed("a copy out", from, bytes)?;
-        if self.host_block_bytes(block, offset, bytes).is_none() {
-            return Err(Self::bad_block(block, offset, bytes));
-        }
-        let (start, end) = (offset as usize, (offset + bytes) as usize);
-        let to = &mut self.host_bytes_mut(block)[start..end];
+        let to = self.host_bytes_mut(block, offset..offset.saturating_add(bytes))?;
         // SAFETY: the range is reserved and backed, nothing runs, and it is no Rust object's.
         unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
         Ok(())

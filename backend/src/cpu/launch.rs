@@ -128,8 +128,8 @@ impl BoundCall {
         }
         // SAFETY: binding checked the program, and the alignment and bytes of every argument at
         // sizes that `check_sizes` holds these to; `check_memory` found the memory backed (where
-        // not, it reads as zeros and nothing is written); the plan gives no bytes to two live
-        // operands, the scratch to one launch at a time, and distinct slots to one scatter.
+        // not, it reads as zeros and nothing is written) and that no argument that is written shares
+        // bytes with another or with the scratch; a device runs one launch at a time.
         unsafe { run_rows(&part.row_call(program, row_args, counts)) };
     }
 

@@ -1,7 +1,7 @@
 //! Reserved address ranges of the host's virtual memory.
 
+use super::pages;
 use crate::device::{Address, DeviceError, Reservation};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,18 +21,14 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     fn reserve(bytes: usize) -> std::io::Result<Self> {
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nothing.
-        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::READ, flags)? };
-        Ok(Self { base, bytes, backed: AtomicBool::new(false) })
+        Ok(Self { base: pages::map(bytes)?, bytes, backed: AtomicBool::new(false) })
     }
 
-    /// Replaces the pages by fresh zeroed ones.
-    fn remap(&self, protection: ProtFlags, backed: bool) -> std::io::Result<()> {
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+    /// Replaces the pages by fresh zeroed ones, which can be written where it is `backed` then.
+    fn remap(&self, backed: bool) -> std::io::Result<()> {
         // SAFETY: the range is this value's own, so that only its own pages are replaced; the
         // device runs nothing meanwhile.
-        unsafe { mmap_anonymous(self.base, self.bytes, protection, flags)? };
+        unsafe { pages::replace(self.base, self.bytes, backed)? };
         self.backed.store(backed, Ordering::Release);
         Ok(())
     }
@@ -53,7 +49,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range is this value's own, and whatever used it held this value.
-        let unmapped = unsafe { munmap(self.base, self.bytes) };
+        let unmapped = unsafe { pages::unmap(self.base, self.bytes) };
         if let Err(error) = unmapped {
             tracing::warn!(%error, bytes = self.bytes, "a memory range was not returned");
         }
@@ -67,13 +63,11 @@ pub(super) struct Memory {
     names: Vec<String>,
 }
 
-const PAGE: u64 = 4096;
-
 impl Memory {
     pub(super) fn reserve(&mut self, what: &str, bytes: u64) -> Result<Reservation, DeviceError> {
         let short =
             |reason: String| DeviceError::OutOfMemory { what: what.to_owned(), bytes, reason };
-        let rounded = bytes.max(1).checked_next_multiple_of(PAGE);
+        let rounded = bytes.max(1).checked_next_multiple_of(pages::PAGE);
         let rounded = rounded.and_then(|bytes| usize::try_from(bytes).ok());
         let Some(rounded) = rounded else {
             return Err(short("more than the address space".to_owned()));
@@ -113,8 +107,7 @@ impl Memory {
         if region.bytes > free {
             return Err(short(format!("{free} bytes are free")));
         }
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        mapping.remap(protection, true).map_err(|e| short(e.to_string()))
+        mapping.remap(true).map_err(|e| short(e.to_string()))
     }
 
     pub(super) fn drop_backing(&mut self, region: Reservation) -> Result<(), DeviceError> {
@@ -122,7 +115,7 @@ impl Memory {
         if !mapping.is_backed() {
             return Ok(());
         }
-        mapping.remap(ProtFlags::READ, false).map_err(|e| DeviceError::OutOfMemory {
+        mapping.remap(false).map_err(|e| DeviceError::OutOfMemory {
             what: self.name(region),
             bytes: region.bytes,
             reason: e.to_string(),

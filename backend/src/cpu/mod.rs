@@ -15,6 +15,7 @@ mod launch;
 pub(crate) mod materialize;
 mod measure;
 mod memory;
+mod pages;
 mod profile;
 mod program;
 mod random;

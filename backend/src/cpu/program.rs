@@ -172,6 +172,9 @@ impl Binder<'_> {
         {
             return Err(format!("needs {own} bytes of scratch, has {}", scratch.1));
         }
+        let start = fit.binding.scratch.offset(scratch.0);
+        let workspace = Argument { address: start, bytes: scratch.1, ..fit.whole_scratch() };
+        args.iter().try_for_each(|arg| arg.at.check_apart(&workspace))?;
         let op = match &*kernel {
             Kernel::Custom(custom) => Some(self.registry.cpu(&custom.name).ok_or_else(|| {
                 format!(
@@ -186,7 +189,6 @@ impl Binder<'_> {
             Kernel::Poison(_) => None,
         };
         let (types, writable) = kernel.tensors();
-        let start = fit.binding.scratch.offset(scratch.0);
         Ok(BoundPart {
             op: op.cloned(),
             types: types.into_iter().cloned().collect(),

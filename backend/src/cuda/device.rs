@@ -36,6 +36,7 @@ use piecewise_ir::weight::Recipe;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
 use std::cell::Cell;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -153,10 +154,7 @@ impl Device for CudaDevice {
 
     fn back(&mut self, region: Reservation) -> Result<(), DeviceError> {
         self.enter()?;
-        if self.memory.back(region)? {
-            self.fill(region.base, region.bytes, &[0])?;
-        }
-        Ok(())
+        self.memory.back(region, self.stream.handle)
     }
 
     fn drop_backing(&mut self, region: Reservation) -> Result<(), DeviceError> {
@@ -260,16 +258,27 @@ impl Device for CudaDevice {
 
     fn host_block(&mut self, bytes: u64) -> Result<HostBlock, DeviceError> {
         self.enter()?;
-        self.blocks.push(PinnedBlock::allocate(&self.context, bytes)?);
-        Ok(HostBlock { id: (self.blocks.len() - 1) as u32, bytes })
+        let block = HostBlock { id: self.blocks.len() as u32, bytes };
+        self.blocks.push(PinnedBlock::allocate(&self.context, block)?);
+        Ok(block)
     }
 
-    fn host_bytes(&self, block: HostBlock) -> &[u8] {
-        self.blocks[block.id as usize].bytes()
+    fn host_bytes(&self, block: HostBlock, range: Range<u64>) -> Result<&[u8], DeviceError> {
+        match self.blocks.get(block.id as usize) {
+            Some(found) => found.bytes(range, &self.stream.copies),
+            None => Err(block.lacks(range)),
+        }
     }
 
-    fn host_bytes_mut(&mut self, block: HostBlock) -> &mut [u8] {
-        self.blocks[block.id as usize].bytes_mut()
+    fn host_bytes_mut(
+        &mut self,
+        block: HostBlock,
+        range: Range<u64>,
+    ) -> Result<&mut [u8], DeviceError> {
+        match self.blocks.get_mut(block.id as usize) {
+            Some(found) => found.bytes_mut(range, &self.stream.copies),
+            None => Err(block.lacks(range)),
+        }
     }
 
     fn copy_in(
@@ -316,11 +325,10 @@ impl Device for CudaDevice {
     ) -> Result<(), DeviceError> {
         self.enter()?;
         self.memory.check("a copy from the device", from, bytes)?;
-        let to = self.block(block, offset.saturating_add(bytes))?.as_ptr();
+        let to = self.lend(block, offset, bytes)?;
         if bytes == 0 {
             return Ok(());
         }
-        let to = to.wrapping_add(offset as usize);
         self.driver()
             .copy_out(to, from.0, bytes, self.stream.handle)
             .map_err(|e| device_error(format!("copy {bytes} bytes at {from}"), &e))

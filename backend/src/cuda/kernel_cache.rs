@@ -33,7 +33,25 @@ pub(super) struct WantedKernel {
     headers: &'static [(&'static str, &'static str)],
     options: Vec<String>,
     key: Digest,
-    code: OnceLock<Compiled>,
+    code: OnceLock<Arc<Code>>,
+    /// Held by who makes the code.
+    making: Mutex<()>,
+}
+
+impl WantedKernel {
+    /// The code, made by `make` if nobody has made it yet. A failure is not kept: what was missing may
+    /// be there when it is wanted again.
+    fn code(&self, make: impl FnOnce() -> Compiled) -> Compiled {
+        if let Some(code) = self.code.get() {
+            return Ok(Arc::clone(code));
+        }
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(code) = self.code.get() {
+            return Ok(Arc::clone(code));
+        }
+        let code = make()?;
+        Ok(Arc::clone(self.code.get_or_init(|| code)))
+    }
 }
 
 /// Machine code by the digest of everything that changes what it does: the version of NVRTC is
@@ -86,6 +104,7 @@ impl KernelCache {
                 options: options.iter().map(|&option| option.to_owned()).collect(),
                 key,
                 code: OnceLock::new(),
+                making: Mutex::new(()),
             });
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             waiting.insert((text.len(), key), Arc::clone(&wanted));
@@ -103,9 +122,12 @@ impl KernelCache {
         while wanted.code.get().is_none() {
             let next = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_last();
             let Some((_, next)) = next else { break };
-            next.code.get_or_init(|| self.load_or_compile(&next, store));
+            let made = next.code(|| self.load_or_compile(&next, store));
+            if std::ptr::eq(&*next, wanted) {
+                return made;
+            }
         }
-        wanted.code.get_or_init(|| self.load_or_compile(wanted, store)).clone()
+        wanted.code(|| self.load_or_compile(wanted, store))
     }
 
     fn key(&self, source: &Source<'_>) -> Digest {
@@ -198,12 +220,12 @@ mod tests {
     #[test]
     fn who_waits_compiles_longer_sources_first_and_each_is_compiled_once() {
         let cache = KernelCache::new(LazyNvrtc::missing(), Arch::HOPPER);
-        let [short, asked, long] =
+        let [short, asked, _long] =
             ["a", "bb", "ccc"].map(|text| cache.wanted(text, &[], &[], text));
         let missing = cache.code(&asked, &NoStore).unwrap_err();
         assert!(missing.contains("NVRTC"), "{missing}");
-        assert_eq!(long.code.get(), Some(&Err(missing.clone())), "it was done before");
-        assert_eq!(short.code.get(), None, "it is left to others");
+        let left = Vec::from_iter(cache.waiting.lock().unwrap().values().cloned());
+        assert!(left.len() == 1 && Arc::ptr_eq(&left[0], &short), "the longer were done before");
         assert!(Arc::ptr_eq(&cache.wanted("bb", &[], &[], "another"), &asked));
         assert_eq!(cache.waiting.lock().unwrap().len(), 1);
         assert_eq!(cache.code(&short, &NoStore), Err(missing));
@@ -235,10 +257,13 @@ mod tests {
         compiler.compile(at(&lost), &[], &NoStore).unwrap_err();
         let wanted = || Vec::from_iter(kernels.wanted.lock().unwrap().values().cloned());
         let said = wanted();
-        assert!(said.iter().all(|wanted| wanted.code.get().is_none()));
+        assert_eq!(kernels.waiting.lock().unwrap().len(), said.len());
         compiler.compile(at(&short), &[], &NoStore).unwrap_err();
         let longest = said.iter().max_by_key(|wanted| wanted.text.len()).unwrap();
-        assert!(longest.code.get().is_some(), "it is of the other piece, and comes first");
+        let waits = |wanted: &Arc<WantedKernel>| {
+            kernels.waiting.lock().unwrap().values().any(|waiting| Arc::ptr_eq(waiting, wanted))
+        };
+        assert!(!waits(longest), "it is of the other piece, and comes first");
         compiler.compile(at(&long), &[], &NoStore).unwrap_err();
         assert_eq!(wanted().len(), said.len(), "what is compiled is what was said");
     }
@@ -289,6 +314,17 @@ mod tests {
             self.kept.put(Entry { kind, key, factors: &[], bytes: &bytes }).unwrap();
             Claim::Made
         }
+    }
+
+    /// What was missing at the first try may be there at the next; what was made is made once.
+    #[test]
+    fn a_kernel_that_did_not_compile_is_compiled_when_it_is_wanted_again() {
+        let cache = KernelCache::new(LazyNvrtc::missing(), Arch::HOPPER);
+        let wanted = cache.wanted("code", &[], &[], "kernel");
+        cache.code(&wanted, &NoStore).unwrap_err();
+        let store = Awaited::default();
+        let code = cache.code(&wanted, &store).unwrap();
+        assert!(Arc::ptr_eq(&cache.code(&wanted, &NoStore).unwrap(), &code));
     }
 
     #[test]

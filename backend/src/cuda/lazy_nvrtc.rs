@@ -11,7 +11,9 @@ use std::sync::{Arc, OnceLock};
 pub struct LazyNvrtc {
     dirs: Vec<PathBuf>,
     pub(super) driver_major: Option<u32>,
-    opened: Arc<OnceLock<Result<Nvrtc, NvrtcError>>>,
+    /// Empty until it was found: a library that is not there yet is looked for again.
+    opened: Arc<OnceLock<Nvrtc>>,
+    is_missing: bool,
     #[cfg(piecewise_testing)]
     compiles_fast: bool,
 }
@@ -24,6 +26,7 @@ impl LazyNvrtc {
             dirs,
             driver_major,
             opened: Arc::default(),
+            is_missing: false,
             #[cfg(piecewise_testing)]
             compiles_fast: false,
         }
@@ -37,10 +40,7 @@ impl LazyNvrtc {
 
     /// An NVRTC that can't be found.
     pub fn missing() -> Self {
-        let lazy = Self::new(Vec::new(), None);
-        // The cell is new and empty.
-        let _ = lazy.opened.set(Err(missing(CudaLibrary::Nvrtc).into()));
-        lazy
+        Self { is_missing: true, ..Self::new(Vec::new(), None) }
     }
 
     /// The library, opened now if it was not yet.
@@ -48,15 +48,22 @@ impl LazyNvrtc {
     /// # Errors
     /// When there is none, or it lacks a function.
     pub fn get(&self) -> Result<&Nvrtc, NvrtcError> {
-        self.opened.get_or_init(|| self.open()).as_ref().map_err(Clone::clone)
+        if let Some(opened) = self.opened.get() {
+            return Ok(opened);
+        }
+        let opened = self.open()?;
+        Ok(self.opened.get_or_init(|| opened))
     }
 
     /// The library, if something asked for it and it is there.
     pub(super) fn opened(&self) -> Option<&Nvrtc> {
-        self.opened.get()?.as_ref().ok()
+        self.opened.get()
     }
 
     fn open(&self) -> Result<Nvrtc, NvrtcError> {
+        if self.is_missing {
+            return Err(missing(CudaLibrary::Nvrtc).into());
+        }
         let nvrtc = Nvrtc::open(&self.dirs, self.driver_major)?;
         #[cfg(piecewise_testing)]
         let nvrtc = if self.compiles_fast { nvrtc.compiling_fast() } else { nvrtc };
@@ -66,6 +73,6 @@ impl LazyNvrtc {
 
 impl From<Nvrtc> for LazyNvrtc {
     fn from(nvrtc: Nvrtc) -> Self {
-        Self { opened: Arc::new(Ok(nvrtc).into()), ..Self::new(Vec::new(), None) }
+        Self { opened: Arc::new(nvrtc.into()), ..Self::new(Vec::new(), None) }
     }
 }

@@ -13,7 +13,7 @@ use super::memory::TemporaryBlock;
 use super::module::{Kernel, Modules};
 use super::stream::Stream;
 use crate::compiler::{NoStore, Store};
-use crate::device::{Address, DeviceError};
+use crate::device::{Address, DeviceError, HostBlock};
 use crate::weight_plan::{Place, StridedCopy, WeightPlan, WeightStep, evaluate, tensor};
 use crate::weights::{TensorSource, TensorSpec, WeightError, WeightSource, normal_key};
 use piecewise_ir::dtype::DType;
@@ -54,7 +54,7 @@ pub(super) struct Loader {
 #[derive(Debug)]
 struct Upload {
     block: PinnedBlock,
-    /// When the block's last copy is over.
+    /// When the block's last copy is over, if that is known.
     copied: Option<CudaEvent>,
 }
 
@@ -175,22 +175,25 @@ impl Loader {
         let context = self.stream.context.clone();
         let failed = |e| device_error(format!("upload {} bytes of a weight", bytes.len()), &e);
         while self.uploads.len() < 2 {
-            let block = PinnedBlock::allocate(&context, UPLOAD_BYTES as u64)?;
+            let block = HostBlock { id: self.uploads.len() as u32, bytes: UPLOAD_BYTES as u64 };
+            let block = PinnedBlock::allocate(&context, block)?;
             self.uploads.push(Upload { block, copied: None });
         }
         let mut to = to;
         for chunk in bytes.chunks(UPLOAD_BYTES) {
             self.turn = (self.turn + 1) % 2;
             let upload = &mut self.uploads[self.turn];
-            if let Some(copied) = upload.copied.take() {
-                copied.wait().map_err(failed)?;
-            }
-            upload.block.bytes_mut()[..chunk.len()].copy_from_slice(chunk);
+            // Without an event there is a first copy, or one that nothing marks.
+            let waited = match upload.copied.take() {
+                Some(copied) => copied.wait(),
+                None => self.stream.synchronize(),
+            };
+            waited.map_err(failed)?;
+            let (block, copies) = (&mut upload.block, &self.stream.copies);
             let n = chunk.len() as u64;
-            context
-                .driver
-                .copy_in(to, upload.block.as_ptr(), n, self.stream.handle)
-                .map_err(failed)?;
+            block.bytes_mut(0..n, copies)?.copy_from_slice(chunk);
+            let from = block.lend(0..n, copies)?;
+            context.driver.copy_in(to, from, n, self.stream.handle).map_err(failed)?;
             upload.copied = Some(CudaEvent::record(&self.stream, false, None).map_err(failed)?);
             to += n;
         }

@@ -2,8 +2,8 @@
 //! blocks that live as long as a load.
 
 use super::context::{Context, warn_failed};
-use super::driver::Handle;
-use super::error::{device_error, memory_error};
+use super::driver::{Handle, Outcome};
+use super::error::{CallError, device_error, memory_error};
 use crate::device::{Address, DeviceError, Reservation};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,9 +17,17 @@ pub(super) struct AddressRange {
     pub(super) base: u64,
     /// A multiple of the granularity of mappings.
     bytes: u64,
-    backing: Mutex<Option<Handle>>,
-    /// Whether there is backing: every launch asks, and a lock for each range of each is too much.
+    backing: Mutex<Option<Backing>>,
+    /// Whether there is zeroed backing: every launch asks, and a lock for each range of each is too much.
     is_backed: AtomicBool,
+}
+
+/// Physical memory, and how far it is on its way to a range or from it: each step can fail, and is
+/// gone on from when it is tried again.
+#[derive(Clone, Copy, Debug)]
+struct Backing {
+    handle: Handle,
+    is_mapped: bool,
 }
 
 impl AddressRange {
@@ -38,7 +46,7 @@ impl AddressRange {
         Ok(Self { context, what, base, bytes: rounded, backing, is_backed })
     }
 
-    fn backing(&self) -> MutexGuard<'_, Option<Handle>> {
+    fn backing(&self) -> MutexGuard<'_, Option<Backing>> {
         self.backing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -47,41 +55,67 @@ impl AddressRange {
         self.is_backed.load(Ordering::Acquire)
     }
 
-    /// Maps memory at its addresses; what it holds is undefined. `false` where it was mapped.
-    fn back(&self) -> Result<bool, DeviceError> {
+    /// Maps memory at its addresses and enqueues zeroing it; no-op where that was done.
+    fn back(&self, stream: Handle) -> Result<(), DeviceError> {
+        if self.is_backed() {
+            return Ok(());
+        }
         let mut backing = self.backing();
-        if backing.is_some() {
-            return Ok(false);
-        }
         let Context { driver, device, .. } = &*self.context;
-        let handle = driver.create_backing(device.ordinal, self.bytes).map_err(|e| {
-            memory_error(&self.what, self.bytes, driver.free_bytes().unwrap_or(0), &e)
-        })?;
-        let failed = |error| {
-            warn_failed(driver.release_backing(handle));
-            Err(memory_error(&self.what, self.bytes, driver.free_bytes().unwrap_or(0), &error))
+        let short = |error: &CallError| {
+            memory_error(&self.what, self.bytes, driver.free_bytes().unwrap_or(0), error)
         };
-        if let Err(error) = driver.map(self.base, self.bytes, handle) {
-            return failed(error);
+        let mut found = match *backing {
+            Some(found) => found,
+            None => {
+                let handle = driver.create_backing(device.ordinal, self.bytes);
+                Backing { handle: handle.map_err(|e| short(&e))?, is_mapped: false }
+            }
+        };
+        *backing = Some(found);
+        if !found.is_mapped {
+            if let Err(error) = self.map(found.handle) {
+                let failed = Err(short(&error));
+                // Where it can't be given back, the next try takes it.
+                match driver.release_backing(found.handle) {
+                    Ok(()) => *backing = None,
+                    released => warn_failed(released),
+                }
+                return failed;
+            }
+            found.is_mapped = true;
+            *backing = Some(found);
         }
-        if let Err(error) = driver.allow_access(device.ordinal, self.base, self.bytes) {
-            warn_failed(driver.unmap(self.base, self.bytes));
-            return failed(error);
-        }
-        *backing = Some(handle);
+        driver
+            .set(self.base, 0, 1, self.bytes, stream)
+            .map_err(|e| device_error(format!("fill {} with zeros", self.what), &e))?;
         self.is_backed.store(true, Ordering::Release);
-        Ok(true)
+        Ok(())
+    }
+
+    fn map(&self, handle: Handle) -> Outcome<()> {
+        let Context { driver, device, .. } = &*self.context;
+        driver.map(self.base, self.bytes, handle)?;
+        let allowed = driver.allow_access(device.ordinal, self.base, self.bytes);
+        if allowed.is_err() {
+            warn_failed(driver.unmap(self.base, self.bytes));
+        }
+        allowed
     }
 
     fn drop_backing(&self) -> Result<(), DeviceError> {
         let mut backing = self.backing();
-        let Some(handle) = *backing else { return Ok(()) };
+        let Some(found) = *backing else { return Ok(()) };
         let driver = &self.context.driver;
         let failed = |e| device_error(format!("unmap {}", self.what), &e);
-        self.is_backed.store(false, Ordering::Release);
-        driver.unmap(self.base, self.bytes).map_err(failed)?;
+        if found.is_mapped {
+            driver.unmap(self.base, self.bytes).map_err(failed)?;
+            self.is_backed.store(false, Ordering::Release);
+            *backing = Some(Backing { is_mapped: false, ..found });
+        }
+        driver.release_backing(found.handle).map_err(failed)?;
         *backing = None;
-        driver.release_backing(handle).map_err(failed)
+        Ok(())
     }
 
     fn holds(&self, address: Address, bytes: u64) -> bool {
@@ -94,8 +128,10 @@ impl Drop for AddressRange {
     fn drop(&mut self) {
         let backing = self.backing().take();
         self.context.give_back(|driver| {
-            if let Some(handle) = backing {
-                warn_failed(driver.unmap(self.base, self.bytes));
+            if let Some(Backing { handle, is_mapped }) = backing {
+                if is_mapped {
+                    warn_failed(driver.unmap(self.base, self.bytes));
+                }
                 warn_failed(driver.release_backing(handle));
             }
             driver.unreserve(self.base, self.bytes)
@@ -131,9 +167,9 @@ impl Memory {
         })
     }
 
-    /// Backs a range; whether it was without backing, and so holds anything.
-    pub(super) fn back(&mut self, region: Reservation) -> Result<bool, DeviceError> {
-        self.range(region)?.back()
+    /// Backs a range with memory that is zeroed on `stream`.
+    pub(super) fn back(&mut self, region: Reservation, stream: Handle) -> Result<(), DeviceError> {
+        self.range(region)?.back(stream)
     }
 
     pub(super) fn drop_backing(&mut self, region: Reservation) -> Result<(), DeviceError> {

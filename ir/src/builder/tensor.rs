@@ -290,7 +290,9 @@ impl<'b> Tensor<'b> {
         self.builder.node(Op::Gather, &[self, indices], None)
     }
 
-    /// Writes `rows` into the state `self` at `slots`; a slot of -1 writes nowhere.
+    /// Writes `rows` into the state `self` at `slots`; a slot of -1 writes nowhere. Rows of one step have
+    /// slots of their own: an input that names one twice is refused, and of rows whose slots are computed
+    /// it is not said which stays.
     #[track_caller]
     pub fn scatter(self, slots: Self, rows: Self) {
         let _ = self.builder.try_node(Op::Scatter, &[self, slots, rows], Some(Vec::new()));

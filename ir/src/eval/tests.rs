@@ -214,6 +214,13 @@ fn scatter_outside_writes_nowhere_in_a_graph_and_in_a_region() {
     assert_eq!(states[0].data, [7.0, 8.0, 0.0, 0.0, 1.0, 2.0]);
     assert_eq!(states[1], states[0]);
     assert_eq!(out[0].data, [2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0, 16.0]);
+
+    // Of rows with one slot one stays, here the last.
+    let [slots, x] =
+        [array(DType::I32, &[2], &[1.0, 1.0]), array(DType::F32, &[2, 2], &[9.0, 8.0, 7.0, 6.0])];
+    Evaluator::new(&graph, &ops).run(&[2], &[slots, x], &[], &mut states).unwrap();
+    assert_eq!(states[0].data, [7.0, 8.0, 7.0, 6.0, 1.0, 2.0]);
+    assert_eq!(states[1], states[0]);
 }
 
 #[test]

@@ -53,15 +53,15 @@ impl RowCall<'_> {
 }
 
 /// Computes the rows of a call. Every result row has the same bits whatever the number of rows
-/// and threads. Tiles are taken by the threads of the current rayon pool; small calls stay on
+/// and threads; of rows that one scatter is told the same slot for, one stays, whole, and which is
+/// told by the threads. Tiles are taken by the threads of the current rayon pool; small calls stay on
 /// the calling thread.
 ///
 /// # Safety
 /// The program must have passed [`RowProgram::check`]. Each argument's address must be aligned
 /// for its dtype and valid for the elements that its declaration says (times `rows` or `extent`),
 /// nobody else may use the written ones meanwhile, and none of these may share bytes with another
-/// argument. Slots of one scatter must be distinct. The scratch must be the call's alone and hold
-/// at least [`super::Work::tile_bytes`].
+/// argument. The scratch must be the call's alone and hold at least [`super::Work::tile_bytes`].
 pub unsafe fn run_rows(call: &RowCall<'_>) {
     let work = call.program.work;
     let tiles = call.program.tiles(call.rows);
@@ -74,9 +74,10 @@ pub unsafe fn run_rows(call: &RowCall<'_>) {
         let first = tile * work.tile_rows;
         let rows = work.tile_rows.min(call.rows - first);
         let scratch = call.scratch + (worker * work.tile_bytes()) as usize;
+        let is_alone = workers <= 1;
         // SAFETY: the caller vouches for arguments and scratch; each worker has scratch of its
-        // own and no two tiles share a row.
-        unsafe { Tile { call, first, rows: rows as usize, scratch, isa }.run() };
+        // own, and no two tiles share a row but those of tables, which they scatter into.
+        unsafe { Tile { call, first, rows: rows as usize, scratch, isa, is_alone }.run() };
     };
     if workers <= 1 {
         (0..tiles).for_each(|t| tile(0, t));
@@ -95,6 +96,8 @@ struct Tile<'a> {
     rows: usize,
     scratch: usize,
     isa: Isa,
+    /// Whether no other tile runs meanwhile.
+    is_alone: bool,
 }
 
 /// Loops and the strides of one access for them.
@@ -260,13 +263,14 @@ impl Tile<'_> {
             RowStep::Scatter { table, extent, row, nest, slots, rows: (place, first) } => {
                 let extent = extent.unwrap_or_else(|| self.extent(*table));
                 let width = *row as usize;
-                let table = self.place(*table, 0);
+                let table = (self.place(*table, 0), extent, !self.is_alone);
                 for r in 0..self.rows {
                     let mut from = self.place(*place, r).moved(*first as usize);
                     each(&nest.extents, |at| {
                         let slot = self.cursor(slots, r, at);
-                        // SAFETY: the caller's promise, distinct slots among it.
-                        unsafe { rows::scatter(table, extent, width, slot, from) };
+                        // SAFETY: the caller's promise; of tiles that run at once, none uses the
+                        // table otherwise.
+                        unsafe { rows::scatter(table, width, slot, from) };
                         from = from.moved(width);
                     });
                 }

@@ -177,8 +177,8 @@ pub enum RowStep {
         /// Place of the result, filled from its first element on.
         out: u32,
     },
-    /// Rows written into a table at slots; a slot outside it writes nowhere. Slots of one call
-    /// must be distinct.
+    /// Rows written into a table at slots; a slot outside it writes nowhere. Of rows with one slot
+    /// one stays, whole.
     Scatter {
         /// The place of the table.
         table: u32,

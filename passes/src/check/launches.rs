@@ -301,28 +301,14 @@ impl<'a> Simulation<'a> {
 /// also say which rows it leaves as they are.
 fn written_where_inputs_say(graph: &Graph, state: Value) -> bool {
     let is_input = |value: Value| matches!(graph.def(value), ValueDef::Input(_));
-    let mut writers = graph.nodes().map(|node| graph.node(node)).filter(|data| {
+    let mut writers = graph.nodes().filter(|&node| {
+        let data = graph.node(node);
         data.op.mutated_operands().iter().any(|&i| data.operands.get(i) == Some(&state))
     });
-    writers.all(|data| match &data.op {
-        Op::Scatter => data.operands.get(1).is_some_and(|&slots| is_input(slots)),
-        Op::Region(region) => {
-            let body = &region.body;
-            // What a value of the body is outside of it.
-            let outside = |value: Value| match body.def(value) {
-                ValueDef::Input(i) => data.operands.get(i).copied(),
-                _ => None,
-            };
-            let mut scatters = body.nodes().map(|node| body.node(node)).filter(|inner| {
-                let mutated = inner.op.mutated_operands();
-                mutated.iter().any(|&i| outside(inner.operands[i]) == Some(state))
-            });
-            scatters.all(|inner| {
-                let slots = inner.operands.get(1).and_then(|&slots| outside(slots));
-                matches!(inner.op, Op::Scatter) && slots.is_some_and(is_input)
-            })
-        }
-        _ => false,
+    writers.all(|node| {
+        let mut scatters = graph.scatters(node).into_iter().filter(|(into, _)| *into == state);
+        !matches!(graph.node(node).op, Op::Custom(_))
+            && scatters.all(|(_, slots)| slots.is_some_and(is_input))
     })
 }
 

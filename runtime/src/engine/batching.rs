@@ -220,8 +220,14 @@ impl<D: Device> Engine for BatchingEngine<D> {
     }
 
     fn resume(&mut self, weights: Option<&dyn WeightSource>) -> Result<(), EngineError> {
+        let Some(before) = self.model.suspended() else { return Ok(()) };
         self.model.resume(weights)?;
-        Ok(self.embeddings.restore(self.model.device_mut())?)
+        if let Err(error) = self.embeddings.restore(self.model.device_mut()) {
+            // No step may read rows that are not there yet.
+            self.model.suspend(before)?;
+            return Err(error.into());
+        }
+        Ok(())
     }
 }
 
@@ -237,9 +243,10 @@ impl<D: Device> BatchingEngine<D> {
         self.tell_kv_observer();
         self.embeddings.save(self.model.device_mut())?;
         let steps = full_steps(&self.roles, self.model.dispatcher());
-        self.model.measure_launches(&steps, self.model.launches_budget())?;
-        // States are zeros for those who come.
+        let measured = self.model.measure_launches(&steps, self.model.launches_budget());
+        // States are zeros for those who come, however far it got.
         self.model.suspend(SuspendedWeights::Keep)?;
-        self.resume(None)
+        self.resume(None)?;
+        Ok(measured?)
     }
 }

@@ -2,7 +2,7 @@
 //! penalties and biases are made from.
 
 use crate::batch::RoleMap;
-use crate::model::{CompiledModel, Model};
+use crate::model::{CompiledModel, Model, StepEnd};
 use crate::roles;
 use piecewise_backend::device::{Address, Device, DeviceError, HostBlock};
 use piecewise_ir::entity::Value;
@@ -121,13 +121,14 @@ fn put_words(to: &mut [u8], words: impl Iterator<Item = [u8; 4]>) {
 /// Host blocks that are written and copied to a state in turn.
 struct Ring<D: Device> {
     to: Address,
-    blocks: Vec<(HostBlock, Option<D::Event>)>,
+    /// Each with the end of its last copy.
+    blocks: Vec<(HostBlock, StepEnd<D::Event>)>,
     next: usize,
 }
 
 impl<D: Device> Ring<D> {
     fn new(device: &mut D, to: Address, blocks: u64, bytes: u64) -> Result<Self, DeviceError> {
-        let block = |_| Ok((device.host_block(bytes)?, None));
+        let block = |_| Ok((device.host_block(bytes)?, StepEnd::default()));
         Ok(Self {
             to,
             blocks: (0..blocks).map(block).collect::<Result<_, DeviceError>>()?,
@@ -146,14 +147,43 @@ impl<D: Device> Ring<D> {
         let blocks = self.blocks.len();
         let (block, copied) = &mut self.blocks[self.next];
         self.next = (self.next + 1) % blocks;
-        if let Some(event) = copied {
-            device.wait(event)?;
-        }
-        let written = fill(device.host_bytes_mut(*block)) as u64;
+        copied.wait(device)?;
+        let written = fill(device.host_bytes_mut(*block, block.all())?) as u64;
         if written > 0 {
+            copied.enqueued();
             device.copy_in(*block, 0, written, self.to.offset(at))?;
+            copied.record(device)?;
         }
-        *copied = Some(device.record(copied.take())?);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::FakeDevice;
+    use std::sync::atomic::Ordering;
+
+    /// Where the copy of a block could not be marked, the block is not written again before the copy is
+    /// done, which the device holds against what the block has then.
+    #[test]
+    fn a_block_whose_copy_could_not_be_marked_is_waited_for() {
+        let mut device = FakeDevice::default();
+        let state = device.reserve("masks", 8).unwrap();
+        device.back(state).unwrap();
+        let mut ring = Ring::new(&mut device, state.base, 1, 4).unwrap();
+        let mut write = |device: &mut FakeDevice, at: u64, byte: u8| {
+            ring.write(device, at, |bytes| {
+                bytes.fill(byte);
+                bytes.len()
+            })
+        };
+        write(&mut device, 0, 1).unwrap();
+        device.faults.failing_record.store(1, Ordering::Relaxed);
+        write(&mut device, 0, 2).unwrap_err();
+        write(&mut device, 4, 3).unwrap();
+        let mut found = [0; 8];
+        device.read(state.base, &mut found).unwrap();
+        assert_eq!(found, [2, 2, 2, 2, 3, 3, 3, 3]);
     }
 }

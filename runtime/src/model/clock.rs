@@ -73,14 +73,15 @@ impl<D: Device> StepClock<D> {
         stats: &mut Statistics,
     ) -> Result<(), DeviceError> {
         let turn = &mut self.turns[turn];
-        let Some((submitted, mode)) = turn.step.take() else { return Ok(()) };
+        let Some((submitted, mode)) = turn.step else { return Ok(()) };
         let ended = Instant::now();
-        let since = self.last_done.map_or(submitted, |done| done.max(submitted));
-        self.last_done = Some(ended);
         let gpu = match (&turn.start, &turn.end) {
             (Some(start), Some(end)) if turn.is_marked => Some(device.elapsed(start, end)?),
             _ => None,
         };
+        turn.step = None;
+        let since = self.last_done.map_or(submitted, |done| done.max(submitted));
+        self.last_done = Some(ended);
         let wall = ended.saturating_duration_since(since);
         stats.wall_time[mode as usize].add(wall);
         if let Some(gpu) = gpu {
@@ -93,5 +94,28 @@ impl<D: Device> StepClock<D> {
     /// The times of the last step of a turn, once it was read.
     pub(super) fn times(&self, turn: usize) -> Option<StepTimes> {
         self.turns[turn].times
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::FakeDevice;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn a_time_that_could_not_be_read_is_read_when_it_is_asked_for_again() {
+        let mut device = FakeDevice::default();
+        let (mut clock, mut stats) = (StepClock::new(), Statistics::default());
+        clock.marks_steps = true;
+        clock.start(&mut device, 0).unwrap();
+        clock.end(&mut device, 0).unwrap();
+        clock.submitted(0, Instant::now(), StepMode::Full);
+        device.faults.failing_elapsed.store(1, Ordering::Relaxed);
+        clock.read(&mut device, 0, &mut stats).unwrap_err();
+        clock.read(&mut device, 0, &mut stats).unwrap();
+        assert!(clock.times(0).is_some_and(|times| times.gpu.is_some()));
+        clock.read(&mut device, 0, &mut stats).unwrap();
+        assert_eq!(stats.gpu_time[StepMode::Full as usize].count(), 1);
     }
 }

@@ -224,6 +224,7 @@ impl<D: Device> Model for CompiledModel<D> {
 
     fn enable_graphs(&mut self) -> Result<usize, ModelError> {
         self.graphs.slots_mut().for_each(GraphSlot::enable);
+        self.retry_late();
         self.background.wake();
         if self.capture_when == CaptureWhen::Startup {
             self.capture_listed(self.on_capture_failure, &mut |_| {}, None)?;

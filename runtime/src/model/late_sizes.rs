@@ -13,6 +13,8 @@ pub(super) struct LateSizes {
     pub(super) tune: TuneMode,
     /// Those that nothing is lowered for.
     pub(super) wanted: BTreeSet<u64>,
+    /// Those that failed: each is tried again when graphs that failed are.
+    pub(super) failed: BTreeSet<u64>,
     /// The one that is being lowered.
     pub(super) running: Option<(u64, JoinHandle<Result<CompiledPieces, ModelError>>)>,
 }

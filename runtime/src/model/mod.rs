@@ -57,6 +57,7 @@ pub use spans::{SpanKind, StepSpan, StepTrace};
 pub(crate) use staging::POISON;
 pub use step::{StepOutputs, Ticket};
 pub use step_data::{InputSource, StepData};
+pub(crate) use step_end::StepEnd;
 pub use step_launches::StepLaunch;
 
 use crate::dispatch::{Dispatch, Dispatcher, MeasuredWays};

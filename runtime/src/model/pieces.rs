@@ -100,7 +100,7 @@ impl Pieces {
     ) {
         let (mut filled, mut left) = (0, PIECE);
         while let Some(piece) = self.pieces.get(filled).filter(|_| left > 0) {
-            self.fill(bytes, piece, mirror, step);
+            self.fill(&mut bytes[piece.clone()], piece, mirror, step);
             left = left.saturating_sub(piece.len());
             filled += 1;
         }
@@ -117,15 +117,17 @@ impl Pieces {
         step: &StepData<'_>,
     ) -> Result<(), DeviceError> {
         for (i, piece) in self.pieces.iter().enumerate() {
-            if i >= self.filled {
-                self.fill(device.host_bytes_mut(block), piece, mirror, step);
-            }
             let (offset, bytes) = (piece.start as u64, piece.len() as u64);
+            if i >= self.filled {
+                let place = device.host_bytes_mut(block, offset..offset + bytes)?;
+                self.fill(place, piece, mirror, step);
+            }
             device.copy_in(block, offset, bytes, to.offset(offset))?;
         }
         Ok(())
     }
 
+    /// Fills the bytes of a piece.
     fn fill(
         &self,
         bytes: &mut [u8],
@@ -138,7 +140,7 @@ impl Pieces {
             if part.is_empty() {
                 continue;
             }
-            let to = &mut bytes[part.clone()];
+            let to = &mut bytes[part.start - piece.start..part.end - piece.start];
             match (input, mirror) {
                 (Some(input), _) => copy(step.parts_of(*input), part.start - at.start, to),
                 (None, Some(mirror)) => copy(&[&mirror[part]], 0, to),
@@ -202,7 +204,8 @@ mod tests {
                 pieces.push(at, (i == 1).then_some(0));
             }
             pieces.cut();
-            pieces.fill_first(device.host_bytes_mut(block), Some(&mirror), &step);
+            let bytes = device.host_bytes_mut(block, block.all()).unwrap();
+            pieces.fill_first(bytes, Some(&mirror), &step);
             pieces.copy_in(&mut device, (block, memory.base), Some(&mirror), &step).unwrap();
             assert!(device.copied_in.len() >= 4, "{:?}", device.copied_in);
             assert!(device.copied_in.iter().all(|&bytes| bytes <= PIECE as u64));

@@ -116,20 +116,22 @@ impl<D: Device> Tracer<D> {
     ) -> Result<(), DeviceError> {
         let Self { origin, since, turns, spare, done, .. } = self;
         let turn = &mut turns[turn];
-        let (Some((report, submit)), Some(start)) = (turn.submitted.take(), turn.start.take())
-        else {
+        let (Some((report, submit)), Some(start)) = (turn.submitted, &turn.start) else {
             return Ok(());
         };
-        let began = since.1 + device.elapsed(&since.0, &start)?;
+        let began = since.1 + device.elapsed(&since.0, start)?;
         let mut spans = Vec::with_capacity(turn.marks.len());
         let mut before = began;
         for (kind, mark) in &turn.marks {
-            let end = (began + device.elapsed(&start, mark)?).max(before);
+            let end = (began + device.elapsed(start, mark)?).max(before);
             spans.push(StepSpan { kind: *kind, start: before, end });
             before = end;
         }
+        turn.submitted = None;
         spare.extend(turn.marks.drain(..).map(|(_, mark)| mark));
-        spare.push(std::mem::replace(since, (start, began)).0);
+        if let Some(start) = turn.start.take() {
+            spare.push(std::mem::replace(since, (start, began)).0);
+        }
         let read = (waiting.saturating_duration_since(*origin), origin.elapsed());
         done.push(StepTrace { report, submit, read, spans });
         Ok(())

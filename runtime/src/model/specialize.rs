@@ -28,7 +28,7 @@ impl<D: Device> CompiledModel<D> {
         tune: TuneMode,
     ) {
         let (wanted, compiler) = (BTreeSet::from_iter(sizes), Arc::new(compiler));
-        let late = LateSizes { compiler, tune, wanted, running: None };
+        let late = LateSizes { compiler, tune, wanted, failed: BTreeSet::new(), running: None };
         self.late = Some(late).filter(|late| !late.wanted.is_empty());
     }
 
@@ -42,14 +42,21 @@ impl<D: Device> CompiledModel<D> {
         if late.running.as_ref().is_some_and(|(_, thread)| thread.is_finished())
             && let Some((size, thread)) = late.running.take()
         {
-            let Ok(lowered) = thread.join() else { return Ok(()) };
-            return match lowered.and_then(|lowered| self.specialize(size, lowered)) {
-                Err(error) if !error.is_lost() => {
-                    tracing::warn!("steps of {size} tokens get no size of their own: {error}");
-                    Ok(())
-                }
-                done => done,
+            // The thread that panicked has said so.
+            let lowered = thread.join().map_err(|_| "its thread panicked".to_owned());
+            let lowered = lowered.and_then(|lowered| lowered.map_err(|error| error.to_string()));
+            let specialized = match lowered {
+                Ok(lowered) => match self.specialize(size, lowered) {
+                    Err(error) if error.is_lost() => return Err(error),
+                    specialized => specialized.map_err(|error| error.to_string()),
+                },
+                Err(error) => Err(error),
             };
+            if let Err(error) = specialized {
+                tracing::warn!("steps of {size} tokens get no size of their own: {error}");
+                self.late.iter_mut().for_each(|late| _ = late.failed.insert(size));
+            }
+            return Ok(());
         }
         if late.running.is_none()
             && let Some(tokens) = mixed_tokens
@@ -99,9 +106,21 @@ impl<D: Device> CompiledModel<D> {
         {
             let started = Instant::now();
             let mut has_time = || started.elapsed() < LATE_BUDGET;
-            self.measure_choices(&[], Some(size), &*store, &mut has_time, &mut |_| {})?;
+            match self.measure_choices(&[], Some(size), &*store, &mut has_time, &mut |_| {}) {
+                Err(error) if !error.is_lost() => tracing::warn!(
+                    "steps of {size} tokens have a size of their own, which is not measured: {error}"
+                ),
+                measured => measured?,
+            }
         }
         Ok(())
+    }
+
+    /// Sizes that got none of their own may be tried again.
+    pub(super) fn retry_late(&mut self) {
+        if let Some(late) = &mut self.late {
+            late.wanted.append(&mut late.failed);
+        }
     }
 
     /// Binds every member at those of its sizes that come after the known ones.

@@ -2,6 +2,7 @@
 //! in another, through one of two host blocks each, which an event at the end of the step guards.
 
 mod direct;
+mod slots;
 
 use super::error::ModelError;
 use super::memory::Memory;
@@ -12,6 +13,7 @@ use crate::symbols::{SymbolClass, SymbolTable};
 use piecewise_backend::device::{Address, ByteRows, Device, DeviceError, HostBlock};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::types::TensorType;
+use slots::SlotInputs;
 use smallvec::SmallVec;
 
 /// Host blocks in turn: while one is under way, the other can be filled.
@@ -94,6 +96,7 @@ pub(crate) struct Staging<D: Device> {
     to: Address,
     /// The inputs in the order of their offsets.
     order: Vec<usize>,
+    slots: SlotInputs,
     /// What the step uses: counts, inputs of indices up to their padded size, and the true rows of
     /// inputs of floats, whose padding nobody may depend on.
     pieces: Pieces,
@@ -169,6 +172,7 @@ impl<D: Device> Staging<D> {
             counts_offset: layout.counts as usize,
             to: memory.arena.base,
             order,
+            slots: SlotInputs::new(graph, &layout.bounds),
             pieces,
             apart,
             in_blocks,
@@ -266,6 +270,7 @@ impl<D: Device> Staging<D> {
                     reason: format!("holds {given} bytes, but the counts make {expected}"),
                 });
             }
+            let about = (i, input.name.as_str(), input.ty.dtype);
             let padded = input.rows(columns, sizes)?;
             if columns.is_none() && filling == Filling::Read && input.ty.dtype.is_float() {
                 self.pieces.push(input.offset..input.offset + expected, Some(i));
@@ -276,9 +281,11 @@ impl<D: Device> Staging<D> {
                 let target = &mut prefix[at.clone()];
                 self.pieces.push(at, None);
                 copy(parts, 0, &mut target[..expected]);
+                self.slots.check(about, std::iter::once(&target[..expected]))?;
                 input.pad(&mut target[expected..], poison);
                 continue;
             }
+            self.slots.check(about, parts.iter().copied())?;
             let all = ByteRows { count: padded.count.max(rows.count), ..rows };
             let used = input.offset..input.offset + all.span() as usize;
             let is_apart = used.len() > GAP;
@@ -309,6 +316,14 @@ impl<D: Device> Staging<D> {
         Ok(())
     }
 
+    /// Refuses a step that names a row of a state twice, as every way of filling does of what it fills.
+    pub(crate) fn check_slots(&mut self, step: &StepData<'_>) -> Result<(), ModelError> {
+        let mut inputs = self.inputs.iter().zip(step.inputs).enumerate();
+        inputs.try_for_each(|(i, (input, bytes))| {
+            self.slots.check((i, &input.name, input.ty.dtype), std::iter::once(*bytes))
+        })
+    }
+
     /// Begins a step with its counts.
     fn begin(&mut self, prefix: &mut [u8], counts: &[u64]) {
         let at = self.counts_offset..self.counts_offset + 4 * counts.len();
@@ -330,7 +345,7 @@ impl<D: Device> Staging<D> {
     ) -> Result<(), DeviceError> {
         self.ends[turn].wait(device)?;
         let block = self.in_blocks[turn];
-        let bytes = device.host_bytes_mut(block);
+        let bytes = device.host_bytes_mut(block, block.all())?;
         for &(start, rows) in &self.apart {
             let (width, pitch) = (rows.width as usize, rows.pitch as usize);
             let to = bytes[start..start + rows.bytes() as usize].chunks_exact_mut(width.max(1));
@@ -398,7 +413,8 @@ impl<D: Device> Staging<D> {
         counts: &[u64],
     ) -> Result<(), DeviceError> {
         self.ends[turn].wait(device)?;
-        let bytes = device.host_bytes_mut(self.out_blocks[turn]);
+        let block = self.out_blocks[turn];
+        let bytes = device.host_bytes_mut(block, block.all())?;
         bytes.fill(0);
         for output in self.outputs.iter().filter(|output| output.is_wanted) {
             let Some(offset) = output.offset else { continue };
@@ -409,14 +425,20 @@ impl<D: Device> Staging<D> {
 
     /// The first output of block `turn` whose last bytes nothing was copied to since they were written over:
     /// copies end with what was enqueued last.
-    pub(crate) fn missing(&self, device: &D, turn: usize, counts: &[u64]) -> Option<usize> {
-        let bytes = device.host_bytes(self.out_blocks[turn]);
-        self.outputs.iter().position(|output| {
+    pub(crate) fn missing(
+        &self,
+        device: &D,
+        turn: usize,
+        counts: &[u64],
+    ) -> Result<Option<usize>, DeviceError> {
+        let block = self.out_blocks[turn];
+        let bytes = device.host_bytes(block, block.all())?;
+        Ok(self.outputs.iter().position(|output| {
             let Some(offset) = output.offset else { return false };
             let all = &bytes[offset as usize..][..output.ty.bytes(counts) as usize];
             let last = &all[all.len().saturating_sub(4 * size_of::<f32>())..];
             last.len() >= size_of::<f32>() && last.iter().all(|&byte| byte == UNREAD)
-        })
+        }))
     }
 }
 

@@ -135,6 +135,8 @@ impl<D: Device> CompiledModel<D> {
             let filling = if poison { Filling::Poisoned } else { Filling::Read };
             self.staging.fill(step, &counts, &sizes, filling)?;
         } else {
+            // Each call is filled, and so checked, by itself.
+            self.staging.check_slots(step)?;
             self.fill_head_call(step, &counts, &sizes, 0)?;
         }
         if self.checks.addresses {
@@ -211,11 +213,12 @@ impl<D: Device> CompiledModel<D> {
         }
         self.clock.read(&mut self.device, turn, &mut self.stats)?;
         if self.checks.poison
-            && let Some(output) = self.staging.missing(&self.device, turn, &ticket.counts)
+            && let Some(output) = self.staging.missing(&self.device, turn, &ticket.counts)?
         {
             return Err(ModelError::ReadEarly { step: ticket.step, output });
         }
-        let block = self.device.host_bytes(self.staging.out_blocks[turn]);
+        let block = self.staging.out_blocks[turn];
+        let block = self.device.host_bytes(block, block.all())?;
         // The ticket's counts are copied so that the outputs borrow from the model alone.
         self.read_counts.clear();
         self.read_counts.extend_from_slice(&ticket.counts);

@@ -1,10 +1,10 @@
-//! The end of a step, which its host blocks are used until.
+//! The end of a step, or of single copies, which host blocks are used until.
 
 use piecewise_backend::device::{Device, DeviceError};
 
-/// The end of a step, by an event that is used again and again.
+/// The end of a step, or of single copies, by an event that is used again and again.
 #[derive(Debug)]
-pub(super) struct StepEnd<E> {
+pub(crate) struct StepEnd<E> {
     event: Option<E>,
     waits: Waits,
 }
@@ -13,7 +13,8 @@ pub(super) struct StepEnd<E> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Waits {
     Nothing,
-    /// Copies that are enqueued, and that no event marks: the step did not get to its end.
+    /// Copies that are enqueued, and that no event marks: the step did not get to its end, or that
+    /// could not be marked.
     Unmarked,
     /// The event at the end of the step.
     Marked,
@@ -27,12 +28,12 @@ impl<E> Default for StepEnd<E> {
 
 impl<E> StepEnd<E> {
     /// Copies of the step were enqueued: its blocks are in use, whether or not it gets to its end.
-    pub(super) fn enqueued(&mut self) {
+    pub(crate) fn enqueued(&mut self) {
         self.waits = Waits::Unmarked;
     }
 
     /// Marks the present end of the stream.
-    pub(super) fn record<D: Device<Event = E>>(
+    pub(crate) fn record<D: Device<Event = E>>(
         &mut self,
         device: &mut D,
     ) -> Result<(), DeviceError> {
@@ -42,7 +43,7 @@ impl<E> StepEnd<E> {
     }
 
     /// Waits for all of the step that was enqueued.
-    pub(super) fn wait<D: Device<Event = E>>(&mut self, device: &mut D) -> Result<(), DeviceError> {
+    pub(crate) fn wait<D: Device<Event = E>>(&mut self, device: &mut D) -> Result<(), DeviceError> {
         if self.waits == Waits::Unmarked {
             self.record(device)?;
         }

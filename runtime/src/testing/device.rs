@@ -14,6 +14,7 @@ use piecewise_backend::weights::{WeightLayout, WeightSource};
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -95,6 +96,12 @@ fn keep_caller(is_slow: &AtomicBool) {
 /// Whether a fault strikes now: it is counted down.
 fn is_due(left: &AtomicU64) -> bool {
     left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)) == Ok(1)
+}
+
+/// Fails where a fault strikes now.
+fn check_due(left: &AtomicU64, action: &str) -> Result<(), DeviceError> {
+    let (action, reason) = (action.to_owned(), "a planted fault".to_owned());
+    if is_due(left) { Err(DeviceError::Driver { action, reason }) } else { Ok(()) }
 }
 
 impl FakeDevice {
@@ -214,6 +221,7 @@ impl Device for FakeDevice {
 
     fn write(&mut self, to: Address, bytes: &[u8]) -> Result<(), DeviceError> {
         self.check_lost()?;
+        check_due(&self.faults.failing_write, "write")?;
         self.finish()?;
         self.host_accesses.push((to, bytes.len() as u64));
         self.bytes(to, bytes.len() as u64)?.copy_from_slice(bytes);
@@ -264,14 +272,18 @@ impl Device for FakeDevice {
         Ok(HostBlock { id: self.blocks.len() as u32 - 1, bytes })
     }
 
-    fn host_bytes(&self, block: HostBlock) -> &[u8] {
+    fn host_bytes(&self, block: HostBlock, range: Range<u64>) -> Result<&[u8], DeviceError> {
         assert!(!self.is_written(block), "a host block is read before its copies are done");
-        &self.blocks[block.id as usize]
+        Ok(&self.blocks[block.id as usize][range.start as usize..range.end as usize])
     }
 
-    fn host_bytes_mut(&mut self, block: HostBlock) -> &mut [u8] {
+    fn host_bytes_mut(
+        &mut self,
+        block: HostBlock,
+        range: Range<u64>,
+    ) -> Result<&mut [u8], DeviceError> {
         assert!(!self.is_written(block), "a host block is filled before its copies are done");
-        &mut self.blocks[block.id as usize]
+        Ok(&mut self.blocks[block.id as usize][range.start as usize..range.end as usize])
     }
 
     fn copy_in(
@@ -302,6 +314,7 @@ impl Device for FakeDevice {
 
     fn record(&mut self, _: Option<u64>) -> Result<u64, DeviceError> {
         self.check_lost()?;
+        check_due(&self.faults.failing_record, "record an event")?;
         Ok(self.end())
     }
 
@@ -320,6 +333,7 @@ impl Device for FakeDevice {
 
     /// A command takes a microsecond.
     fn elapsed(&mut self, start: &u64, end: &u64) -> Result<Duration, DeviceError> {
+        check_due(&self.faults.failing_elapsed, "read a time")?;
         self.wait(end)?;
         Ok(Duration::from_micros(end - start))
     }

@@ -20,6 +20,12 @@ pub(crate) struct Faults {
     pub failing_replay: Arc<AtomicU64>,
     /// The launch that is so many away fails; 0 is off.
     pub failing_launch: Arc<AtomicU64>,
+    /// The event that is so many away is not recorded; 0 is off.
+    pub failing_record: Arc<AtomicU64>,
+    /// The write that is so many away fails; 0 is off.
+    pub failing_write: Arc<AtomicU64>,
+    /// The time that is so many away can't be read; 0 is off.
+    pub failing_elapsed: Arc<AtomicU64>,
     /// The wait that is so many away finds the device lost; 0 is off.
     pub losing_wait: Arc<AtomicU64>,
     /// Nothing waits: what is submitted runs later than the host believes.

@@ -8,6 +8,8 @@ const COMMAND: u8 = 4;
 /// The most bytes of a message, all its frames together.
 const MAX_MESSAGE: usize = 64 << 20;
 const MAX_FRAMES: usize = 64;
+/// What a decoder may hold of memory that it does not need.
+const KEPT: usize = 256 << 10;
 
 /// What a peer sent.
 #[derive(Debug, PartialEq, Eq)]
@@ -29,11 +31,21 @@ pub(crate) struct Decoder {
 
 impl Decoder {
     pub(crate) fn push(&mut self, bytes: &[u8]) {
-        if self.start == self.bytes.len() {
-            self.bytes.clear();
+        self.compact(bytes.len());
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Forgets what was given out, once that is most of what is held, and gives memory back that a
+    /// burst has taken, before so many bytes `more`.
+    fn compact(&mut self, more: usize) {
+        if self.start > self.bytes.len() / 2 {
+            self.bytes.drain(..self.start);
             self.start = 0;
         }
-        self.bytes.extend_from_slice(bytes);
+        let needed = (self.bytes.len() + more).max(KEPT);
+        if self.bytes.capacity() > 4 * needed {
+            self.bytes.shrink_to(needed);
+        }
     }
 
     /// Bytes that are no part of anything that was given out.
@@ -64,6 +76,7 @@ impl Decoder {
                 return Ok(Some(Item::Message(std::mem::take(&mut self.frames))));
             }
         }
+        self.compact(0);
         Ok(None)
     }
 
@@ -155,6 +168,38 @@ mod tests {
             decoder.push(&bytes);
             while let Ok(Some(_)) = decoder.next() {}
         }
+    }
+
+    /// A backlog that is read in slices which no message ends with is held a slice at a time, and what
+    /// a large message took is given back once it was given out.
+    #[test]
+    fn memory_follows_what_is_unread() {
+        let (mut wire, mut decoder) = (Vec::new(), Decoder::default());
+        for byte in 0..200 {
+            encode(&[&[byte; 20_000]], &mut wire);
+        }
+        let (mut found, mut most) = (0, 0);
+        for slice in wire.chunks(64 << 10) {
+            decoder.push(slice);
+            while let Some(item) = decoder.next().unwrap() {
+                let Item::Message(frames) = item else { panic!("{item:?}") };
+                assert_eq!(frames, [[found; 20_000]]);
+                found += 1;
+            }
+            most = most.max(decoder.bytes.capacity());
+        }
+        assert_eq!((found, decoder.unread()), (200, &[][..]));
+        assert!(most <= 4 * KEPT, "{most} bytes for {} of a backlog", wire.len());
+
+        let mut large = Vec::new();
+        encode(&[&vec![7; 16 << 20]], &mut large);
+        large.push(0);
+        large.chunks(64 << 10).for_each(|slice| decoder.push(slice));
+        assert!(decoder.bytes.capacity() >= 16 << 20);
+        assert!(matches!(decoder.next(), Ok(Some(Item::Message(_)))));
+        assert_eq!(decoder.next().unwrap(), None);
+        assert_eq!(decoder.unread(), [0]);
+        assert!(decoder.bytes.capacity() <= 4 * KEPT, "{}", decoder.bytes.capacity());
     }
 
     #[test]

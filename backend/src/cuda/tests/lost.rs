@@ -75,8 +75,8 @@ fn a_device_that_was_opened_anew_works_and_holds_nothing_of_before() {
 
     // The device that shared the context is lost too; it opens the context that there is now.
     // What it stages before it notices goes nowhere else.
-    other.host_bytes_mut(theirs).fill(7);
-    assert_eq!(other.host_bytes(theirs), [7; 64]);
+    other.host_bytes_mut(theirs, theirs.all()).unwrap().fill(7);
+    assert_eq!(other.host_bytes(theirs, theirs.all()).unwrap(), [7; 64]);
     let held = f.driver.held();
     assert!(other.reserve("more", 1).unwrap_err().is_lost());
     other.reopen().unwrap();

@@ -1,6 +1,7 @@
 //! Rows in the place of tokens: how they come there, and when the device they are on is lost.
 
 use super::*;
+use crate::model::SuspendedWeights;
 use piecewise_backend::device::Address;
 
 /// A prompt whose three ids from position 1 on are given as rows, and what they stand for.
@@ -63,6 +64,25 @@ fn rows_of_before_a_loss_are_refused_after_it() {
     engine.run(&mut Vec::new()).unwrap();
     let error = engine.add(request).unwrap_err();
     assert!(matches!(error, EngineError::Rows(RowsError::Unknown { .. })), "{error}");
+}
+
+/// Else a step would read rows that are not there, and say nothing.
+#[test]
+fn an_engine_whose_rows_could_not_be_written_again_stays_suspended() {
+    let bounds = Bounds { embeddings: 8, ..Bounds::default() };
+    let setup = Setup { bounds, ..Setup::default() };
+    let mut engine = engine(&setup, true);
+    let (request, stands_for) = with_rows(&mut engine, false);
+    let mut events = Vec::new();
+    engine.suspend(SuspendedWeights::Keep, &mut events).unwrap();
+    setup.faults.failing_write.store(1, Ordering::Relaxed);
+    engine.resume(None).unwrap_err();
+    assert_eq!(engine.model().suspended(), Some(SuspendedWeights::Keep));
+    engine.resume(None).unwrap();
+    assert_eq!(engine.model().suspended(), None);
+    let id = engine.add(request.clone()).unwrap();
+    engine.run(&mut events).unwrap();
+    assert_answer(&engine, &events, id, &stands_for, &request);
 }
 
 /// Neither the step that makes rows, nor the one that takes them, nor what is between them has the

@@ -18,7 +18,8 @@ impl<D: Device> Staging<D> {
     ) -> Result<(), ModelError> {
         self.ends[turn].wait(device)?;
         self.is_direct = true;
-        let bytes = device.host_bytes_mut(self.in_blocks[turn]);
+        let block = self.in_blocks[turn];
+        let bytes = device.host_bytes_mut(block, block.all())?;
         match step.source {
             Some(source) => self.fill_from(bytes, source, (counts, sizes))?,
             None => self.fill_prefix(bytes, step, (counts, sizes), Filling::Read)?,
@@ -42,6 +43,8 @@ impl<D: Device> Staging<D> {
                 source.fill(i, &mut prefix[start..][..input.ty.bytes(counts) as usize])?;
             let (rows, padded) = (input.rows(columns, counts)?, input.rows(columns, sizes)?);
             let real = rows.bytes() as usize;
+            let about = (i, input.name.as_str(), input.ty.dtype);
+            self.slots.check(about, std::iter::once(&prefix[start..][..real]))?;
             if columns.is_none() {
                 // The padding of floats nobody may depend on.
                 let all = if input.ty.dtype.is_float() { real } else { padded.width as usize };

@@ -1,12 +1,14 @@
 //! Choosing by measurement, on a device whose ways have planted costs.
 
 use super::{Model, expected, sampled, submit};
+use crate::artifact_store::LateCompiler;
 use crate::batch::full_steps;
 use crate::dispatch::StepSizes;
 use crate::mode::{GraphMode, StepMode};
 use crate::model::Model as _;
 use crate::model::WaysOrigin;
-use crate::testing::{FakeProgram, Planted, Setup};
+use crate::model::late_sizes::LateSizes;
+use crate::testing::{FakeProgram, Planted, Setup, fake_module};
 use piecewise_backend::artifact::Choice;
 use piecewise_backend::device::Device;
 use piecewise_backend::store::MemoryStore;
@@ -419,6 +421,29 @@ fn a_faster_implementation_of_a_split_op_is_launched_between_pieces() {
             assert_eq!(bound_at(&model, &step.sizes), expected, "{mode:?}");
         }
     }
+}
+
+/// It is in use all the same, so that nothing else may be told.
+#[test]
+fn a_late_size_that_could_not_be_measured_is_not_told_as_refused() {
+    let mut setup = setup(sum(together));
+    (setup.token_sizes, setup.tune) = (vec![1, 8], TuneMode::Off);
+    let mut model = setup.build().unwrap();
+    let (module, store) = (Arc::new(fake_module(setup.bounds)), Arc::new(MemoryStore::new()));
+    let late = LateCompiler { module, compiler: Box::new(setup.compiler()), store };
+    // As a model is whose states are written by rows alone.
+    model.origin.backed_early = false;
+    model.specialize_late([3], late, TuneMode::Measure);
+    setup.faults.failing_write.store(1, Ordering::Relaxed);
+    let is_late = |late: &LateSizes| !late.wanted.is_empty() || late.running.is_some();
+    while model.late.as_ref().is_some_and(is_late) {
+        submit(&mut model, &[4, 5, 6]).unwrap();
+    }
+    assert_eq!(setup.faults.failing_write.load(Ordering::Relaxed), 0, "measuring has failed");
+    let ticket = submit(&mut model, &[4, 5, 6]).unwrap();
+    assert_eq!(sampled(&mut model, &ticket), expected(&[4, 5, 6]));
+    assert_eq!(model.last_step().unwrap().sizes.tokens.rows(), 3);
+    assert!(model.late.as_ref().is_some_and(|late| late.failed.is_empty()));
 }
 
 #[test]

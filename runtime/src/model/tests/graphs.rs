@@ -296,12 +296,33 @@ fn a_late_size_that_passes_the_limit_is_refused_and_steps_go_on_padded() {
     assert_eq!(with_late_size(&mut model, &setup, needed), (3, ledger));
 }
 
+/// What kept a size from being made may be over: it is tried again with the graphs that failed, and not
+/// at every step.
+#[test]
+fn a_late_size_that_failed_is_tried_again_with_graphs_that_failed() {
+    let setup = Setup { token_sizes: vec![1, 8], ..Setup::default() };
+    let mut model = setup.build().unwrap();
+    let bare = model.memory().ledger;
+    assert_eq!(with_late_size(&mut model, &setup, bare.total()), (8, bare));
+    let failed = |model: &Model| Vec::from_iter(model.late.as_ref().unwrap().failed.clone());
+    assert_eq!(failed(&model), [3]);
+    model.limit_memory("memory_budget", u64::MAX);
+    assert_eq!((until_no_size_is_late(&mut model), failed(&model)), (8, vec![3]));
+    model.enable_graphs().unwrap();
+    assert_eq!((until_no_size_is_late(&mut model), failed(&model)), (3, vec![]));
+}
+
 /// The size that steps of three tokens have once a size of their own has been lowered, and the ledger then.
 fn with_late_size(model: &mut Model, setup: &Setup, limit: u64) -> (u64, Ledger) {
     model.limit_memory("memory_budget", limit);
     let (module, store) = (Arc::new(fake_module(setup.bounds)), Arc::new(NoStore));
     let late = LateCompiler { module, compiler: Box::new(setup.compiler()), store };
     model.specialize_late([3], late, TuneMode::Off);
+    (until_no_size_is_late(model), model.memory().ledger)
+}
+
+/// Steps of three tokens until no size is on its way; the size that they have then.
+fn until_no_size_is_late(model: &mut Model) -> u64 {
     let step = |model: &mut Model| {
         let ticket = submit(model, &[4, 5, 6]).unwrap();
         assert_eq!(sampled(model, &ticket), expected(&[4, 5, 6]));
@@ -311,7 +332,7 @@ fn with_late_size(model: &mut Model, setup: &Setup, limit: u64) -> (u64, Ledger)
         step(model);
     }
     step(model);
-    (model.last_step().unwrap().sizes.tokens.rows(), model.memory().ledger)
+    model.last_step().unwrap().sizes.tokens.rows()
 }
 
 /// Graphs of a size that waits are captured by the first step that wants them, the others at start, and
