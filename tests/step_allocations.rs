@@ -6,13 +6,17 @@
 use crate::sequences::{Sequences, Turn, roles_of};
 use crate::small_decoder::Setup;
 use crate::support::counting_allocator::allocations;
-use crate::target::Cpu;
+use crate::target::{Breakable, Cpu};
+use piecewise_backend::cpu::FaultPoint;
 use piecewise_backend::device::Device;
+use piecewise_backend::host_time;
 use piecewise_ir::testing::Rng;
+use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::{ChunkRows, Sampling};
 use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request};
 use piecewise_runtime::mode::{GraphMode, StepMode};
 use piecewise_runtime::model::{CaptureWhen, CompiledModel, Model};
+use std::sync::Arc;
 use std::time::Duration;
 
 const STEPS: usize = 200;
@@ -84,17 +88,22 @@ fn a_replayed_step_allocates_nothing() {
     }
 }
 
-/// Each step comes so much later than those before it that no graph is captured after it.
+/// Each step comes so much later than those before it that no graph is captured after it: by a host's time
+/// that is held, and passes while a graph is captured.
 #[test]
 fn a_step_that_leaves_captures_to_later_ones_allocates_nothing() {
     let (mode, capture, sizes) =
         (GraphMode::Piecewise, CaptureWhen::Background, (1..=64).collect());
-    let mut model = Setup { mode, capture, sizes, ..Setup::default() }.build::<Cpu>();
+    let setup = Setup { mode, capture, sizes, ..Setup::default() };
+    let (device, compiler, faults) = Cpu::breakable(&Arc::new(OpRegistry::builtin()));
+    host_time::hold();
+    faults.slow(FaultPoint::Capture, Duration::from_micros(100));
+    let mut model = setup.build_on::<Cpu>(device, &*compiler);
     let (mut sequences, mut rng) = (Sequences::of(&model), Rng::new(1));
     let turns = [Turn { sequence: 0, tokens: 9, rows: ChunkRows::Last, feedback: false }];
     let (mut counted, mut captures) = (0, 0);
     for number in 0..10 {
-        std::thread::sleep(Duration::from_millis(1 << number));
+        host_time::pass(Duration::from_millis(1 << number));
         let of_step = of_submit(&mut model, &turns, &mut sequences, &mut rng);
         let before = std::mem::replace(&mut captures, model.statistics().captures);
         if number >= FIRST {

@@ -7,6 +7,7 @@ pub mod compiler;
 pub mod cpu;
 pub mod cuda;
 pub mod device;
+pub mod host_time;
 mod lowering;
 mod mapped_file;
 mod matmul;

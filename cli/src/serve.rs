@@ -77,7 +77,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "WHETHER", default_value = "auto", value_parser = ["auto", "none"])]
     generation_config: String,
     /// The largest body of a request, also with KiB, MiB or GiB.
-    #[arg(long, default_value = "8MiB", value_name = "BYTES", value_parser = parse_bytes)]
+    #[arg(long, default_value = "8MiB", value_name = "BYTES", value_parser = parse_body)]
     max_body: u64,
     /// The longest that an answer may take; what there is by then is the answer.
     #[arg(long, value_name = "SECONDS")]
@@ -85,6 +85,14 @@ pub(crate) struct ServeArgs {
     /// How long a client may take to send a head or a body, and to take some of an answer.
     #[arg(long, default_value_t = NonZeroU64::MIN.saturating_add(59), value_name = "SECONDS")]
     client_timeout: NonZeroU64,
+    /// The most connections at a time, as far as the limit on open files lets there be so many. For a
+    /// further one the longest idle is closed; where none is idle, it may only ask for /health, /ready,
+    /// /metrics and what operators may.
+    #[arg(long, default_value_t = NonZeroUsize::MIN.saturating_add(4095), value_name = "N")]
+    max_connections: NonZeroUsize,
+    /// The most of them from one address [default: three quarters of them].
+    #[arg(long, value_name = "N")]
+    max_connections_per_address: Option<NonZeroUsize>,
     /// Threads that talk to clients. One carries tens of thousands of tokens a second; more wake each
     /// other, and a token costs more.
     #[arg(long, default_value_t = NonZeroUsize::MIN, value_name = "N")]
@@ -108,6 +116,15 @@ pub(crate) struct ServeArgs {
     bounds: BoundArgs,
     #[command(flatten)]
     dumps: DumpArgs,
+}
+
+/// A size of bodies: the smallest useful one is not refused.
+fn parse_body(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text)?;
+    if bytes < 1024 {
+        return Err(format!("{bytes} bytes refuse every request; take at least 1KiB"));
+    }
+    Ok(bytes)
 }
 
 impl ServeArgs {
@@ -155,8 +172,9 @@ impl ServeArgs {
             head_time: patience,
             body_time: patience,
             write_time: patience,
+            connections: self.max_connections.get(),
+            connections_of_address: self.max_connections_per_address.map(NonZeroUsize::get),
             request_time: self.request_timeout.map(|seconds| Duration::from_secs(seconds.get())),
-            ..Limits::default()
         };
         let address = SocketAddr::new(self.host, self.port);
         let threads = self.http_threads;
@@ -247,4 +265,17 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     log.map_or(Ok(()), StepFile::finish)?;
     trace.map_or(Ok(()), StepFile::finish)?;
     ended(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_body;
+
+    #[test]
+    fn a_bound_that_refuses_every_body_is_refused() {
+        assert_eq!(parse_body("1KiB"), Ok(1024));
+        for bad in ["0", "1023", "x"] {
+            assert!(parse_body(bad).is_err(), "{bad}");
+        }
+    }
 }

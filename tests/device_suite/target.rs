@@ -309,12 +309,6 @@ impl Breakable for SimulatedCuda {
     }
 }
 
-/// Whether times are held to their bars: where a test has a machine to itself, which says so by
-/// `PIECEWISE_HOLD_TIMES=1`.
-pub(crate) fn holds_times() -> bool {
-    std::env::var("PIECEWISE_HOLD_TIMES").is_ok_and(|value| value == "1")
-}
-
 /// Runs a test in a process of its own, since what it does takes everything that its process has on
 /// the device; `test` is its full name.
 pub(crate) fn in_own_process(test: &str, body: impl FnOnce()) {

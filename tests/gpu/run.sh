@@ -94,12 +94,12 @@ correctness() {
   run cuda_prompts 120 bin/backend cuda_prompts:: --show-output --test-threads=1
   # Free bytes are the whole device's, so that this one runs alone.
   local alone=cuda::a_suspended_model_gives_its_memory_back
-  run suspended 60 env PIECEWISE_HOLD_TIMES=1 bin/device_suite --exact $alone --show-output
+  run suspended 60 bin/device_suite --exact $alone --show-output
   run exhaustion 90 bin/device_suite exhaustion::cuda --test-threads=1 --show-output
   run refusals 60 bin/device_suite refusals::cuda --test-threads=1 --show-output
   # What is read too early must be read while a kernel of a fifth of a second runs.
   run missing_waits 60 bin/device_suite missing_waits::cuda --test-threads=1 --show-output
-  run background 60 env PIECEWISE_HOLD_TIMES=1 bin/device_suite --exact cuda::captures_between_steps_change_no_bit --show-output
+  run background 60 bin/device_suite --exact cuda::captures_between_steps_change_no_bit --show-output
   # A host that is busy between two marks is time in none of a step's parts.
   run parts_of_steps 60 bin/device_suite traces::cuda --show-output
   run device_suite 280 bin/device_suite cuda programmatic:: --skip $alone \

@@ -2,6 +2,7 @@
 //! results that follow.
 
 use crate::device::{CaptureRule, DeviceError};
+use crate::host_time;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -74,7 +75,7 @@ impl CpuFaults {
         self.plan().faults.push(fault);
     }
 
-    /// Passing a point keeps its caller for so long from now on.
+    /// Passing a point keeps its caller for so long from now on, by [`host_time`].
     pub fn slow(&self, point: FaultPoint, each: Duration) {
         self.plan().slow = Some((point, each));
     }
@@ -106,7 +107,7 @@ impl CpuFaults {
     pub(super) fn pass(&self, point: FaultPoint, label: &str) -> Result<(), DeviceError> {
         let mut plan = self.plan();
         if let Some((_, each)) = plan.slow.filter(|(slow, _)| *slow == point) {
-            std::thread::sleep(each);
+            host_time::pass(each);
         }
         let Plan { faults, is_lost, .. } = &mut *plan;
         for fault in faults.iter_mut().filter(|fault| fault.point == point && fault.times > 0) {

@@ -122,10 +122,10 @@ fn texts_share_steps_as_the_flags_say() {
         let args = [&["embed", "--model", model, "--text", "one"][..], more];
         error_of(&args.concat())
     };
-    let missing = refused(&["--capture-item-log", "/nowhere/items.jsonl"]);
-    assert!(missing.contains("/nowhere/items.jsonl"), "{missing}");
-    let unwritten = refused(&["--item-log", "/nowhere/items.jsonl"]);
-    assert!(unwritten.contains("can't write /nowhere/items.jsonl"), "{unwritten}");
+    let missing = refused(&["--capture-item-log", "/dev/null/items.jsonl"]);
+    assert!(missing.contains("/dev/null/items.jsonl"), "{missing}");
+    let unwritten = refused(&["--item-log", "/dev/null/items.jsonl"]);
+    assert!(unwritten.contains("can't write /dev/null/items.jsonl"), "{unwritten}");
 }
 
 /// More texts than one call takes: every one is there, in its place.
@@ -173,7 +173,7 @@ fn what_cannot_be_embedded_is_named() {
     let said = |more: &[&str]| error_of(&[&["embed", "--model", model][..], more].concat());
     assert!(said(&[]).contains("nothing to embed"));
     assert!(said(&["--text", "one", "--out", "a.csv"]).contains("end it in .npy"));
-    assert!(said(&["--file", "/nowhere/lines.txt"]).contains("can't read /nowhere/lines.txt"));
+    assert!(said(&["--file", "/dev/null/lines.txt"]).contains("can't read /dev/null/lines.txt"));
     let partly = |model: &str, texts: &[&str]| {
         let mut args = vec!["embed", "--model", model];
         texts.iter().for_each(|text| args.extend(["--text", text]));

@@ -176,7 +176,7 @@ fn inputs_that_are_none_are_named_and_nothing_is_written() {
         said(model, &file(folder.path(), tensors))
     };
     let all = [
-        said("bert", "/nowhere/items.safetensors"),
+        said("bert", "/dev/null/items.safetensors"),
         said("bert", "Cargo.toml"),
         said("../llama3", "Cargo.toml"),
         of("bert", &[]),

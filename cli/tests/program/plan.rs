@@ -189,7 +189,7 @@ fn bad_input_is_refused_with_a_reason() {
         (vec!["--log", &empty], "the log has no step to plan for"),
         (vec!["--log", &negative], "`context_tokens` is -5: negative"),
         (vec!["--log", &absurd], "is 99999999999: absurd"),
-        (vec!["--log", "/nowhere/at/all"], "cannot read /nowhere/at/all"),
+        (vec!["--log", "/dev/null/at/all"], "cannot read /dev/null/at/all"),
         (vec!["--log", &log, "--max-graphs", "0"], "--max-graphs is 0"),
         (vec!["--log", &log, "--max-graphs=-3"], "invalid value"),
         (vec!["--log", &log, "--max-graphs", "999999"], "above 4096"),

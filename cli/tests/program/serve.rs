@@ -166,13 +166,13 @@ fn what_an_encoder_s_server_can_t_have_is_named() {
     let error = error_of(&[&encode[..], &["--max-seq-len", "9"]].concat());
     assert!(error.contains("--max-seq-len is for models that write text"), "{error}");
     let tiny = ["serve", "--model", "examples/tiny-qwen3", "--port", "0"];
-    let log = "/nowhere/items.jsonl";
+    let log = "/dev/null/items.jsonl";
     for flags in [&["--matryoshka"][..], &["--item-log", log], &["--capture-item-log", log]] {
         let error = error_of(&[&tiny[..], flags].concat());
         assert!(error.contains(&format!("{} is for encoders", flags[0])), "{error}");
     }
     let error = error_of(&[&bert[..], &["--item-log", log]].concat());
-    assert!(error.contains("can't write /nowhere/items.jsonl"), "{error}");
+    assert!(error.contains("can't write /dev/null/items.jsonl"), "{error}");
     let error = error_of(&["serve", "--model", "tests/fixtures/encoders/siglip", "--port", "0"]);
     assert!(error.contains("reads images") && error.contains("`encode`"), "{error}");
     let labels = "tests/fixtures/encoders/xlm_roberta_scores";

@@ -21,12 +21,13 @@ use crate::symbols::SymbolTable;
 use piecewise_backend::artifact::Artifact;
 use piecewise_backend::compiler::Store;
 use piecewise_backend::device::Device;
+use piecewise_backend::host_time;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 impl<D: Device> CompiledModel<D> {
     /// Builds a model from a planned module and its artifacts, compiled for the dispatcher of
@@ -45,14 +46,14 @@ impl<D: Device> CompiledModel<D> {
         weights: Arc<dyn WeightSource>,
         progress: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Self, ModelError> {
-        let started = Instant::now();
+        let started = host_time::now();
         let stitch = module.stitch().ok_or(ModelError::Unplanned { part: "pieces" })?;
         let layout = module.layout().ok_or(ModelError::Unplanned { part: "layout" })?;
         let symbols = SymbolTable::new(module.graph().symbols())?;
         let mut dispatcher = options.dispatcher.clone();
         dispatcher.order_own(&symbols);
         check_artifacts(&module, &compiled.artifacts)?;
-        let check_end = started.elapsed();
+        let check_end = host_time::since(started);
         let artifacts = compiled.artifacts.iter().flatten();
         let scratch = artifacts.map(Artifact::scratch).max().unwrap_or(0);
         let lowered = stitch.unique.keys().zip(&compiled.artifacts);
@@ -63,7 +64,7 @@ impl<D: Device> CompiledModel<D> {
             .with_pinned(&module, &symbols, read, logit_rows);
         let mut origin = Origin::new(&options, &symbols, ledger, compiled, weights);
         let memory = origin.load(&mut device, &module, progress)?;
-        let load_end = started.elapsed();
+        let load_end = host_time::since(started);
         let staging = origin.stage(&mut device, &module, &memory)?;
         let states = memory.states;
         // What is measured runs all its rows, which a warm-up and a capture do not.
@@ -127,7 +128,7 @@ impl<D: Device> CompiledModel<D> {
             tune_budget: options.tune_budget,
             device,
         };
-        let bind_end = started.elapsed();
+        let bind_end = host_time::since(started);
         model.probe(&options.probes)?;
         let wanted = model.dispatcher.mode;
         let (mode, reason) = model.supported_mode(wanted);
@@ -142,7 +143,7 @@ impl<D: Device> CompiledModel<D> {
         }
         model.list_graphs();
         model.warm_up()?;
-        let measure = Instant::now();
+        let measure = host_time::now();
         let open = match options.tune {
             TuneMode::Off => Vec::new(),
             TuneMode::Load | TuneMode::Measure => model.load_launched(store),
@@ -155,12 +156,12 @@ impl<D: Device> CompiledModel<D> {
             TuneMode::Load => model.count_unmeasured(),
             TuneMode::Measure => {
                 let for_ways = options.tune_budget.saturating_sub(for_launches);
-                let mut has_time = || measure.elapsed() < for_ways;
+                let mut has_time = || host_time::since(measure) < for_ways;
                 let steps = &options.tuning_steps;
                 model.measure_choices(steps, None, store, &mut has_time, &mut |p| progress(p))?;
             }
         }
-        let measure = measure.elapsed();
+        let measure = host_time::since(measure);
         if options.capture == CaptureWhen::Startup {
             model.capture_listed(options.on_capture_failure, &mut |p| progress(p), None)?;
             model.measure_padding()?;
@@ -179,7 +180,7 @@ impl<D: Device> CompiledModel<D> {
             load: load_end - check_end,
             bind: bind_end - load_end,
             measure,
-            capture: started.elapsed() - bind_end - measure,
+            capture: host_time::since(started) - bind_end - measure,
         };
         Ok(model)
     }

@@ -8,7 +8,8 @@ use crate::dispatch::{Dispatch, MeasuredWays, OtherWay, StepShape};
 use crate::mode::StepMode;
 use crate::symbols::{MAX_OWN, SymbolClass};
 use piecewise_backend::device::Device;
-use std::time::{Duration, Instant};
+use piecewise_backend::host_time;
+use std::time::Duration;
 
 /// Runs that are timed; the fastest counts.
 const ROUNDS: usize = 3;
@@ -124,12 +125,12 @@ impl<D: Device> CompiledModel<D> {
 
     /// The time of so many runs of a step, one submitted after the other, to the end of the last.
     pub(super) fn time_of(&mut self, step: &Staged, times: usize) -> Result<Duration, ModelError> {
-        let started = Instant::now();
+        let started = host_time::now();
         for _ in 0..times {
             self.run_as(step.run, &step.counts, &step.sizes, None)?;
         }
         self.wait_idle()?;
-        Ok(started.elapsed())
+        Ok(host_time::since(started))
     }
 }
 

@@ -7,6 +7,7 @@ use piecewise_backend::device::{
     Address, Binding, BoundAddress, BoundTo, CaptureRule, Device, DeviceError, HostBlock,
     Reservation,
 };
+use piecewise_backend::host_time;
 use piecewise_backend::measure::LaunchCounts;
 use piecewise_backend::tuning::{LibraryAlgorithm, LibraryProduct};
 use piecewise_backend::weights::{WeightLayout, WeightSource};
@@ -87,7 +88,7 @@ fn product(program: &FakeProgram, sizes: &[u64]) -> String {
 
 fn keep_caller(is_slow: &AtomicBool) {
     if is_slow.load(Ordering::Relaxed) {
-        std::thread::sleep(Duration::from_millis(1));
+        host_time::pass(Duration::from_millis(1));
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) struct Faults {
     pub failing_reopens: Arc<AtomicU64>,
     /// `test.mix` reads one row past the sequence's length.
     pub read_past_length: Arc<AtomicBool>,
-    /// A replay keeps its caller for a millisecond.
+    /// A replay keeps its caller for a millisecond of the host's time.
     pub slow_replays: Arc<AtomicBool>,
     /// So does a launch.
     pub slow_launches: Arc<AtomicBool>,

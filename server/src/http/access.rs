@@ -51,7 +51,7 @@ pub(crate) async fn log(request: Request, next: Next) -> Response {
             tracing::$level!(
                 target: "piecewise::access",
                 %method,
-                path = path.get(..200).unwrap_or(&path),
+                path = &path[..path.floor_char_boundary(200)],
                 status = response.status().as_u16(),
                 milliseconds = milliseconds(started.elapsed()),
             )

@@ -1,21 +1,29 @@
 //! Connections: taken, bounded in number and time, and closed.
 
+use super::descriptors;
+use super::places::{Admitted, Place, Places};
 use super::state::Limits;
-use axum::Router;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::{BoxError, Router};
+use hyper::Request;
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use rustix::net::Shutdown;
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{Semaphore, watch};
-use tokio::time::{Sleep, sleep};
+use tokio::sync::watch;
+use tokio::time::{Instant, Sleep, sleep};
 
 /// A request has a head of at most so many bytes.
 const HEAD_BYTES: usize = 64 << 10;
@@ -35,62 +43,185 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Takes connections until `closing` says so. Those that are there go on to the end of the answer that
-/// they are at; each keeps a receiver of `closing` until then.
+/// What connections may ask: everything, or how the server is.
+#[derive(Clone)]
+pub(crate) struct Routers {
+    pub(crate) all: Router,
+    pub(crate) probes: Router,
+}
+
+/// Takes connections until `closing` says so. Those that have a whole request by then go on to the end
+/// of their answer; each keeps a receiver of `closing` until then.
 pub(crate) async fn accept(
     listener: TcpListener,
-    router: Router,
+    routers: Routers,
     limits: Limits,
     mut closing: watch::Receiver<bool>,
 ) {
-    let places = Arc::new(Semaphore::new(limits.connections));
+    let most = descriptors::bounded(limits.connections);
+    let of_address = limits.connections_of_address.unwrap_or(most - most / 4);
+    let places = Places::new(most, of_address);
+    let mut refused = Seldom::default();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = closed(&mut closing) => return,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, from) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 // Out of descriptors, most likely: some will be given back.
-                tracing::warn!("a connection can't be taken: {error}");
+                refused.tell(|count| tracing::warn!("{count} connections can't be taken: {error}"));
                 sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+        let Some((place, admitted)) = places.take(from.ip()) else {
+            refused.tell(|count| {
+                tracing::warn!(
+                    "{count} connections were closed: there are {most} (--max-connections), \
+                     {of_address} of an address, and none is idle"
+                );
+            });
+            continue;
+        };
         // A small token is not to wait for the next one.
         let _ = stream.set_nodelay(true);
-        let (router, closing) = (router.clone(), closing.clone());
-        tokio::spawn(async move {
-            serve(stream, router, limits, closing).await;
-            drop(place);
-        });
+        tokio::spawn(serve(stream, place, admitted, routers.clone(), limits, closing.clone()));
+    }
+}
+
+/// Tells of what happens often once a minute, with how often it did.
+#[derive(Default)]
+struct Seldom {
+    told: Option<Instant>,
+    untold: u64,
+}
+
+impl Seldom {
+    fn tell(&mut self, tell: impl FnOnce(u64)) {
+        self.untold += 1;
+        if self.told.is_none_or(|told| told.elapsed() >= Duration::from_secs(60)) {
+            tell(std::mem::take(&mut self.untold));
+            self.told = Some(Instant::now());
+        }
     }
 }
 
 async fn serve(
     stream: TcpStream,
-    router: Router,
+    place: Arc<Place>,
+    admitted: Admitted,
+    routers: Routers,
     limits: Limits,
     mut closing: watch::Receiver<bool>,
 ) {
-    let stream = Patient { stream, time: limits.write_time, stalled: None };
+    let stream = Arc::new(stream);
+    let patient = Patient {
+        stream: Arc::clone(&stream),
+        place: Arc::clone(&place),
+        time: limits.write_time,
+        stalled: None,
+    };
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(limits.head_time);
     // A token is a few hundred bytes: to copy them once more costs less than to list them.
     builder.max_buf_size(HEAD_BYTES).writev(false);
-    let service = TowerToHyperService::new(router);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    // Who may only ask how the server is gives the place back for the next who asks.
+    builder.keep_alive(admitted == Admitted::ToAll);
+    let router = TowerToHyperService::new(match admitted {
+        Admitted::ToAll => routers.all,
+        Admitted::ToProbes => routers.probes,
+    });
+    let service = service_fn(|request: Request<Incoming>| {
+        place.begin();
+        let request = request.map(|body| watched(body, &place, Place::heard));
+        let (answer, place) = (router.call(request), Arc::clone(&place));
+        async move {
+            let answer = answer.await?;
+            place.heard();
+            Ok::<_, Infallible>(answer.map(|body| watched(body, &place, Place::given)))
+        }
+    });
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(patient), service));
     let ended = tokio::select! {
         ended = &mut connection => ended,
+        () = place.is_lost() => return,
+        () = is_left(&stream) => return,
         () = closed(&mut closing) => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            if !place.answers() {
+                return;
+            }
+            tokio::select! {
+                ended = connection => ended,
+                () = is_left(&stream) => return,
+            }
         }
     };
     if let Err(error) = ended {
         tracing::debug!("a connection ended: {error}");
+    }
+}
+
+/// Waits until the other side has closed, whatever it has sent before that nobody has read: hyper does
+/// not look while it holds bytes that it has not come to.
+async fn is_left(stream: &TcpStream) {
+    // Of what is waited for here, nothing but the end comes.
+    while stream.ready(Interest::PRIORITY).await.is_ok_and(|ready| !ready.is_read_closed()) {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A body that tells a connection's place of its end.
+fn watched<B>(body: B, place: &Arc<Place>, at_end: fn(&Place)) -> Body
+where
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let mut watched =
+        Watched { body: Body::new(body), place: Arc::clone(place), at_end: Some(at_end) };
+    if watched.body.is_end_stream() {
+        watched.ended();
+    }
+    Body::new(watched)
+}
+
+struct Watched {
+    body: Body,
+    place: Arc<Place>,
+    at_end: Option<fn(&Place)>,
+}
+
+impl Watched {
+    fn ended(&mut self) {
+        if let Some(at_end) = self.at_end.take() {
+            at_end(&self.place);
+        }
+    }
+}
+
+impl HttpBody for Watched {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        if matches!(frame, Poll::Ready(None)) || self.body.is_end_stream() {
+            self.ended();
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -101,38 +232,30 @@ async fn closed(closing: &mut watch::Receiver<bool>) {
 
 /// A stream whose other side must take what is written within a time.
 struct Patient {
-    stream: TcpStream,
+    stream: Arc<TcpStream>,
+    place: Arc<Place>,
     time: Duration,
     /// Since something could not be written.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
-impl Patient {
-    fn waited<T>(
-        &mut self,
-        context: &mut Context<'_>,
-        written: Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
-        if written.is_ready() {
-            self.stalled = None;
-            return written;
-        }
-        let time = self.time;
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(time)));
-        match stalled.as_mut().poll(context) {
-            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-            Poll::Pending => Poll::Pending,
-        }
-    }
-}
-
 impl AsyncRead for Patient {
     fn poll_read(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        loop {
+            ready!(self.stream.poll_read_ready(context))?;
+            match self.stream.try_read(buffer.initialize_unfilled()) {
+                Ok(bytes) => {
+                    buffer.advance(bytes);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
     }
 }
 
@@ -142,29 +265,29 @@ impl AsyncWrite for Patient {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.waited(context, written)
+        while self.stream.poll_write_ready(context)?.is_ready() {
+            match self.stream.try_write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => {
+                    self.stalled = None;
+                    return Poll::Ready(written);
+                }
+            }
+        }
+        let time = self.time;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(time)));
+        ready!(stalled.as_mut().poll(context));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.waited(context, written)
+    /// Is called when all that there was to write has been written.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.place.flushed();
+        Poll::Ready(Ok(()))
     }
 
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(rustix::net::shutdown(&*self.stream, Shutdown::Write).map_err(Into::into))
     }
 }
 
@@ -174,6 +297,7 @@ mod tests {
     use axum::body::{Body, Bytes};
     use axum::routing::get;
     use std::io::{Read, Write};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::sync::mpsc;
 
     /// A body without an end says by this that it was dropped.
@@ -183,6 +307,125 @@ mod tests {
         fn drop(&mut self) {
             let _ = self.0.send(());
         }
+    }
+
+    fn routers(all: Router) -> Routers {
+        Routers { all, probes: Router::new().route("/health", get(async || "well")) }
+    }
+
+    /// Requests that say when they are there and when they were given up, and wait until they may go on.
+    struct Waiting {
+        address: SocketAddr,
+        there: mpsc::UnboundedReceiver<()>,
+        dropped: mpsc::UnboundedReceiver<()>,
+        go_on: Arc<tokio::sync::Semaphore>,
+        close: watch::Sender<bool>,
+    }
+
+    fn waiting(limits: Limits) -> Waiting {
+        let (is_there, there) = mpsc::unbounded_channel();
+        let (told, dropped) = mpsc::unbounded_channel();
+        let go_on = Arc::new(tokio::sync::Semaphore::new(0));
+        let may = Arc::clone(&go_on);
+        let answer = move |_body: Bytes| {
+            let held = Told(told.clone());
+            let (is_there, may) = (is_there.clone(), Arc::clone(&may));
+            async move {
+                is_there.send(()).unwrap();
+                may.acquire().await.unwrap().forget();
+                drop(held);
+                "answer"
+            }
+        };
+        let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (close, closing) = watch::channel(false);
+        let all = Router::new().route("/", get(answer));
+        tokio::spawn(accept(listener, routers(all), limits, closing));
+        Waiting { address, there, dropped, go_on, close }
+    }
+
+    impl Waiting {
+        async fn client(&self, sends: &str) -> TcpStream {
+            let mut stream = TcpStream::connect(self.address).await.unwrap();
+            stream.write_all(sends.as_bytes()).await.unwrap();
+            stream
+        }
+    }
+
+    /// All that comes until the connection is closed, also by a reset.
+    async fn rest(mut stream: TcpStream) -> String {
+        let mut bytes = Vec::new();
+        let _ = stream.read_to_end(&mut bytes).await;
+        String::from_utf8(bytes).unwrap()
+    }
+
+    const ASKS: &str = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+    const ASKS_HEALTH: &str = "GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
+
+    #[tokio::test]
+    async fn who_leaves_gives_up_its_request_whatever_it_sent_after_it() {
+        let mut server = waiting(Limits::default());
+        for after in ["", "G", "\r\n", ASKS] {
+            let client = server.client(&format!("{ASKS}{after}")).await;
+            server.there.recv().await.unwrap();
+            assert!(server.dropped.is_empty(), "it is there");
+            drop(client);
+            server.dropped.recv().await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn who_waits_longest_makes_room_and_probes_have_places_of_their_own() {
+        let limits =
+            Limits { connections: 2, connections_of_address: Some(2), ..Limits::default() };
+        let mut server = waiting(limits);
+        let idle = server.client("").await;
+        let mut asking = Vec::new();
+        for _ in 0..2 {
+            asking.push(server.client(ASKS).await);
+            server.there.recv().await.unwrap();
+        }
+        assert_eq!(rest(idle).await, "");
+        let probe = rest(server.client(ASKS_HEALTH).await).await;
+        assert!(probe.starts_with("HTTP/1.1 200") && probe.ends_with("well"), "{probe}");
+        let other = rest(server.client(ASKS).await).await;
+        assert!(other.starts_with("HTTP/1.1 404"), "only probes: {other}");
+        assert!(server.dropped.is_empty(), "requests keep their places");
+        // Who has its answer makes room again.
+        server.go_on.add_permits(2);
+        for client in &mut asking {
+            let mut answer = [0; 8];
+            client.read_exact(&mut answer).await.unwrap();
+        }
+        let next = server.client(ASKS).await;
+        server.there.recv().await.unwrap();
+        drop(next);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_closes_waits_for_answers_alone() {
+        let mut server = waiting(Limits::default());
+        let asking = server.client(ASKS).await;
+        server.there.recv().await.unwrap();
+        let mut others = Vec::new();
+        for start in ["", "GET / HT", "GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nab"] {
+            others.push(server.client(start).await);
+        }
+        // It is taken when those before it are.
+        let last = server.client(ASKS).await;
+        server.there.recv().await.unwrap();
+        server.close.send(true).unwrap();
+        for other in others {
+            assert_eq!(rest(other).await, "");
+        }
+        assert!(server.dropped.is_empty(), "whole requests go on");
+        server.go_on.add_permits(2);
+        for client in [asking, last] {
+            let answer = rest(client).await;
+            assert!(answer.ends_with("answer"), "{answer}");
+        }
+        server.close.closed().await;
     }
 
     /// A client that takes nothing is closed after a while, and one that takes a little all the time
@@ -202,7 +445,12 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let limits = Limits { write_time: Duration::from_millis(300), ..Limits::default() };
         let (close, closing) = watch::channel(false);
-        tokio::spawn(accept(listener, Router::new().route("/", get(endless)), limits, closing));
+        tokio::spawn(accept(
+            listener,
+            routers(Router::new().route("/", get(endless))),
+            limits,
+            closing,
+        ));
         let ask = move || {
             let mut stream = std::net::TcpStream::connect(address).unwrap();
             stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();

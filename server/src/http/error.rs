@@ -128,6 +128,16 @@ impl ApiError {
         Self { code: Some("asleep"), retry_after: Some(5), ..Self::unavailable(message) }
     }
 
+    /// Every connection that there may be has a request.
+    pub(crate) fn crowded() -> Self {
+        let message = "as many clients as the server takes are connected; try again";
+        Self {
+            code: Some("too_many_connections"),
+            retry_after: Some(1),
+            ..Self::unavailable(message)
+        }
+    }
+
     fn unavailable(message: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", message)
     }

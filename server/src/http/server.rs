@@ -1,11 +1,13 @@
 //! The life of a server: it listens, loads, serves, drains and ends.
 
+use super::connections::Routers;
 use super::encoder::{EncoderState, ServedEncoder};
 use super::error::ApiError;
 use super::keys::ApiKeys;
 use super::state::{Limits, Served, ServedModel, State, now};
 use super::{
-    access, chat_completions, completions, connections, encoder, models, openapi, operator, probes,
+    access, chat_completions, completions, connections, descriptors, encoder, models, openapi,
+    operator, probes,
 };
 use crate::operate::OPERATOR_PATHS;
 use axum::routing::{MethodRouter, get, post};
@@ -74,6 +76,7 @@ impl Server {
             .thread_name("http")
             .enable_all()
             .build()?;
+        descriptors::raise();
         let listener = runtime.block_on(async { connections::listen(address) })?;
         let address = listener.local_addr()?;
         let state = Arc::new(State {
@@ -87,7 +90,7 @@ impl Server {
             encoder: OnceLock::new(),
         });
         let (closing, closes) = watch::channel(false);
-        runtime.spawn(connections::accept(listener, router(&state), limits, closes));
+        runtime.spawn(connections::accept(listener, routers(&state), limits, closes));
         Ok(Self { runtime, state, address, closing })
     }
 
@@ -247,18 +250,25 @@ pub(super) fn paths(admin: bool) -> impl Iterator<Item = &'static str> {
     guarded().into_iter().chain(of_operators).chain(open()).map(|(path, _)| path)
 }
 
-fn router(state: &Arc<State>) -> Router {
+fn routers(state: &Arc<State>) -> Routers {
     let with = |routes: Routes| {
         routes.into_iter().fold(Router::new(), |all, (path, route)| all.route(path, route))
     };
-    let admit = middleware::from_fn_with_state(Arc::clone(state), access::admit);
-    let of_operators = if state.admin { of_operators() } else { Vec::new() };
-    with(guarded())
-        .merge(with(of_operators))
-        .route_layer(admit)
+    let admitted = |routes: Routes| match routes.is_empty() {
+        true => Router::new(),
+        false => with(routes)
+            .route_layer(middleware::from_fn_with_state(Arc::clone(state), access::admit)),
+    };
+    let of_operators = || if state.admin { of_operators() } else { Vec::new() };
+    let logged = |router: Router<Arc<State>>| {
+        router.layer(middleware::from_fn(access::log)).with_state(Arc::clone(state))
+    };
+    let all = admitted(guarded())
+        .merge(admitted(of_operators()))
         .merge(with(open()))
         .fallback(async |request: Request| ApiError::no_path(request.uri().path()))
-        .method_not_allowed_fallback(async || ApiError::wrong_method())
-        .layer(middleware::from_fn(access::log))
-        .with_state(Arc::clone(state))
+        .method_not_allowed_fallback(async || ApiError::wrong_method());
+    let probes = admitted(of_operators()).merge(with(open()));
+    let probes = probes.fallback(async || ApiError::crowded());
+    Routers { all: logged(all), probes: logged(probes) }
 }

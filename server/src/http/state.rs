@@ -23,8 +23,12 @@ pub struct Limits {
     pub body_time: Duration,
     /// The time in which a client must take some of what is sent.
     pub write_time: Duration,
-    /// The most connections at a time; further ones are closed.
+    /// The most connections at a time, as far as the system gives descriptors for them. For a further
+    /// one, that which has waited longest for a request is closed; where each has one, it may only ask
+    /// how the server is.
     pub connections: usize,
+    /// The most of them from one address; `None` is three quarters of them.
+    pub connections_of_address: Option<usize>,
     /// The longest that an answer may take, where it is bounded.
     pub request_time: Option<Duration>,
 }
@@ -37,6 +41,7 @@ impl Default for Limits {
             body_time: Duration::from_secs(60),
             write_time: Duration::from_secs(60),
             connections: 4096,
+            connections_of_address: None,
             request_time: None,
         }
     }

@@ -4,6 +4,7 @@ use super::{Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outco
 use crate::cuda::error::{CallError, CudaVersion};
 use crate::cuda::library::CudaLibrary;
 use crate::device::ByteRows;
+use crate::host_time;
 use piecewise_kernels::op::cuda::TensorBoxes;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -125,7 +126,7 @@ impl Faults {
         self.plan().calls.push(fault);
     }
 
-    /// Every call of `call` keeps its caller for so long.
+    /// Every call of `call` keeps its caller for so long, by [`host_time`].
     pub fn slow(&self, call: &'static str, each: Duration) {
         self.armed.store(true, Ordering::Release);
         self.plan().slow = Some((call, each));
@@ -152,7 +153,7 @@ impl Faults {
         }
         let mut plan = self.plan();
         if let Some((_, each)) = plan.slow.filter(|(slow, _)| *slow == call) {
-            std::thread::sleep(each);
+            host_time::pass(each);
         }
         let Plan { calls, label, sizes, stuck, .. } = &mut *plan;
         let failed = |code, label: &str, sizes: &[u64]| {

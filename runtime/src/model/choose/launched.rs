@@ -15,11 +15,12 @@ use crate::model::ways::Staged;
 use piecewise_backend::artifact::Digest;
 use piecewise_backend::compiler::NoStore;
 use piecewise_backend::device::Device;
+use piecewise_backend::host_time;
 use piecewise_backend::store::Store;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::entity::Entity;
 use serde::{Deserialize, Serialize};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Rounds that decide: more of them where a step takes up to so long.
 const ROUNDS: [(Duration, usize); 3] =
@@ -139,14 +140,14 @@ impl<D: Device> CompiledModel<D> {
         store: &dyn Store,
         budget: Duration,
     ) -> Result<(), ModelError> {
-        let started = Instant::now();
+        let started = host_time::now();
         let stats = self.stats.clone();
         for &sizes in all {
             let Some(found) = steps.iter().find(|step| step.sizes == sizes) else { continue };
             if !self.graphs.has_pieces(&self.members, sizes) {
                 continue;
             }
-            if started.elapsed() >= budget {
+            if host_time::since(started) >= budget {
                 break;
             }
             let step = MeasuredStep::new(self, sizes, true);
@@ -159,7 +160,7 @@ impl<D: Device> CompiledModel<D> {
                 counts: counts.clone(),
                 sizes: step.by_symbol.clone(),
             });
-            let mut has_time = || started.elapsed() < budget;
+            let mut has_time = || host_time::since(started) < budget;
             let Some([replayed_us, launched_us]) = self.compare_ways(&ways, &mut has_time)? else {
                 break;
             };

@@ -8,6 +8,7 @@ use crate::model::{CaptureWhen, Model as _};
 use crate::symbols::SymbolTable;
 use crate::testing::Setup;
 use piecewise_backend::artifact::{Digest, PieceSize};
+use piecewise_backend::host_time;
 use piecewise_backend::store::{MemoryEntry, MemoryStore};
 use piecewise_backend::tuning::TuneMode;
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +48,7 @@ fn four_tokens() -> Setup {
 /// have its pieces replay.
 #[test]
 fn sizes_that_are_faster_launched_than_in_pieces_are_launched() {
+    host_time::hold();
     for mode in [GraphMode::Piecewise, GraphMode::FullAndPiecewise] {
         let setup = Setup { mode, tune: TuneMode::Measure, ..Setup::default() };
         slow(&setup, true, false);
@@ -69,10 +71,11 @@ fn sizes_that_are_faster_launched_than_in_pieces_are_launched() {
 /// Measuring ways takes all the time that it is left, of which the comparison has a share of its own.
 #[test]
 fn a_budget_that_ways_use_up_still_compares_launches() {
+    host_time::hold();
     let mut setup = four_tokens();
     setup.planted.alternatives = vec![[3, 2], [1, 2], [40, 40]];
     setup.planted.cost = Arc::new(|programs, _| {
-        std::thread::sleep(Duration::from_millis(20));
+        host_time::pass(Duration::from_millis(20));
         programs.len() as f64
     });
     setup.tune_budget = Duration::from_secs(1);
@@ -91,6 +94,7 @@ fn a_budget_that_ways_use_up_still_compares_launches() {
 /// records of ways depend on, it depends on.
 #[test]
 fn what_is_launched_is_remembered() {
+    host_time::hold();
     for (slow_replays, expected) in [(true, LAUNCHED), (false, REPLAYED)] {
         let store = MemoryStore::new();
         let mut setup = four_tokens();
@@ -136,6 +140,7 @@ fn what_is_launched_is_remembered() {
 /// Pieces are compiled without the library, so that with a newer one they are found, and measured anew.
 #[test]
 fn the_librarys_version_is_of_the_keys_of_what_was_measured_and_of_no_pieces() {
+    host_time::hold();
     let mut setup = four_tokens();
     setup.planted.alternatives = vec![[2, 1]];
     let mut of = |version| {
@@ -169,6 +174,7 @@ fn the_librarys_version_is_of_the_keys_of_what_was_measured_and_of_no_pieces() {
 /// Of the mode that a model starts in and of those that it is given later.
 #[test]
 fn what_is_launched_is_known_in_modes_that_come_later() {
+    host_time::hold();
     let store = MemoryStore::new();
     let setup = four_tokens();
     slow(&setup, true, false);
