@@ -88,7 +88,8 @@ impl Folder {
                 None
             };
             if let Some(reason) = reason {
-                let advice = "trust it as shared, set a checksum key, or choose another directory";
+                let advice = "trust it as shared (cache.shared, --cache-shared), set a checksum key \
+                              (cache.checksum_key_file), or choose another directory";
                 let message = format!("{reason}; {advice}");
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
             }

@@ -31,7 +31,13 @@ pub struct VerifyReport {
 impl VerifyReport {
     /// Whether a repair has nothing to do.
     pub fn is_clean(&self) -> bool {
-        self.bad.is_empty() && self.set_aside == 0 && self.stale == 0 && self.failed.is_empty()
+        self.is_sound() && self.set_aside == 0 && self.stale == 0
+    }
+
+    /// Whether all that would be served is what was kept. What was set aside before and what a writer
+    /// left that died is not served, and takes no more than room.
+    pub fn is_sound(&self) -> bool {
+        self.bad.is_empty() && self.failed.is_empty()
     }
 }
 

@@ -355,7 +355,12 @@ fn a_directory_that_everybody_can_write_to_is_trusted_by_explicit_setting() {
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let refusing = open(dir.path());
     let CacheError::Unusable { reason, .. } = try_put(&refusing, 1).unwrap_err() else { panic!() };
-    assert!(reason.contains("every user can write to it; trust it as shared"), "{reason}");
+    assert!(
+        reason.contains(
+            "every user can write to it; trust it as shared (cache.shared, --cache-shared)"
+        ),
+        "{reason}"
+    );
     assert_eq!(conditions(&refusing), [(Condition::Unusable, 1)]);
     assert!(tree(dir.path()).is_empty());
 

@@ -18,6 +18,10 @@ pub(crate) struct CacheFlags {
     /// Use the compile cache without changing it.
     #[arg(long, conflicts_with = "no_cache")]
     pub cache_read_only: bool,
+    /// Trust a folder of the compile cache that others can write to: who can may change what is
+    /// computed.
+    #[arg(long, conflicts_with = "no_cache")]
+    pub cache_shared: bool,
     /// Bytes that the compile cache may take, also with KiB, MiB or GiB; the least recently used
     /// entries go first [default: 8GiB].
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
@@ -51,6 +55,7 @@ impl CacheFlags {
         let enabled = self.no_cache.then_some(false);
         let layers = put_by(layers, "--no-cache", "cache.enabled", enabled)?;
         let layers = turn_on(layers, "cache.read_only", self.cache_read_only)?;
+        let layers = turn_on(layers, "cache.shared", self.cache_shared)?;
         let layers = turn_on(layers, "cache.remote_write", self.cache_remote_write)?;
         let layers = turn_on(layers, "cache.remote_trusted", self.cache_remote_trusted)?;
         let layers = put_by(layers, "--cache-max-size", "cache.max_bytes", self.cache_max_size)?;

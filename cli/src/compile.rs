@@ -8,7 +8,6 @@ use anyhow::{Context, bail};
 use piecewise_passes::PassRun;
 use piecewise_runtime::artifact_store::{CacheStore, CompileCounts};
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -104,17 +103,15 @@ struct PassTime {
 }
 
 fn show(report: &CompileReport<'_>) -> anyhow::Result<()> {
-    let shown = |counts: &BTreeMap<&str, u64>| {
-        let each: Vec<_> = counts.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
-        if each.is_empty() { "nothing".to_owned() } else { each.join(", ") }
-    };
     let counts = report.counts;
+    let shown = CompileCounts::of_kinds;
     let (read, written) = (shown_bytes(counts.bytes_read), shown_bytes(counts.bytes_written));
     super::print_line(&format!("compiled  {} ({written} written)", shown(&counts.compiled)))?;
     super::print_line(&format!("reused    {} ({read} read)", shown(&counts.reused)))?;
     let unusual = counts.misses.iter().filter(|(reason, _)| **reason != "absent");
     for (reason, n) in unusual {
-        super::print_line(&format!("missed    {n} piece: {reason}"))?;
+        let pieces = if *n == 1 { "piece" } else { "pieces" };
+        super::print_line(&format!("missed    {n} {pieces}: {reason}"))?;
     }
     if report.bad_entries > 0 {
         super::print_line(&format!("healed    {} bad entries", report.bad_entries))?;

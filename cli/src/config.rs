@@ -1,11 +1,12 @@
 //! `piecewise config`: the settings that there are, for editors and for people.
 
-use super::model_args::file_layers;
+use anyhow::bail;
 use clap::CommandFactory;
-use piecewise_runtime::config::{KeyDoc, RuntimeConfig};
+use piecewise::device::DeviceSpec;
+use piecewise_runtime::config::{ConfigLayers, KeyDoc, RuntimeConfig};
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Arguments of `config`.
@@ -38,16 +39,26 @@ pub(crate) fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
             super::print_line(&serde_json::to_string_pretty(&RuntimeConfig::json_schema())?)?;
         }
         ConfigCommand::Reference => super::print_line(reference().trim_end())?,
-        ConfigCommand::Check { file } => {
-            let config = file_layers(Some(&file))?.finish()?.config;
-            let device = config.device.parse::<piecewise::device::DeviceSpec>();
-            device.map_err(|reason| anyhow::anyhow!("{}: device: {reason}", file.display()))?;
-            for warning in config.warnings(&config.dispatcher()?) {
-                super::warn(&warning.to_string());
-            }
-        }
+        ConfigCommand::Check { file } => check(&file)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says all that is wrong with a file, or that nothing is.
+fn check(file: &Path) -> anyhow::Result<()> {
+    let (configured, wrong) = ConfigLayers::check(file)?;
+    let mut wrong: Vec<_> = wrong.iter().map(ToString::to_string).collect();
+    if let Err(reason) = configured.config.device.parse::<DeviceSpec>() {
+        let from = configured.place("device").map_or_else(String::new, |from| format!("{from}: "));
+        wrong.push(format!("{from}device: {reason}"));
+    }
+    if !wrong.is_empty() {
+        bail!("{}", wrong.join("\n"));
+    }
+    for warning in configured.config.warnings(&configured.dispatcher()?) {
+        super::warn(&format!("{}: {warning}", file.display()));
+    }
+    super::print_line(&format!("{}: ok", file.display()))
 }
 
 const HEAD: &str = "\
@@ -82,6 +93,11 @@ fn write_key(page: &mut String, doc: &KeyDoc, flag: Option<String>) -> std::fmt:
         writeln!(page, "- `{choice}`{meaning}")?;
     }
     Ok(())
+}
+
+/// The flag that sets a key, if one does.
+pub(crate) fn flag_of_key(key: &str) -> Option<String> {
+    flag_of(key, &flags())
 }
 
 /// The flags of the commands that take settings.
@@ -125,6 +141,7 @@ mod tests {
         assert_eq!(flag("checks.poison").as_deref(), Some("--check poison"));
         assert_eq!(flag("tune").as_deref(), Some("--tune"));
         assert_eq!(flag("max_num_rows").as_deref(), Some("--max-num-rows"));
-        assert_eq!(flag("cache.shared"), None);
+        assert_eq!(flag("cache.shared").as_deref(), Some("--cache-shared"));
+        assert_eq!(flag("splitting_op"), None);
     }
 }

@@ -1,8 +1,14 @@
 //! `piecewise doctor`: what this machine has for running models, and what will work.
 
+use super::amounts::shown_bytes;
+use super::model_args::{CONFIG_FILE, file_layers};
+use anyhow::{Context, bail};
 use comfy_table::{ContentArrangement, Table, presets};
 use piecewise_backend::cuda::{CudaOptions, CudaProbe, ProbeRow};
-use std::path::PathBuf;
+use piecewise_runtime::artifact_store::{CacheStore, NoCache, cache_dir};
+use piecewise_runtime::config::CacheConfig;
+use rustix::fs::statvfs;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Arguments of `doctor`.
@@ -26,13 +32,53 @@ pub(crate) struct DoctorArgs {
 pub(crate) fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
     let probe =
         CudaProbe::run(&CudaOptions { library_dirs: args.library_dirs, ..CudaOptions::default() });
-    let mut rows = vec![cpu()];
+    let mut rows = vec![program(), cpu()];
     rows.extend(probe.rows());
+    rows.extend([cache(), config()]);
     super::print_report(args.json, &rows, || super::print_line(&table(&rows)))?;
     match args.require_gpu && probe.check(0).is_err() {
         true => Ok(ExitCode::FAILURE),
         false => Ok(ExitCode::SUCCESS),
     }
+}
+
+fn program() -> ProbeRow {
+    let detail = env!("CARGO_PKG_VERSION").to_owned();
+    ProbeRow { what: "piecewise".to_owned(), works: true, detail }
+}
+
+/// The compile cache that commands take in this folder, and the room that it has.
+fn cache() -> ProbeRow {
+    let found = file_layers(None).and_then(|layers| {
+        let config = layers.finish()?.config.cache;
+        let dir = cache_dir(&config).context(NoCache::NoFolder)?;
+        let opened = CacheStore::open(&CacheConfig { read_only: true, ..config })?;
+        let condition = opened.cache.events().conditions.into_iter().next();
+        let there = dir.ancestors().find(|folder| folder.exists()).unwrap_or(&dir);
+        let free = statvfs(there).with_context(|| format!("can't look at {}", dir.display()))?;
+        let free = shown_bytes(free.f_bavail.saturating_mul(free.f_frsize));
+        match condition {
+            Some(report) => bail!("{}", report.message),
+            None => Ok(format!("{}, {free} free", dir.display())),
+        }
+    });
+    row_of("cache", found)
+}
+
+/// The configuration that commands read in this folder.
+fn config() -> ProbeRow {
+    let found = file_layers(None).and_then(|layers| {
+        layers.finish()?.dispatcher()?;
+        let is_there = Path::new(CONFIG_FILE).exists();
+        Ok(if is_there { CONFIG_FILE.to_owned() } else { format!("no {CONFIG_FILE} here") })
+    });
+    row_of("config", found)
+}
+
+fn row_of(what: &str, found: anyhow::Result<String>) -> ProbeRow {
+    let works = found.is_ok();
+    let detail = found.unwrap_or_else(|error| format!("{error:#}"));
+    ProbeRow { what: what.to_owned(), works, detail }
 }
 
 fn cpu() -> ProbeRow {
@@ -44,6 +90,10 @@ fn cpu() -> ProbeRow {
 fn table(rows: &[ProbeRow]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    if table.width().is_none() {
+        // A pipe or a file: as wide as people read.
+        table.set_width(100);
+    }
     table.set_header(["what", "works", "found"]);
     for row in rows {
         table.add_row([row.what.as_str(), if row.works { "yes" } else { "no" }, &row.detail]);

@@ -3,10 +3,12 @@
 use super::encoder_args::{EncoderArgs, in_calls, refuse_flags_of_writers, room_for_longest};
 use super::load::print_settings_of;
 use super::model_args::ModelArgs;
+use super::out_file::OutFile;
 use super::progress::watcher;
 use anyhow::{Context, bail};
 use piecewise::encoding::{ItemError, TextEncoder};
-use piecewise::models::encoder::TextOutput;
+use piecewise::models::DecoderConfig;
+use piecewise::models::encoder::{TextOutput, is_encoder};
 use safetensors::tensor::{Dtype, TensorView};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -68,6 +70,13 @@ pub(crate) fn run(args: EmbedArgs) -> anyhow::Result<ExitCode> {
     if texts.is_empty() {
         bail!("nothing to embed: give --text or --file");
     }
+    let folder = &args.model.model;
+    if !is_encoder(folder)? && DecoderConfig::load(folder).is_ok() {
+        let folder = folder.display();
+        bail!("the model in {folder} writes text and has no embeddings; use `generate`");
+    }
+    let out = args.out.as_deref().map(OutFile::claim).transpose()?;
+    args.encoder.items.check_log()?;
     let layers = room_for_longest(layers, &args.model.model)?;
     let outputs = [TextOutput::Embedding];
     let mut encoder = TextEncoder::load(&args.model.model, layers, &outputs, watcher())?;
@@ -95,11 +104,9 @@ pub(crate) fn run(args: EmbedArgs) -> anyhow::Result<ExitCode> {
             safetensors::serialize([("embeddings", view)], None)?
         }
     };
-    match &args.out {
+    match out {
         None => std::io::stdout().write_all(&bytes)?,
-        Some(out) => {
-            std::fs::write(out, bytes).with_context(|| format!("can't write {}", out.display()))?;
-        }
+        Some(out) => out.write(|path| Ok(std::fs::write(path, bytes)?))?,
     }
     args.encoder.finish(&mut encoder)?;
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -7,8 +7,9 @@ mod texts;
 use super::encoder_args::{EncoderArgs, in_calls, refuse_flags_of_writers, room_for};
 use super::load::print_settings_of;
 use super::model_args::ModelArgs;
+use super::out_file::OutFile;
 use super::say;
-use anyhow::{Context, bail};
+use anyhow::bail;
 use piecewise::encoding::{Encoder, ItemEncoder, ItemOutputs};
 use piecewise::models::encoder::Modality;
 use piecewise_runtime::config::ConfigLayers;
@@ -76,6 +77,8 @@ pub(crate) fn run(args: EncodeArgs) -> anyhow::Result<ExitCode> {
         return print_settings_of(&layers.finish()?, false);
     };
     let modality = Modality::of(&args.model.model)?;
+    let out = OutFile::claim(out)?;
+    args.encoder.items.check_log()?;
     let file = args.inputs.as_deref().map(TensorFile::read).transpose()?;
     let (outputs, failed) = match (modality, &file) {
         (Modality::Text, Some(file)) => texts::encode(&args, layers, file)?,
@@ -86,7 +89,7 @@ pub(crate) fn run(args: EncodeArgs) -> anyhow::Result<ExitCode> {
     if outputs.is_empty() {
         bail!("no item could be encoded; nothing is written");
     }
-    write(out, &outputs)?;
+    out.write(|path| write(path, &outputs))?;
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -138,6 +141,5 @@ fn write(out: &Path, outputs: &[Output]) -> anyhow::Result<()> {
         Ok((output.name.as_str(), view))
     });
     let views = views.collect::<anyhow::Result<Vec<_>>>()?;
-    safetensors::serialize_to_file(views, None, out)
-        .with_context(|| format!("can't write {}", out.display()))
+    Ok(safetensors::serialize_to_file(views, None, out)?)
 }

@@ -1,6 +1,7 @@
 //! Flags of every command that runs an encoder.
 
 use super::model_args::{BoundArgs, put};
+use super::out_file::OutFile;
 use super::progress::bar;
 use anyhow::{Context, bail};
 use piecewise::encoding::{Encoder, ItemEncoder};
@@ -44,6 +45,11 @@ impl ItemLogArgs {
     /// The flags on top of `layers`.
     pub(crate) fn over(&self, layers: ConfigLayers) -> anyhow::Result<ConfigLayers> {
         put(layers, "capture_item_log", self.capture_item_log.as_ref())
+    }
+
+    /// Sees whether the log can be written, before there is an encoder to write it.
+    pub(crate) fn check_log(&self) -> anyhow::Result<()> {
+        OutFile::check(self.item_log.as_ref())
     }
 
     /// The log that is asked for; each line of it is written at once.

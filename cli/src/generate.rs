@@ -5,6 +5,7 @@ use super::dumps::DumpArgs;
 use super::images::PromptImages;
 use super::load::{engine, print_settings};
 use super::model_args::ModelArgs;
+use super::out_file::OutFile;
 use super::step_file::{IterationLog, TraceArgs};
 use anyhow::Context;
 use piecewise::models::{TextStream, TextTokenizer, TokenizerError};
@@ -169,6 +170,8 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         Some(images) => images.decoder(assembly),
         None => assembly,
     };
+    let metrics = args.metrics.as_deref().map(OutFile::claim).transpose()?;
+    let log = args.iteration_log.as_deref().map(IterationLog::create).transpose()?;
     let trace = args.trace.create()?;
     let mut engine = engine(assembly, &args.dumps)?;
     if let Some(images) = &mut images {
@@ -179,7 +182,6 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         engine.metrics();
     }
     let trace = trace.map(|trace| trace.start(&mut *engine)).transpose()?;
-    let log = args.iteration_log.as_deref().map(IterationLog::create).transpose()?;
     if let Some(log) = &log {
         log.observe(&mut *engine);
     }
@@ -245,9 +247,9 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     if let Some(trace) = trace {
         trace.finish()?;
     }
-    if let Some(file) = &args.metrics {
+    if let Some(file) = metrics {
         let text = engine.metrics().text()?;
-        std::fs::write(file, text).with_context(|| format!("can't write {}", file.display()))?;
+        file.write(|path| Ok(std::fs::write(path, text)?))?;
     }
     if args.stats {
         show_statistics(&args, &*engine, generated, elapsed)?;

@@ -4,8 +4,8 @@ use super::amounts::{shown_bytes, shown_ledger};
 use super::dumps::DumpArgs;
 use super::load::print_settings;
 use super::model_source::SourceArgs;
+use super::out_file::OutFile;
 use super::report;
-use anyhow::Context;
 use comfy_table::{CellAlignment, Table, presets};
 use piecewise::assembly::launches::SizeRow;
 use piecewise::assembly::plan_view::PlanView;
@@ -43,10 +43,11 @@ pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
     if args.source.prints_settings() {
         return print_settings(&assembly.settings()?, args.json);
     }
+    let html = args.html.as_deref().map(OutFile::claim).transpose()?;
     let planned = args.dumps.plan(assembly)?;
-    if let Some(file) = &args.html {
+    if let Some(file) = html {
         let page = report::page(&planned)?;
-        std::fs::write(file, page).with_context(|| format!("can't write {}", file.display()))?;
+        file.write(|path| Ok(std::fs::write(path, page)?))?;
     }
     if args.dumps.stops() {
         let text = piecewise_ir::text::print_module(planned.module());

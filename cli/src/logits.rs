@@ -3,7 +3,7 @@
 use super::dumps::DumpArgs;
 use super::load::{engine, print_settings};
 use super::model_args::ModelArgs;
-use anyhow::Context;
+use super::out_file::OutFile;
 use piecewise::assembly::Purpose;
 use piecewise::models::TextTokenizer;
 use piecewise::models::tokenizer::check_token_ids;
@@ -53,10 +53,11 @@ pub(crate) fn run(args: LogitsArgs) -> anyhow::Result<ExitCode> {
         (None, Some(prompt)) => TextTokenizer::load(&args.model.model, vocab)?.encode(prompt)?,
         (None, None) => Vec::new(),
     };
+    let file = OutFile::claim(out)?;
     let mut engine = engine(assembly, &args.dumps)?;
     let mut bytes = Vec::new();
     engine.logits(&Request::new(ids.clone(), 1), &mut |_, rows| bytes.extend_from_slice(rows))?;
-    write_logits(out, ids.len(), vocab, &bytes)?;
+    file.write(|path| write_logits(path, ids.len(), vocab, &bytes))?;
     let shown = out.display().to_string();
     if args.json {
         let object = serde_json::json!({"out": shown, "ids": ids, "shape": [ids.len(), vocab]});
@@ -75,6 +76,5 @@ pub(crate) fn write_logits(
     bytes: &[u8],
 ) -> anyhow::Result<()> {
     let view = TensorView::new(Dtype::F32, vec![tokens, vocab], bytes)?;
-    safetensors::serialize_to_file([("logits", view)], None, out)
-        .with_context(|| format!("can't write {}", out.display()))
+    Ok(safetensors::serialize_to_file([("logits", view)], None, out)?)
 }

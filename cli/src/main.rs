@@ -20,24 +20,27 @@ mod kept;
 mod kv_events;
 mod load;
 mod logits;
+mod logs;
 mod model_args;
 mod model_source;
 mod named;
 mod opt;
+mod out_file;
 mod plan;
 mod preset_weights;
 mod progress;
 mod report;
 mod run;
 mod serve;
+mod start;
 mod step_file;
+mod usage;
 mod worker;
 
 use clap::{Parser, Subcommand};
-use std::io::{IsTerminal, Write};
+use logs::{LogArgs, Logging, say, tell, warn};
+use std::io::Write;
 use std::process::ExitCode;
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
 
 /// Compiles transformer models, cuts them at attention into pieces, and replays the pieces, or whole
 /// steps, as CUDA graphs; on the CPU in the same way.
@@ -54,6 +57,8 @@ use tracing_subscriber::filter::LevelFilter;
 struct Arguments {
     #[command(subcommand)]
     command: Command,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -96,33 +101,20 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let filter = EnvFilter::builder()
-        .with_default_directive(LevelFilter::WARN.into())
-        .with_env_var("PIECEWISE_LOG")
-        .from_env_lossy();
-    // Who asks for the lines about steps or requests wants to see them.
-    let mut shown = vec!["piecewise::stats=info"];
-    if matches!(&arguments.command, Command::Serve(args) if !args.no_access_log) {
-        shown.push("piecewise::access=info");
-    }
-    let shown = shown.iter().filter_map(|directive| directive.parse().ok());
-    let filter = shown.fold(filter, EnvFilter::add_directive);
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .without_time()
-        .init();
-    match run(arguments) {
+    let arguments = Arguments::try_parse().unwrap_or_else(|error| usage::answered(error).exit());
+    let logging = match &arguments.command {
+        Command::Serve(args) => Logging::Server { access: !args.no_access_log },
+        Command::Worker(_) => Logging::Worker,
+        _ => Logging::Command,
+    };
+    match arguments.log.start(logging).and_then(|()| run(arguments.command)) {
         Ok(code) => code,
         Err(error) => fail(&error),
     }
 }
 
-fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    match arguments.command {
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
         Command::Generate(args) => generate::run(*args),
         Command::Serve(args) => serve::run(*args),
         Command::Worker(args) => worker::run(*args),
@@ -150,27 +142,15 @@ fn fail(error: &anyhow::Error) -> ExitCode {
         // Whoever read standard output has seen enough.
         return ExitCode::SUCCESS;
     }
-    let mut text = format!("error: {error}");
+    let mut text = error.to_string();
     for cause in error.chain().skip(1) {
         let cause = cause.to_string();
         if !text.contains(&cause) {
             text.push_str(&format!("\n  because: {cause}"));
         }
     }
-    // A closed standard error leaves nobody to tell.
-    let _ = writeln!(std::io::stderr(), "{text}");
+    logs::say_error(&text);
     ExitCode::FAILURE
-}
-
-/// Says something on standard error that is no reason to stop.
-fn warn(text: &str) {
-    say(&format!("warning: {text}"));
-}
-
-/// Writes a line to standard error.
-fn say(line: &str) {
-    // A closed standard error leaves nobody to tell.
-    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// Prints a line to standard output.

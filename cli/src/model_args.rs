@@ -13,7 +13,7 @@ use piecewise_runtime::model::{CaptureWhen, OnCaptureFailure};
 use std::path::{Path, PathBuf};
 
 /// The file that is read from the current directory where no other is named.
-const CONFIG_FILE: &str = "piecewise.toml";
+pub(crate) const CONFIG_FILE: &str = "piecewise.toml";
 
 /// Where a model comes from, and what it is made for.
 #[derive(Debug, clap::Args)]
@@ -33,11 +33,11 @@ pub(crate) struct BoundArgs {
     #[arg(long, value_parser = float)]
     pub dtype: Option<DType>,
     /// The most tokens of a step; longer prompts are cut into chunks [default: 512].
-    #[arg(long, value_name = "N")]
+    #[arg(long, alias = "max-num-batched-tokens", value_name = "N")]
     pub max_num_tokens: Option<u64>,
     /// The most sequences that run at once [default: 64, or the tokens of a step where they are
     /// fewer; `generate`, `chat` and `logits` no more than they have prompts].
-    #[arg(long, value_name = "N")]
+    #[arg(long, alias = "max-running-requests", value_name = "N")]
     pub max_num_seqs: Option<u64>,
     /// The most rows of a step that want logits at once; where more do, the head runs several times
     /// [default: as many as sequences].
@@ -45,7 +45,7 @@ pub(crate) struct BoundArgs {
     pub max_num_rows: Option<u64>,
     /// The longest sequence, prompt and reply together [default: 4096, or the model's own limit
     /// where that is less].
-    #[arg(long, value_name = "N")]
+    #[arg(long, aliases = ["max-model-len", "context-length"], value_name = "N")]
     pub max_seq_len: Option<u64>,
     #[command(flatten)]
     pub memory: MemoryArgs,
@@ -97,16 +97,16 @@ pub(crate) struct CompileArgs {
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<DeviceSpec>,
     /// How far to compile: eager (unfused, op by op), trace (the whole pipeline and its checks,
-    /// run unfused), compile (regions, launched) or piecewise (regions, captured and replayed)
-    /// [default: piecewise].
-    #[arg(long, value_parser = named::<CompileLevel>)]
+    /// run unfused), compile (regions, launched) or piecewise (regions, captured and replayed), or
+    /// 0 to 3 for them [default: piecewise].
+    #[arg(long)]
     pub level: Option<CompileLevel>,
     /// Which CUDA graphs to capture: none, piecewise, full, full_decode_only or full_and_piecewise
     /// [default: full_and_piecewise].
-    #[arg(long, value_name = "MODE")]
+    #[arg(long, alias = "cudagraph-mode", value_name = "MODE")]
     pub graph_mode: Option<GraphMode>,
     /// Capture nothing: the same as --graph-mode none.
-    #[arg(long, conflicts_with = "graph_mode")]
+    #[arg(long, alias = "disable-cuda-graph", conflicts_with = "graph_mode")]
     pub enforce_eager: bool,
     /// Layers to launch and never capture, by name: model.layers.3,model.layers.4.mlp.
     #[arg(long, value_name = "LAYER,..", value_delimiter = ',')]
@@ -139,7 +139,7 @@ pub(crate) struct CompileArgs {
     #[arg(long, value_name = "N,..")]
     pub capture_num_tokens: Option<Sizes>,
     /// Decode batches to capture: a list, or one number for the default pattern up to it.
-    #[arg(long, value_name = "N,..")]
+    #[arg(long, alias = "cuda-graph-max-bs", value_name = "N,..")]
     pub decode_batch_sizes: Option<Sizes>,
     /// Tokens per sequence for which uniform batches get graphs of their own, such as 1,4 for a model
     /// that checks drafts of three [default: 1].
@@ -168,7 +168,7 @@ pub(crate) struct CompileArgs {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub batch_invariant: Option<bool>,
     /// Compute every prompt whole: none begins with keys and values that others computed.
-    #[arg(long)]
+    #[arg(long, aliases = ["no-enable-prefix-caching", "disable-radix-cache"])]
     pub no_prefix_cache: bool,
     /// Let requests ask for min_p, penalties, biases of logits, masks of ids and log-probabilities.
     #[arg(long)]

@@ -2,6 +2,7 @@
 
 use super::dumps::DumpArgs;
 use super::model_source::read_module;
+use anyhow::ensure;
 use piecewise::assembly::dumps::{of_passes, write_module};
 use piecewise_ir::text::print_module;
 use piecewise_kernels::op::OpRegistry;
@@ -52,6 +53,11 @@ pub(crate) fn run(args: OptArgs) -> anyhow::Result<ExitCode> {
         manager = manager.observe(observer);
     }
     if let Some(first) = args.bisect {
+        let there = pipeline.passes.len();
+        ensure!(
+            first <= there,
+            "--bisect {first}: the pipeline has {there} passes; give 0 to {there}"
+        );
         let log = BisectLog::new(print_module, |line: String| super::say(&line));
         manager = manager.only_first(first).observe(Box::new(log));
     }

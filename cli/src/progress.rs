@@ -1,6 +1,6 @@
 //! Progress bars on standard error, where it is a terminal.
 
-use super::{say, warn};
+use super::{tell, warn};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use piecewise::assembly::Notice;
 use piecewise_runtime::model::Progress;
@@ -15,7 +15,7 @@ pub(super) fn watcher() -> impl FnMut(Notice<'_>) + Send + 'static {
     move |notice| match notice {
         Notice::Progress(progress) => bars.show(progress),
         Notice::Warning(text) => warn(text),
-        Notice::OnCpu(reason) => say(&format!("running on the CPU: {reason}")),
+        Notice::OnCpu(reason) => tell(&format!("running on the CPU: {reason}")),
         _ => {}
     }
 }

@@ -5,6 +5,7 @@ use super::load::{engine, print_settings};
 use super::logits::write_logits;
 use super::model_args::CompileArgs;
 use super::model_source::read_module;
+use super::out_file::OutFile;
 use super::progress::watcher;
 use anyhow::bail;
 use piecewise::assembly::{Assembly, Purpose};
@@ -54,13 +55,14 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         return print_settings(&settings, args.json);
     }
     let assembly = assembly.checkpoint(Checkpoint::open(&args.weights)?);
+    let out = args.out.as_deref().map(OutFile::claim).transpose()?;
     let mut engine = engine(assembly, &args.dumps)?;
     let vocab = engine.options().vocab as usize;
     let mut bytes = Vec::new();
     engine
         .logits(&Request::new(args.ids.clone(), 1), &mut |_, rows| bytes.extend_from_slice(rows))?;
-    if let Some(out) = &args.out {
-        write_logits(out, args.ids.len(), vocab, &bytes)?;
+    if let Some(out) = out {
+        out.write(|path| write_logits(path, args.ids.len(), vocab, &bytes))?;
     }
     let next = greedy(&bytes, vocab);
     let digest = blake3::hash(&bytes).to_hex();

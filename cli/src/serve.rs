@@ -9,6 +9,7 @@ use super::kv_events::{KvEventArgs, publish};
 use super::load::{engine, for_requests, generation_defaults, layers_for_requests, print_settings};
 use super::model_args::BoundArgs;
 use super::preset_weights;
+use super::start::log_engine;
 use super::step_file::{IterationLog, StepFile, TraceArgs};
 use anyhow::{Context, bail};
 use piecewise::assembly::Assembly;
@@ -22,7 +23,7 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Arguments of `serve`.
 #[derive(Debug, clap::Args)]
@@ -202,7 +203,7 @@ impl ServeArgs {
 }
 
 /// What a folder is called.
-fn name_of(folder: &Path) -> String {
+pub(crate) fn name_of(folder: &Path) -> String {
     let name = folder.canonicalize().ok();
     let name = name.as_ref().and_then(|folder| folder.file_name());
     let name = name.map(|name| name.to_string_lossy().into_owned());
@@ -222,10 +223,11 @@ fn ended(outcome: Outcome) -> anyhow::Result<ExitCode> {
 }
 
 pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
+    let started = Instant::now();
     if let Some(folder) = &args.model
         && is_encoder(folder)?
     {
-        return encoder::run(&args, folder);
+        return encoder::run(&args, folder, started);
     }
     let of_encoders = [
         ("--matryoshka", args.matryoshka),
@@ -247,8 +249,9 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let publisher = args.kv_events.bind(0)?;
     let log = args.iteration_log.as_deref().map(IterationLog::create).transpose()?;
     let trace = args.trace.create()?;
-    let (server, model_name) = args.listen(name)?;
+    let (server, model_name) = args.listen(name.clone())?;
     let mut engine = engine(assembly, &args.dumps)?;
+    log_engine(&name, &settings.configured()?.config, &*engine, started);
     publish(publisher.as_ref(), &mut *engine);
     if let Some(log) = &log {
         log.observe(&mut *engine);

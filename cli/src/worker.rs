@@ -8,6 +8,8 @@ use super::keeper::{keep, on_signals};
 use super::kv_events::{KvEventArgs, publish};
 use super::load::{engine, for_requests, layers_for_requests, print_settings};
 use super::model_args::BoundArgs;
+use super::serve::name_of;
+use super::start::log_engine;
 use super::step_file::{StepFile, TraceArgs};
 use anyhow::{Context, bail};
 use piecewise::assembly::Assembly;
@@ -20,6 +22,7 @@ use piecewise_worker::{Address, Model, StandIn, Worker, WorkerOptions};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Instant;
 
 /// Arguments of `worker`.
 #[derive(Debug, clap::Args)]
@@ -83,6 +86,7 @@ pub(crate) struct StandInArgs {
 }
 
 pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
+    let started = Instant::now();
     if args.restart {
         let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--restart");
         return keep(&Vec::from_iter(arguments.chain(["--kept".into()])));
@@ -111,11 +115,12 @@ pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
         TcpListener::bind(address).with_context(|| format!("can't listen at {address}"))
     });
     let probes = probes.transpose()?;
-    let dtype = settings.configured()?.config.dtype.unwrap_or(DType::F32);
+    let config = settings.configured()?.config;
+    let dtype = config.dtype.unwrap_or(DType::F32);
     let dtype = torch_name(dtype).to_owned();
-    let config = assembly.decoder_config();
+    let decoder = assembly.decoder_config();
     let (vocab, end_ids) =
-        config.map_or((0, Vec::new()), |config| (config.vocab_size, config.eos_token_ids.clone()));
+        decoder.map_or((0, Vec::new()), |config| (config.vocab_size, config.eos_token_ids.clone()));
     let structures = structures(&args.model, vocab, &end_ids)?;
     let template = ChatTemplate::load(&args.model, None)?;
     let template = template.as_ref().map(ChatTemplate::source).unwrap_or_default();
@@ -124,7 +129,7 @@ pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     let mut engine = engine(assembly, &args.dumps)?;
     publish(publisher.as_ref(), &mut *engine);
     let trace = trace.map(|trace| trace.start(&mut *engine)).transpose()?;
-    super::say(&engine.model().statistics().compile.to_string());
+    log_engine(&name_of(&args.model), &config, &*engine, started);
     let thread = ThreadOptions { max_queue: args.max_queue, ..ThreadOptions::default() };
     let stand_in = match args.no_stand_in {
         true => None,
@@ -140,7 +145,7 @@ pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     let model = Model { dtype, structures, reasoning };
     let worker = Worker::new(engine, model, options).context("no thread for the engine")?;
     if let Some(probes) = probes {
-        super::say(&format!("metrics at http://{}/metrics", worker.answer_probes(probes)?));
+        super::tell(&format!("metrics at http://{}/metrics", worker.answer_probes(probes)?));
     }
     let (handle, mut is_told) = (worker.handle(), false);
     // A first signal lets requests end, a second one ends them.
@@ -148,7 +153,7 @@ pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
         false => handle.drain(),
         true => handle.stop(),
     })?;
-    let drained = worker.run(&mut |line| super::say(line));
+    let drained = worker.run(&mut |line| super::tell(line));
     trace.map_or(Ok(()), StepFile::finish)?;
     match drained {
         true => Ok(ExitCode::SUCCESS),

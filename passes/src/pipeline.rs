@@ -77,6 +77,15 @@ pub enum PipelineError {
         /// Every name that the registry has.
         known: Vec<String>,
     },
+    /// Something is to stop, print or dump after a pass that is not one of those that run.
+    #[error("nothing can be stopped, printed or dumped after `{name}`, since no such pass runs{}; {}", did_you_mean(.suggestion), running_passes(.running))]
+    NotRun {
+        name: String,
+        /// The nearest name of a pass that runs, if one is near.
+        suggestion: Option<String>,
+        /// Every pass that runs, in order.
+        running: Vec<String>,
+    },
     /// The pass has no such option.
     #[error("pass `{pass}` has no option `{option}`{}; {}", did_you_mean(.suggestion), known_options(.known))]
     UnknownOption {
@@ -101,6 +110,13 @@ pub enum PipelineError {
 
 fn did_you_mean(suggestion: &Option<String>) -> String {
     suggestion.as_ref().map(|s| format!(", did you mean `{s}`?")).unwrap_or_default()
+}
+
+fn running_passes(running: &[String]) -> String {
+    match running.is_empty() {
+        true => "no pass runs at all".to_owned(),
+        false => format!("what runs: {}", running.join(", ")),
+    }
 }
 
 fn known_options(known: &[String]) -> String {

@@ -128,8 +128,11 @@ impl From<StepMode> for GraphMode {
 
 impl std::str::FromStr for GraphMode {
     type Err = String;
+
+    /// Reads a name in any case: vLLM writes `FULL_AND_PIECEWISE`.
     fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|mode| mode.name() == text).ok_or_else(|| {
+        let is_called = |mode: &Self| mode.name().eq_ignore_ascii_case(text);
+        Self::ALL.into_iter().find(is_called).ok_or_else(|| {
             let names = Self::ALL.map(Self::name).join(", ");
             format!("unknown graph mode `{text}`; one of {names}")
         })
@@ -182,6 +185,7 @@ mod tests {
     fn names_are_read_as_they_are_written() {
         for mode in GraphMode::ALL {
             assert_eq!(mode.name().parse(), Ok(mode));
+            assert_eq!(mode.name().to_uppercase().parse(), Ok(mode));
         }
         let error = "eager".parse::<GraphMode>().unwrap_err();
         assert!(GraphMode::ALL.iter().all(|mode| error.contains(mode.name())), "{error}");

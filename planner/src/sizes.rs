@@ -23,6 +23,18 @@ pub enum SizeError {
     AboveBound { list: &'static str, size: u64, bound_name: &'static str, bound: u64 },
 }
 
+impl SizeError {
+    /// The list that is refused, by its name in the configuration.
+    pub fn list(&self) -> &'static str {
+        match self {
+            Self::Empty { list }
+            | Self::Zero { list }
+            | Self::Unsorted { list, .. }
+            | Self::AboveBound { list, .. } => list,
+        }
+    }
+}
+
 /// Ascending, distinct capture sizes, none above the bound.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SizeList {

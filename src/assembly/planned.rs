@@ -23,6 +23,7 @@ use piecewise_ir::text::render;
 use piecewise_ir::verify::verify_graph_with;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_passes::RunReport;
+use piecewise_passes::manager::check_awaited;
 use piecewise_runtime::artifact_store::{
     CacheStore, LateCompiler, Lowering, NoCache, compile_jobs,
 };
@@ -30,8 +31,8 @@ use piecewise_runtime::batch::{RoleMap, row_probe};
 use piecewise_runtime::config::{Purpose, RuntimeConfig};
 use piecewise_runtime::engine::{BatchingEngine, Engine};
 use piecewise_runtime::measure::{ModelTimer, StepTimer};
-use piecewise_runtime::model::{BuildOptions, CompiledModel, Ledger, ModelError};
-use piecewise_runtime::pipeline::Planner;
+use piecewise_runtime::model::{BuildOptions, CompiledModel, Ledger, ModelError, check_layers};
+use piecewise_runtime::pipeline::{PlanError, Planner};
 use piecewise_runtime::symbols::SymbolTable;
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeSet;
@@ -161,6 +162,8 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
         Model::Text { name, module } => {
             if module.layout().is_some() {
                 check_calls(name, &module, &assembly.ops)?;
+                // No pass runs over a text with its plan.
+                check_awaited(&assembly.observers, &[]).map_err(PlanError::from)?;
                 brought = Some(Module::clone(&module));
             }
             module.into_graph()
@@ -202,6 +205,7 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
         }
         .plan(graph, assembly.observers)?,
     };
+    check_layers(&config.capture_exclude, module.graph())?;
     let mut planned = Planned {
         symbols: symbols_of(module.graph())?,
         settings,

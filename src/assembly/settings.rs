@@ -114,12 +114,11 @@ impl Settings {
 
     fn new(layers: ConfigLayers) -> Result<Self, AssemblyError> {
         let configured = layers.clone().finish()?;
-        let from = configured.source("device");
-        let config = configured.config;
-        let device = config.device.parse();
+        let from = configured.place("device").unwrap_or(configured.source("device"));
+        let device = configured.config.device.parse();
         let device = device.map_err(|reason| AssemblyError::DeviceName { from, reason })?;
-        let dispatcher = config.dispatcher()?;
-        Ok(Self { config, dispatcher, device, layers })
+        let dispatcher = configured.dispatcher()?;
+        Ok(Self { config: configured.config, dispatcher, device, layers })
     }
 
     /// Sizes for rows that the graph does not have, or not so many of, would be dropped without a word.

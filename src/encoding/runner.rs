@@ -13,6 +13,7 @@ use crate::models::encoder::EncoderBounds;
 use piecewise_ir::graph::Graph;
 use piecewise_runtime::config::ConfigLayers;
 use piecewise_runtime::metrics::{EngineLoad, Snapshot};
+use piecewise_runtime::model::Model;
 use std::io::Write;
 use std::sync::Arc;
 
@@ -166,6 +167,11 @@ impl<M: ItemEncoder> Encoder<M> {
     pub fn snapshot(&self, load: EngineLoad) -> Option<Snapshot> {
         let session = &self.paths.first()?.session;
         Some(Snapshot { load, ..session.snapshot() })
+    }
+
+    /// The compiled model of each path by its name.
+    pub fn compiled(&self) -> impl Iterator<Item = (&str, &dyn Model)> {
+        self.paths.iter().map(|path| (&*path.name, path.session.model()))
     }
 
     /// The budgets of each path by its name.

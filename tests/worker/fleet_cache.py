@@ -45,8 +45,8 @@ def at_once(made):
         texts = [worker.text() for worker in fleet.workers]
         assert sum(shares) == made and all(a + b == made for a, b in zip(shares, found)), (shares, found, texts)
         for share, text in zip(shares, texts):
-            said = re.search(r"compiled (\d+ piece|nothing); reused (\d+ piece|nothing)", text)
-            assert said and said[1] == (f"{share:.0f} piece" if share else "nothing"), text
+            said = re.search(r"compiled (\d+|nothing)(?: pieces?)?; reused (?:\d+ pieces?|nothing)", text)
+            assert said and said[1] == (f"{share:.0f}" if share else "nothing"), text
         is_right(fleet)
     return shares
 

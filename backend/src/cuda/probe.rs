@@ -241,11 +241,11 @@ impl CudaProbe {
             Ok(_) if self.nvrtc.is_ok() => (true, "models run on cuda:0".to_owned()),
             Ok(_) => (true, FILLED_CACHE_ONLY.to_owned()),
             Err(_) if self.nvrtc.is_ok() => {
-                (false, "kernels can be compiled for CUDA; models run on the CPU".to_owned())
+                (false, "kernels can be compiled for it; models run on the CPU alone".to_owned())
             }
-            Err(_) => (false, "models run on the CPU".to_owned()),
+            Err(_) => (false, "models run on the CPU alone".to_owned()),
         };
-        rows.push(row("result", runs, detail));
+        rows.push(row("CUDA", runs, detail));
         rows
     }
 }
@@ -368,7 +368,7 @@ mod tests {
     #[test]
     fn probing_this_machine_never_panics() {
         let probe = CudaProbe::run(&CudaOptions::default());
-        assert_eq!(probe.rows().last().unwrap().what, "result");
+        assert_eq!(probe.rows().last().unwrap().what, "CUDA");
         if probe.driver.is_err() {
             assert!(probe.devices.is_empty());
             assert!(probe.check(0).is_err());

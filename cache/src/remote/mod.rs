@@ -10,6 +10,9 @@ mod client;
 
 use client::Client;
 
+const UNTRUSTED: &str = "it is not trusted; trust it (cache.remote_trusted, --cache-remote-trusted) or set \
+                         a checksum key (cache.checksum_key_file, PIECEWISE_CACHE_CHECKSUM_KEY)";
+
 #[derive(Debug)]
 pub(crate) struct Remote {
     client: Client,
@@ -20,10 +23,11 @@ pub(crate) struct Remote {
 impl Remote {
     /// A connection is made by the first request.
     pub(crate) fn open(options: &RemoteOptions, has_checksum_key: bool) -> Result<Self, String> {
-        if !options.is_trusted && !has_checksum_key {
-            return Err("it is not trusted; trust it explicitly or set a checksum key".to_owned());
-        }
+        // Without a client no trust would help.
         let client = Client::open(options)?;
+        if !options.is_trusted && !has_checksum_key {
+            return Err(UNTRUSTED.to_owned());
+        }
         Ok(Self { client, is_written: options.is_written, is_off: AtomicBool::new(false) })
     }
 

@@ -9,7 +9,9 @@ pub(super) struct Client(Infallible);
 
 impl Client {
     pub(super) fn open(_: &RemoteOptions) -> Result<Self, String> {
-        Err("this program was built without the cargo feature `remote`".to_owned())
+        let reason = "this program was built without the cargo feature `remote`; build it with \
+                      --features remote";
+        Err(reason.to_owned())
     }
 
     pub(super) fn shown(&self) -> String {

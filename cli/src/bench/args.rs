@@ -34,13 +34,14 @@ mode is measured. Unless a setting of the cache says otherwise, everything is co
 is kept.
 
 Exit status: 0 every row is good, 1 a row failed or nothing could be measured.")]
+#[group(id = "measured", required = true, multiple = false, args = ["model", "preset"])]
 pub(crate) struct BenchArgs {
     /// The shapes of a published model, with random weights made on the device: qwen3-0.6b,
     /// llama-3.2-1b, qwen3-8b or llama-3.1-8b.
-    #[arg(long, value_name = "NAME", required_unless_present = "model")]
+    #[arg(long, value_name = "NAME")]
     pub(super) preset: Option<Preset>,
     /// A Hugging Face model folder with its weights.
-    #[arg(long, value_name = "DIR", conflicts_with = "preset")]
+    #[arg(long, value_name = "DIR")]
     pub(super) model: Option<PathBuf>,
     /// The device: cpu, cuda, cuda:N, or auto [default: cpu].
     #[arg(long, value_name = "DEVICE")]
@@ -84,7 +85,7 @@ pub(crate) struct BenchArgs {
     /// How far the model is compiled: eager (op by op), trace, compile (fused, launched) or piecewise;
     /// below piecewise every step is launched [default: piecewise].
     #[arg(
-        long, value_parser = named::<CompileLevel>,
+        long,
         conflicts_with_all = ["graph_mode", "startup", "timeline"]
     )]
     pub(super) level: Option<CompileLevel>,

@@ -1,7 +1,6 @@
 //! The costs file: what a step costs at each size, for the capture planner.
 
 use super::rows::{Row, RowHead};
-use anyhow::Context;
 use piecewise_planner::{CostPath, CostPoint};
 use piecewise_runtime::measure::CaptureReport;
 use piecewise_runtime::mode::GraphMode;
@@ -75,13 +74,12 @@ fn capture_costs(mode: &ModeCosts<'_>, row: &RowHead, size: u64) -> (Option<u64>
 /// When there are none, or the file can't be written.
 pub(super) fn write(file: &Path, points: &[CostPoint]) -> anyhow::Result<()> {
     anyhow::ensure!(!points.is_empty(), "no row was measured at a capture size; no costs to write");
-    let failed = || format!("can't write {}", file.display());
     let mut text = Vec::new();
     for point in points {
-        serde_json::to_writer(&mut text, point).with_context(failed)?;
+        serde_json::to_writer(&mut text, point)?;
         text.push(b'\n');
     }
-    std::fs::write(file, text).with_context(failed)
+    Ok(std::fs::write(file, text)?)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use super::rows::{Figures, Row, RowHead, Yardstick, failures};
 use super::settings::Bench;
 use super::subject::{Bounds, Subject};
 use super::workload::{Lengths, Sequences, Workload, check_counts, sequences};
-use super::{super::progress::watcher, costs, launches};
+use super::{super::out_file::OutFile, super::progress::watcher, costs, launches};
 use piecewise::assembly::Notice;
 use piecewise_runtime::measure::{BytesToRead, CaptureReport, PlannedStep, StepRecord, StepTimer};
 use piecewise_runtime::mode::GraphMode;
@@ -48,6 +48,8 @@ pub(super) fn prepare(args: &Bench) -> anyhow::Result<Prepared> {
 /// Measures every row in every mode.
 pub(super) fn run(args: &Bench) -> anyhow::Result<Report> {
     let Prepared { mut subject, bounds, workloads, needs } = prepare(args)?;
+    let costs_file = args.costs.as_deref().map(OutFile::claim).transpose()?;
+    OutFile::check(args.timeline.as_ref())?;
     let modes = args.modes();
     let (mut timer, mut start) = subject.build(args, &bounds)?;
     let timer = &mut *timer;
@@ -107,7 +109,7 @@ pub(super) fn run(args: &Bench) -> anyhow::Result<Report> {
         report.modes.push(ModeReport::new(mode, captured.as_ref(), rows));
         captures.push(captured);
     }
-    if let Some(file) = &args.costs {
+    if let Some(file) = costs_file {
         let modes = modes.iter().zip(&report.modes).zip(&captures);
         let modes: Vec<_> = modes
             .map(|((&mode, measured), captured)| costs::ModeCosts {
@@ -116,7 +118,7 @@ pub(super) fn run(args: &Bench) -> anyhow::Result<Report> {
                 captured: captured.as_ref(),
             })
             .collect();
-        costs::write(file, &costs::points(&modes))?;
+        file.write(|path| costs::write(path, &costs::points(&modes)))?;
     }
     Ok(report)
 }

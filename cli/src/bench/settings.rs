@@ -60,6 +60,12 @@ impl Bench {
         }
     }
 
+    /// Whether a flag or the file sets a list of sizes that rows choose else.
+    pub(super) fn chose(&self, list: &str) -> bool {
+        let by_flag = list == "capture_num_tokens" && !self.capture_num_tokens.is_empty();
+        by_flag || self.layers.is_set(list)
+    }
+
     /// Sizes in tokens, where somebody chose them.
     pub(super) fn sizes(&self) -> anyhow::Result<Vec<u64>> {
         match self.capture_num_tokens.is_empty() && self.layers.is_set("capture_num_tokens") {

@@ -6,11 +6,12 @@ use super::report::Start;
 use super::settings::Bench;
 use crate::preset_weights;
 use anyhow::{bail, ensure};
-use piecewise::assembly::Assembly;
+use piecewise::assembly::{Assembly, Notice};
 use piecewise::device::{DeviceSpec, OpenDevice, all_threads};
 use piecewise::models::DecoderConfig;
 use piecewise_backend::cuda::CudaOptions;
 use piecewise_ir::dtype::DType;
+use piecewise_runtime::config::ConfigWarning;
 use piecewise_runtime::measure::StepTimer;
 use piecewise_runtime::mode::GraphMode;
 use std::time::Instant;
@@ -72,7 +73,12 @@ impl Subject {
         );
         let Some(assembly) = self.assembly.take() else { bail!("a subject is built once") };
         let assembly = bench.configure(assembly, bounds, longest);
-        let assembly = assembly.check_weights().watch(watcher());
+        let own = bounds_of_its_own(&assembly, bench)?;
+        let mut watch = watcher();
+        let assembly = assembly.check_weights().watch(move |notice| match notice {
+            Notice::Warning(text) if own.iter().any(|own| own == text) => {}
+            notice => watch(notice),
+        });
         Ok(match &bench.timeline {
             Some(_) => {
                 let device = assembly.settings()?.device;
@@ -99,6 +105,16 @@ impl Subject {
         start.free_bytes = timer.free_bytes().map(|built| [free, built]);
         Ok((timer, start))
     }
+}
+
+/// What is warned about where nobody but the rows chose how far the sizes go.
+fn bounds_of_its_own(assembly: &Assembly, bench: &Bench) -> anyhow::Result<Vec<String>> {
+    let is_own = |warning: &ConfigWarning| match warning {
+        ConfigWarning::DoesNotReach { list, .. } => !bench.chose(list),
+        _ => false,
+    };
+    let warnings = assembly.settings()?.warnings();
+    Ok(warnings.iter().filter(|warning| is_own(warning)).map(ToString::to_string).collect())
 }
 
 /// A device whose blocks note where and when they run.

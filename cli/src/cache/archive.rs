@@ -4,6 +4,7 @@ use super::list::matches;
 use super::location::Location;
 use crate::amounts::shown_bytes;
 use crate::{print_line, warn};
+use anyhow::bail;
 use piecewise_cache::CacheAccess;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -32,6 +33,11 @@ pub(super) struct ImportArgs {
 pub(super) fn export(args: &ExportArgs) -> anyhow::Result<ExitCode> {
     let wanted = |entry: &_| args.filter.as_ref().is_none_or(|text| matches(entry, text));
     let cache = args.location.open(CacheAccess::ReadOnly)?;
+    if let Some(text) = &args.filter
+        && !cache.entries()?.iter().any(wanted)
+    {
+        bail!("no entry has {text:?} in its kind, key or factors; `piecewise cache list` has them");
+    }
     let report = cache.export(&args.file, wanted)?;
     let (bytes, file) = (shown_bytes(report.bytes), args.file.display());
     print_line(&format!("wrote {} entries, {bytes}, to {file}", report.entries))?;

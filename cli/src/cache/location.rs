@@ -17,6 +17,9 @@ pub(crate) struct Location {
     /// folder].
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
+    /// Trust a folder that others can write to.
+    #[arg(long)]
+    cache_shared: bool,
     /// The file of the key that entries are checked with [default: PIECEWISE_CACHE_CHECKSUM_KEY,
     /// else none].
     #[arg(long, value_name = "FILE")]
@@ -30,6 +33,7 @@ impl Location {
         // The cache is there whether or not commands that compile use it.
         config.enabled = true;
         config.dir = self.cache_dir.clone().or(config.dir);
+        config.shared |= self.cache_shared;
         let key_file = self.cache_checksum_key_file.clone();
         config.checksum_key_file = key_file.or(config.checksum_key_file);
         // These commands look after the folder alone.

@@ -55,8 +55,8 @@ pub(super) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
             print_line(&format!("bad: {bad}"))?;
         }
         let others = [
-            (report.set_aside, "bad entries were set aside before"),
-            (report.stale, "files of writers that died"),
+            (report.set_aside, "bad entries were set aside before; --repair removes them"),
+            (report.stale, "files of writers that died; --repair removes them"),
             (report.foreign.len() as u64, "files that are not the cache's"),
             (report.removed, "removed"),
         ];
@@ -67,7 +67,7 @@ pub(super) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
             warn(failed);
         }
     }
-    match failed.is_empty() && (args.repair || report.is_clean()) {
+    match failed.is_empty() && (args.repair || report.is_sound()) {
         true => Ok(ExitCode::SUCCESS),
         false => Ok(ExitCode::FAILURE),
     }

@@ -44,6 +44,9 @@ fn below(required: f64, coverage: &Coverage) -> bool {
 
 fn plan_for_traffic(args: &PlanArgs) -> Result<(String, Option<Coverage>)> {
     let input = input::read(args)?;
+    if let Some(directory) = &args.pictures {
+        pictures::make(directory)?;
+    }
     let question = input.request.on(&input.traffic, &input.costs);
     if let Some(config) = &args.check {
         let text = std::fs::read_to_string(config)

@@ -3,17 +3,21 @@
 use super::super::encoder_args::{refuse_flags_of_writers, room_for_longest};
 use super::super::load::{layers_for_requests, print_settings_of};
 use super::super::progress::watcher;
+use super::super::start::log_encoder;
 use super::{ServeArgs, ended, name_of};
 use anyhow::{Context, bail};
 use piecewise::encoding::{EncoderThread, TextEncoder, text_output};
 use piecewise::models::Checkpoint;
 use piecewise::models::encoder::{Modality, ScoreActivation, TextEncoderConfig, TextOutput};
+use piecewise_ir::dtype::DType;
+use piecewise_runtime::config::RuntimeConfig;
 use piecewise_server::{EncoderKind, Matryoshka, ServedEncoder};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Instant;
 
-pub(super) fn run(args: &ServeArgs, folder: &Path) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &ServeArgs, folder: &Path, started: Instant) -> anyhow::Result<ExitCode> {
     let of_writers = [
         ("--chat-template", args.chat_template.is_some()),
         ("--reasoning-parser", args.reasoning_parser.is_some()),
@@ -35,7 +39,8 @@ pub(super) fn run(args: &ServeArgs, folder: &Path) -> anyhow::Result<ExitCode> {
     let config = TextEncoderConfig::load(folder)?;
     let layers = args.dumps.over_layers(layers_for_requests(&args.bounds)?)?;
     let layers = room_for_longest(args.items.over(layers)?, folder)?;
-    let room = usize::try_from(layers.clone().finish()?.config.max_num_tokens)?;
+    let settings = layers.clone().finish()?.config;
+    let room = usize::try_from(settings.max_num_tokens)?;
     if args.bounds.compile.shared.print_config {
         return print_settings_of(&layers.finish()?, false);
     }
@@ -46,6 +51,9 @@ pub(super) fn run(args: &ServeArgs, folder: &Path) -> anyhow::Result<ExitCode> {
     if let Some(log) = log {
         encoder.log_items(log);
     }
+    let dtype = settings.dtype.or(config.stored_dtype()).unwrap_or(DType::F32);
+    let settings = RuntimeConfig { dtype: Some(dtype), ..settings };
+    log_encoder(&name_of(folder), &settings, encoder.compiled(), started);
     let tokenizer = encoder.model().tokenizer().cloned().map(Arc::new);
     let served = ServedEncoder { tokenizer, longest: config.longest().min(room), kind };
     let thread = EncoderThread::start(encoder, args.max_queue.max(1), &model_name);

@@ -124,7 +124,7 @@ fn configurations_that_do_not_fit_the_weights_or_anything() {
 
 #[test]
 fn settings_out_of_range_name_the_setting() {
-    let cases: [(&[&str], &str); 14] = [
+    let cases: [(&[&str], &str); 13] = [
         (&["--max-num-tokens", "0"], "max_num_tokens = 0"),
         (&["--max-num-tokens", "2147483648"], "max_num_tokens"),
         (&["--max-num-tokens", "2147483647"], "lower max_num_tokens"),
@@ -136,7 +136,6 @@ fn settings_out_of_range_name_the_setting() {
         (&["--memory-budget", "1KiB"], "memory_budget = 1024"),
         (&["--memory-budget", "lots"], "--memory-budget"),
         (&["--capture-num-tokens", "0"], "capture_num_tokens contains 0"),
-        (&["--capture-num-tokens", "4,2"], "capture_num_tokens is not ascending at 2"),
         (&["--capture-num-tokens", "4,1024"], "capture_num_tokens contains 1024"),
         (&["--decode-batch-sizes", "1,65"], "decode_batch_sizes contains 65"),
     ];

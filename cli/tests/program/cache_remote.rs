@@ -51,7 +51,11 @@ fn a_program_without_the_feature_says_so_once_and_goes_on() {
 
 #[test]
 fn a_remote_level_that_is_not_trusted_is_said_once() {
-    let reason = "it is not trusted; trust it explicitly or set a checksum key";
+    // Trust would not help a program that can't ask at all.
+    let reason = match cfg!(feature = "remote") {
+        true => "it is not trusted; trust it (cache.remote_trusted, --cache-remote-trusted) or set",
+        false => "built without the cargo feature `remote`; build it with --features remote",
+    };
     check_said_once(&["--cache-remote", "s3://bucket/path"], reason);
 }
 

@@ -288,7 +288,7 @@ fn the_documented_example_is_a_configuration() {
     let (_folder, path) = file(example);
     let found = settings(&["--config", &path]);
     assert_eq!(found["checks.poison"]["from"], "file");
-    assert_eq!(stdout_of(&["config", "check", &path]), "");
+    assert_eq!(stdout_of(&["config", "check", &path]), format!("{path}: ok\n"));
     let (_folder, path) = file("max_num_tokns = 4");
     let error = error_of(&["config", "check", &path]);
     assert!(error.contains("did you mean `max_num_tokens`?"), "{error}");

@@ -352,7 +352,7 @@ fn opt_shows_changes_and_bisects() {
     assert_eq!(lines[6], "bisect: running pass (7) split: changed");
     let module = parse_module(&module).unwrap();
     assert!(module.layout().is_some(), "what is left can be run");
-    let (all, log) = bisect("99");
+    let (all, log) = bisect("10");
     assert!(!log.contains("not running"), "{log}");
     assert_eq!(all, stdout_of(&opt));
 }

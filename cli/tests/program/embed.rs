@@ -183,10 +183,14 @@ fn what_cannot_be_embedded_is_named() {
     };
     assert!(partly(BERT, &["a text"]).contains("no tokenizer.json"));
     let long = "one ".repeat(65);
-    let said = partly(model, &["one two", &long, "", "two"]);
-    assert!(said.contains("text 2: 65 tokens, but the model reads at most 64"), "{said}");
-    assert!(said.contains("text 3: the prompt \"\" has no tokens"), "{said}");
-    assert_eq!(said.matches("\"embedding\":[").count(), 2, "{said}");
+    let found = partly(model, &["one two", &long, "", "two"]);
+    assert!(found.contains("text 2: 65 tokens, but the model reads at most 64"), "{found}");
+    assert!(found.contains("text 3: the prompt \"\" has no tokens"), "{found}");
+    assert_eq!(found.matches("\"embedding\":[").count(), 2, "{found}");
     let decoder = error_of(&["embed", "--model", "tests/fixtures/llama3", "--text", "one"]);
-    assert!(decoder.contains("`model_type`") && decoder.contains("modernbert"), "{decoder}");
+    assert!(decoder.contains("llama3 writes text and has no embeddings"), "{decoder}");
+    let unknown = folder.path().join("config.json");
+    std::fs::write(&unknown, "{\"model_type\": \"gpt2\"}").unwrap();
+    let unknown = said(&["--text", "one"]);
+    assert!(unknown.contains("`model_type`") && unknown.contains("modernbert"), "{unknown}");
 }

@@ -17,6 +17,7 @@ mod encode;
 mod generate_images;
 mod gpu_scripts;
 mod model_families;
+mod names;
 mod nvtx;
 mod once;
 mod output;
@@ -25,5 +26,6 @@ mod report;
 mod serve;
 #[path = "../../../tests/support/skip.rs"]
 mod skip;
+mod start;
 mod support;
 mod tiny_model;

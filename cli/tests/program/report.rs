@@ -180,7 +180,10 @@ fn what_can_t_be_shown_is_said() {
     let html = ["--html", file.to_str().unwrap()];
     let inspect = |model: &'static str| [&["inspect", "--model", model][..], &html].concat();
     assert!(error_of(&inspect(MODEL)).contains("no/such/page.html"));
-    let early = error_of(&[&inspect(MODEL)[..], &["--stop-after", "destination"]].concat());
+    let page = folder.path().join("page.html");
+    let early = ["inspect", "--model", MODEL, "--stop-after", "destination", "--html"];
+    let early = error_of(&[&early[..], &[page.to_str().unwrap()]].concat());
+    assert!(!page.exists(), "a page of nothing");
     assert!(early.contains("leave --stop-after out"), "{early}");
     let flag = error_of(&["inspect", "--model", HOSTILE, "--max-num-tokens", "8"]);
     assert!(flag.contains("--max-num-tokens: ") && flag.contains("says 64"), "{flag}");

@@ -41,6 +41,10 @@ impl DumpDir {
 }
 
 impl Observer for DumpDir {
+    fn waits_for(&self) -> &[String] {
+        &self.passes
+    }
+
     fn before_run(&mut self, module: &Module) {
         self.changes.start(module);
     }

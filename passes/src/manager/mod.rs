@@ -16,7 +16,7 @@ pub use observer::{AfterPass, Observer, PrintAfter, PrintModule, StopAfter};
 pub use pass::{Pass, PassContext, PassReport, Remark};
 pub use registry::{OptionReader, Registry};
 
-use crate::pipeline::{Pipeline, PipelineError};
+use crate::pipeline::{Pipeline, PipelineError, nearest};
 use piecewise_ir::module::Module;
 use piecewise_ir::verify::verify_module_with;
 use std::ops::ControlFlow;
@@ -86,6 +86,16 @@ impl<'a> PassManager<'a> {
         self
     }
 
+    /// That every pass runs which an observer waits for.
+    fn check_awaited(&self) -> Result<(), PipelineError> {
+        let passes = self.passes.iter().enumerate();
+        let runs = passes.filter(|(index, pass)| {
+            pass.is_required() || self.only_first.is_none_or(|first| *index < first)
+        });
+        let running = Vec::from_iter(runs.map(|(_, pass)| pass.name()));
+        check_awaited(&self.observers, &running)
+    }
+
     fn verify(&self, after: &str, module: &Module, cx: &PassContext) -> Result<(), PassError> {
         let verified = verify_module_with(module, &cx.defs);
         verified.map_err(|diagnostics| PassError::Invalid { after: after.to_owned(), diagnostics })
@@ -94,13 +104,15 @@ impl<'a> PassManager<'a> {
     /// Runs the passes over `module`.
     ///
     /// # Errors
-    /// When a pass or an observer fails or the module is not valid between passes; the module is
+    /// When an observer waits for a pass that does not run, before any has; when a pass or an observer
+    /// fails or the module is not valid between passes; the module is
     /// then as the failed pass left it, and only good for a dump.
     pub fn run(
         &mut self,
         module: &mut Module,
         cx: &mut PassContext,
     ) -> Result<RunReport, PassError> {
+        self.check_awaited()?;
         self.verify("the input", module, cx)?;
         if module.stitch().is_none() {
             module.graph_mut().compact();
@@ -138,6 +150,27 @@ impl<'a> PassManager<'a> {
         }
         Ok(run)
     }
+}
+
+/// That every pass is among those that run which an observer waits for.
+///
+/// # Errors
+/// [`PipelineError::NotRun`] for the first that is not.
+pub fn check_awaited<'a>(
+    observers: &[Box<dyn Observer + 'a>],
+    running: &[&str],
+) -> Result<(), PipelineError> {
+    let awaited = observers.iter().flat_map(|observer| observer.waits_for());
+    for name in awaited {
+        if !running.contains(&name.as_str()) {
+            return Err(PipelineError::NotRun {
+                name: name.clone(),
+                suggestion: nearest(name, running.iter().copied()),
+                running: running.iter().map(|&name| name.to_owned()).collect(),
+            });
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -25,6 +25,12 @@ pub struct AfterPass<'a> {
 
 /// Is told of a run and of each of its passes.
 pub trait Observer {
+    /// The passes that it waits for by name, each of which must run; empty where it takes them as they
+    /// come.
+    fn waits_for(&self) -> &[String] {
+        &[]
+    }
+
     /// Sees the module before the first pass, compacted.
     fn before_run(&mut self, module: &Module) {
         let _ = module;
@@ -50,6 +56,10 @@ pub struct StopAfter(
 );
 
 impl Observer for StopAfter {
+    fn waits_for(&self) -> &[String] {
+        std::slice::from_ref(&self.0)
+    }
+
     fn after_pass(&mut self, after: &AfterPass<'_>) -> Result<ControlFlow<()>, PassError> {
         Ok(if after.name == self.0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     }
@@ -68,6 +78,10 @@ pub struct PrintAfter<W> {
 }
 
 impl<W: FnMut(&str, String)> Observer for PrintAfter<W> {
+    fn waits_for(&self) -> &[String] {
+        self.pass.as_slice()
+    }
+
     fn after_pass(&mut self, after: &AfterPass<'_>) -> Result<ControlFlow<()>, PassError> {
         if self.pass.as_ref().is_none_or(|pass| pass == after.name) {
             (self.sink)(after.name, (self.print)(after.module));

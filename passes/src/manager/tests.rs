@@ -126,3 +126,30 @@ fn an_invalid_module_is_dumped_and_named() {
         serde_json::from_str(&read("02-broken.remarks.json").unwrap()).unwrap();
     assert_eq!(remarks["matched"]["dead node"], 1);
 }
+
+/// A pass that nobody runs would never be stopped, printed or dumped after, without a word.
+#[test]
+fn what_waits_for_a_pass_that_does_not_run_is_refused_before_any_runs() {
+    let run = |manager: PassManager<'_>| {
+        let mut manager = manager;
+        let mut module = module_with_dead_node();
+        let error = manager.run(&mut module, &mut PassContext::default()).unwrap_err();
+        assert_eq!(node_count(&module), "2 nodes\n", "a pass ran");
+        error.to_string()
+    };
+    let stop = |pass: &str| Box::new(StopAfter(pass.to_owned()));
+    let error = run(manager("canonicalize,dce").observe(stop("canonicalise")));
+    assert!(error.contains("`canonicalise`, since no such pass runs, did you mean"), "{error}");
+    assert!(error.ends_with("what runs: canonicalize, dce"), "{error}");
+    let error = run(manager("dce").observe(stop("fold")));
+    assert!(error.contains("`fold`") && error.ends_with("what runs: dce"), "{error}");
+    let print =
+        PrintAfter { pass: Some("fold".to_owned()), print: node_count, sink: |_: &str, _| {} };
+    assert!(run(manager("dce").observe(Box::new(print))).contains("`fold`"));
+    let folder = tempfile::tempdir().unwrap();
+    let dump = DumpDir::new(folder.path(), node_count).unwrap().only(vec!["fold".to_owned()]);
+    assert!(run(manager("dce").observe(Box::new(dump))).contains("`fold`"));
+    let bisected = manager("canonicalize,dce").only_first(1).observe(stop("dce"));
+    assert!(run(bisected).ends_with("what runs: canonicalize"));
+    assert!(run(manager("").observe(stop("dce"))).ends_with("no pass runs at all"));
+}

@@ -30,6 +30,16 @@ impl CompileCounts {
         self.compiled.values().sum()
     }
 
+    /// Entries by kind in words: `1 piece, 5 cubins`, or `nothing`.
+    pub fn of_kinds(counts: &BTreeMap<&'static str, u64>) -> String {
+        let each = counts.iter().map(|(kind, n)| match n {
+            1 => format!("1 {kind}"),
+            n => format!("{n} {kind}s"),
+        });
+        let each: Vec<_> = each.collect();
+        if each.is_empty() { "nothing".to_owned() } else { each.join(", ") }
+    }
+
     /// Adds the counts of another compile.
     pub fn add(&mut self, other: &Self) {
         let pairs = [
@@ -49,23 +59,19 @@ impl CompileCounts {
 }
 
 impl std::fmt::Display for CompileCounts {
-    /// `3 piece and 5 cubin compiled, 40 piece reused (3 absent)`
+    /// `compiled 3 pieces, 5 cubins; reused 1 piece; missed pieces: 3 absent`
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let shown = |counts: &BTreeMap<&'static str, u64>| match counts.is_empty() {
-            true => "nothing".to_owned(),
-            false => {
-                let each = counts.iter().map(|(kind, n)| format!("{n} {kind}"));
-                each.collect::<Vec<_>>().join(", ")
-            }
-        };
-        write!(f, "compiled {}; reused {}", shown(&self.compiled), shown(&self.reused))?;
+        let [compiled, reused] = [&self.compiled, &self.reused].map(Self::of_kinds);
+        write!(f, "compiled {compiled}; reused {reused}")?;
         if !self.awaited.is_empty() {
-            write!(f, " ({} made by another process meanwhile)", shown(&self.awaited))?;
+            let awaited = Self::of_kinds(&self.awaited);
+            write!(f, " ({awaited} made by another process meanwhile)")?;
         }
-        match self.misses.is_empty() {
-            true => Ok(()),
-            false => write!(f, "; missed pieces: {}", shown(&self.misses)),
+        if self.misses.is_empty() {
+            return Ok(());
         }
+        let misses = self.misses.iter().map(|(reason, n)| format!("{n} {reason}"));
+        write!(f, "; missed pieces: {}", misses.collect::<Vec<_>>().join(", "))
     }
 }
 

@@ -29,6 +29,18 @@ pub enum ConfigError {
     /// A key that is called something else now.
     #[error("{from}: there is no key `{key}` any more; it is called `{now}`: write that instead")]
     RenamedKey { from: Source, key: String, now: &'static str },
+    /// A setting of another server, for which there is something else here.
+    #[error("{from}: there is no key `{key}` here; {answer}")]
+    TheirKey { from: Source, key: String, answer: &'static str },
+    /// A key that stands twice in a file, once by another server's name for it.
+    #[error("{from}: `{key}` is `{known}`, which is set already; keep one")]
+    Twice {
+        from: Source,
+        /// What is written there.
+        key: String,
+        /// The key that it stands for.
+        known: &'static str,
+    },
     /// A value that its key can't have.
     #[error("{from}: {key} can't be {value}: {reason}")]
     Value { from: Source, key: String, value: String, reason: String },
@@ -55,6 +67,34 @@ pub enum ConfigError {
         other: String,
         remedy: &'static str,
     },
+    /// Any of these, of a key that a file or a flag has set.
+    #[error("{from}: {wrong}")]
+    Of { from: Source, wrong: Box<ConfigError> },
+    /// All that is wrong with a file.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Several(Vec<ConfigError>),
+}
+
+impl ConfigError {
+    /// The key whose value does not go with the bounds or with another; `None` of what a layer refuses by
+    /// itself.
+    pub(super) fn key_out_of_place(&self) -> Option<&'static str> {
+        match self {
+            Self::Sizes(error) => Some(error.list()),
+            Self::Range { key, .. } | Self::Share { key, .. } | Self::Conflict { key, .. } => {
+                Some(key)
+            }
+            _ => None,
+        }
+    }
+
+    /// One error of as many as there are; `None` where there is none.
+    pub(super) fn of_all(mut wrong: Vec<Self>) -> Option<Self> {
+        match wrong.len() {
+            0 | 1 => wrong.pop(),
+            _ => Some(Self::Several(wrong)),
+        }
+    }
 }
 
 /// What a configuration allows but hardly anybody wants.

@@ -2,10 +2,13 @@
 
 use super::error::ConfigError;
 use super::values::RuntimeConfig;
+use super::words::{TheirWord, in_our_words, their_word};
+use crate::dispatch::Dispatcher;
 use piecewise_cache::without_secrets;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::Path;
+use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
 /// Bytes that a configuration file may have.
@@ -35,6 +38,8 @@ pub enum Source {
 pub struct ConfigLayers {
     merged: Table,
     sources: BTreeMap<&'static str, Source>,
+    /// The line of each key that a file sets, from 1.
+    lines: BTreeMap<&'static str, usize>,
 }
 
 /// A configuration and where its values came from.
@@ -43,6 +48,7 @@ pub struct Configured {
     /// A value for every setting, defaults included.
     pub config: RuntimeConfig,
     sources: BTreeMap<&'static str, Source>,
+    lines: BTreeMap<&'static str, usize>,
 }
 
 /// One key with its value.
@@ -65,17 +71,65 @@ impl ConfigLayers {
     /// Puts a file's text on top; `name` is what errors call it.
     ///
     /// # Errors
-    /// When it is not TOML, or a key or value is not one.
+    /// When it is not TOML, or keys or values are none: all of them, each with its line.
     pub fn file(mut self, name: &str, text: &str) -> Result<Self, ConfigError> {
-        let table: Table = text.parse().map_err(|e: toml::de::Error| ConfigError::Syntax {
+        let wrong = self.take_file(name, text)?;
+        let wrong = wrong.into_iter().map(|(_, error)| error).collect();
+        ConfigError::of_all(wrong).map_or(Ok(self), Err)
+    }
+
+    /// A file by itself, and all that is wrong with it in the order of its lines: keys, values, and
+    /// what does not go together. What is wrong has its default in the configuration.
+    ///
+    /// # Errors
+    /// When it can't be read or is not TOML.
+    pub fn check(path: &Path) -> Result<(Configured, Vec<ConfigError>), ConfigError> {
+        let (name, text) = text_of(path)?;
+        let mut layers = Self::new();
+        let mut wrong = layers.take_file(&name, &text)?;
+        let configured = layers.finish()?;
+        let of_key = |error: ConfigError| {
+            let line = error.key_out_of_place().and_then(|key| configured.lines.get(key));
+            (line.copied().unwrap_or(0), configured.placed(error))
+        };
+        wrong.extend(configured.config.all_wrong().into_iter().map(of_key));
+        wrong.sort_by_key(|(line, _)| *line);
+        Ok((configured, wrong.into_iter().map(|(_, error)| error).collect()))
+    }
+
+    /// Puts what is right of a file on top, and says what is wrong, with its line.
+    fn take_file(
+        &mut self,
+        name: &str,
+        text: &str,
+    ) -> Result<Vec<(usize, ConfigError)>, ConfigError> {
+        let failed = |error: toml::de::Error| ConfigError::Syntax {
             file: name.to_owned(),
-            reason: e.to_string().trim_end().to_owned(),
-        })?;
-        let source = Source::File(name.to_owned());
-        for (key, value) in flatten(table) {
-            self.put(&key, value, source.clone())?;
+            reason: error.to_string().trim_end().to_owned(),
+        };
+        let table: Table = text.parse().map_err(failed)?;
+        let lines = lines(text).map_err(failed)?;
+        let mut leaves: Vec<_> = flatten(table)
+            .into_iter()
+            .map(|(key, value)| (lines.get(&key).copied().unwrap_or(1), key, value))
+            .collect();
+        leaves.sort_by_key(|(line, ..)| *line);
+        let (mut wrong, mut seen) = (Vec::new(), BTreeSet::new());
+        for (line, key, value) in leaves {
+            let from = Source::File(format!("{name}:{line}"));
+            let checked = checked(&key, value, &from).and_then(|(known, value)| {
+                let is_new = seen.insert(known);
+                is_new.then_some((known, value)).ok_or(ConfigError::Twice { from, key, known })
+            });
+            match checked {
+                Ok((known, value)) => {
+                    self.insert(known, value, Source::File(name.to_owned()));
+                    self.lines.insert(known, line);
+                }
+                Err(error) => wrong.push((line, error)),
+            }
         }
-        Ok(self)
+        Ok(wrong)
     }
 
     /// Puts a flag on top: `key` as in a file, `flag` as it was written.
@@ -113,16 +167,7 @@ impl ConfigLayers {
     /// # Errors
     /// As for [`Self::file`], and when it can't be read.
     pub fn read(self, path: &Path) -> Result<Self, ConfigError> {
-        let name = path.display().to_string();
-        let failed = |reason: String| ConfigError::Read { file: name.clone(), reason };
-        let mut text = String::new();
-        std::fs::File::open(path)
-            .and_then(|file| file.take(LARGEST_FILE + 1).read_to_string(&mut text))
-            .map_err(|error| failed(error.to_string()))?;
-        if text.len() as u64 > LARGEST_FILE {
-            let reason = format!("it is larger than any configuration ({LARGEST_FILE} bytes)");
-            return Err(failed(reason));
-        }
+        let (name, text) = text_of(path)?;
         self.file(&name, &text)
     }
 
@@ -132,6 +177,7 @@ impl ConfigLayers {
             let Some((&key, from)) = layers.sources.get_key_value(&*key) else { continue };
             if !matches!(self.sources.get(key), Some(Source::Program | Source::Flag(_))) {
                 self.insert(key, value, from.clone());
+                self.lines.extend(layers.lines.get(key).map(|&line| (key, line)));
             }
         }
         self
@@ -184,26 +230,11 @@ impl ConfigLayers {
             file: "configuration".to_owned(),
             reason: e.message().to_owned(),
         })?;
-        Ok(Configured { config, sources: self.sources })
+        Ok(Configured { config, sources: self.sources, lines: self.lines })
     }
 
     fn put(&mut self, key: &str, value: Value, from: Source) -> Result<(), ConfigError> {
-        let Some(known) = RuntimeConfig::keys().find(|&known| known == key) else {
-            if let Some(now) = renamed_key(key) {
-                return Err(ConfigError::RenamedKey { from, key: key.to_owned(), now });
-            }
-            let (key, nearest) = (key.to_owned(), nearest_key(key));
-            return Err(ConfigError::UnknownKey { from, key, nearest });
-        };
-        let shown = shown(known, &value);
-        let mut alone = Self::default();
-        alone.insert(known, value.clone(), from.clone());
-        if let Err(error) = alone.merged.try_into::<RuntimeConfig>() {
-            let now =
-                renamed(known, &value).map_or(String::new(), |now| format!("; it is `{now}` now"));
-            let (key, reason) = (key.to_owned(), format!("{}{now}", error.message()));
-            return Err(ConfigError::Value { from, key, value: shown, reason });
-        }
+        let (known, value) = checked(key, value, &from)?;
         self.insert(known, value, from);
         Ok(())
     }
@@ -221,13 +252,86 @@ impl ConfigLayers {
             }
         }
         self.sources.insert(key, from);
+        self.lines.remove(key);
     }
+}
+
+/// The text of a file of settings, with the name that errors have for it.
+fn text_of(path: &Path) -> Result<(String, String), ConfigError> {
+    let name = path.display().to_string();
+    let failed = |reason: String| ConfigError::Read { file: name.clone(), reason };
+    let mut text = String::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(LARGEST_FILE + 1).read_to_string(&mut text))
+        .map_err(|error| failed(error.to_string()))?;
+    if text.len() as u64 > LARGEST_FILE {
+        let reason = format!("it is larger than any configuration ({LARGEST_FILE} bytes)");
+        return Err(failed(reason));
+    }
+    Ok((name, text))
+}
+
+/// The key that is meant, and its value in the words of the configuration.
+fn checked(key: &str, value: Value, from: &Source) -> Result<(&'static str, Value), ConfigError> {
+    let is_written = |known: &&'static str| *known == key;
+    let known = match (RuntimeConfig::keys().find(is_written), their_word(key)) {
+        (Some(known), _) | (None, Some(TheirWord::Same(known))) => known,
+        (None, Some(TheirWord::Instead(answer))) => {
+            let (from, key) = (from.clone(), key.to_owned());
+            return Err(ConfigError::TheirKey { from, key, answer });
+        }
+        (None, None) => {
+            let (from, name) = (from.clone(), key.to_owned());
+            return Err(match renamed_key(key) {
+                Some(now) => ConfigError::RenamedKey { from, key: name, now },
+                None => ConfigError::UnknownKey { from, key: name, nearest: nearest_key(key) },
+            });
+        }
+    };
+    let (given, shown) = (value.clone(), shown(known, &value));
+    let refused = |reason: String| {
+        let now =
+            renamed(known, &given).map_or(String::new(), |now| format!("; it is `{now}` now"));
+        let (from, key, value) = (from.clone(), key.to_owned(), shown.clone());
+        ConfigError::Value { from, key, value, reason: format!("{reason}{now}") }
+    };
+    let value = in_our_words(known, value).map_err(refused)?;
+    let mut alone = ConfigLayers::default();
+    alone.insert(known, value.clone(), from.clone());
+    let alone = alone.merged.try_into::<RuntimeConfig>();
+    alone.map_err(|error| refused(error.message().to_owned()))?;
+    Ok((known, value))
 }
 
 impl Configured {
     /// Where a key's value came from.
     pub fn source(&self, key: &str) -> Source {
         self.sources.get(key).cloned().unwrap_or(Source::Default)
+    }
+
+    /// The sizes and bounds that follow from the settings.
+    ///
+    /// # Errors
+    /// As for [`RuntimeConfig::dispatcher`], with where the value came from.
+    pub fn dispatcher(&self) -> Result<Dispatcher, ConfigError> {
+        self.config.dispatcher().map_err(|error| self.placed(error))
+    }
+
+    /// Where a file, with the line, or a flag set a key; `None` where neither did.
+    pub fn place(&self, key: &str) -> Option<Source> {
+        match (self.sources.get(key)?, self.lines.get(key)) {
+            (Source::File(name), Some(line)) => Some(Source::File(format!("{name}:{line}"))),
+            (source @ (Source::File(_) | Source::Flag(_)), _) => Some(source.clone()),
+            _ => None,
+        }
+    }
+
+    /// An error with where its value came from.
+    fn placed(&self, wrong: ConfigError) -> ConfigError {
+        match wrong.key_out_of_place().and_then(|key| self.place(key)) {
+            Some(from) => ConfigError::Of { from, wrong: Box::new(wrong) },
+            None => wrong,
+        }
     }
 
     /// Every key with its value and where it came from.
@@ -280,6 +384,27 @@ fn flatten(table: Table) -> Vec<(String, Value)> {
     let mut leaves = Vec::new();
     under("", table, &mut leaves);
     leaves
+}
+
+/// The lines of the leaves that [`flatten`] finds, from 1.
+fn lines(text: &str) -> Result<BTreeMap<String, usize>, toml::de::Error> {
+    fn under(prefix: &str, table: &DeTable<'_>, text: &str, found: &mut BTreeMap<String, usize>) {
+        for (name, value) in table {
+            let key = format!("{prefix}{}", name.get_ref());
+            match value.get_ref() {
+                DeValue::Table(inner) if !RuntimeConfig::keys().any(|known| known == key) => {
+                    under(&format!("{key}."), inner, text, found);
+                }
+                _ => {
+                    let before = text.get(..name.span().start).unwrap_or_default();
+                    found.insert(key, 1 + before.matches('\n').count());
+                }
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    under("", DeTable::parse(text)?.get_ref(), text, &mut found);
+    Ok(found)
 }
 
 /// What a value is called that had another name once.

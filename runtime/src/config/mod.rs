@@ -6,12 +6,14 @@ mod layers;
 mod resolve;
 mod schema;
 mod values;
+mod words;
 
 pub use error::{ConfigError, ConfigWarning};
 pub use layers::{ConfigEntry, ConfigLayers, Configured, Source};
 pub use resolve::Purpose;
 pub use schema::KeyDoc;
 pub use values::{CacheConfig, DumpConfig, RemoteUrl, RuntimeConfig, Sizes};
+pub use words::{TheirWord, float_named, their_word};
 
 #[cfg(test)]
 mod tests;

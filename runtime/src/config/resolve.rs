@@ -40,30 +40,62 @@ impl RuntimeConfig {
     /// When a bound is 0 or too large, activations are no floats, a size list is empty, has a 0,
     /// does not ascend or passes its bound, or keys contradict each other.
     pub fn dispatcher(&self) -> Result<Dispatcher, ConfigError> {
-        self.check_bounds()?;
-        let tokens = size_list(
+        self.resolve().map_err(|(first, _)| first)
+    }
+
+    /// All that is wrong, where [`Self::dispatcher`] says what it finds first.
+    pub(super) fn all_wrong(&self) -> Vec<ConfigError> {
+        let wrong = self.resolve().err();
+        wrong.map_or(Vec::new(), |(first, more)| std::iter::once(first).chain(more).collect())
+    }
+
+    fn resolve(&self) -> Result<Dispatcher, (ConfigError, Vec<ConfigError>)> {
+        let mut wrong = self.wrong_bounds();
+        // Of a bound that is wrong itself nothing follows.
+        let is_bounded = wrong.is_empty();
+        let up_to = |bound: u64| if is_bounded { bound } else { u64::MAX };
+        let mut taken = |list: Result<SizeList, ConfigError>| {
+            list.unwrap_or_else(|error| {
+                wrong.push(error);
+                SizeList::default_pattern(1)
+            })
+        };
+        let tokens = taken(size_list(
             "capture_num_tokens",
             self.capture_num_tokens.as_ref(),
-            ("max_num_tokens", self.max_num_tokens),
+            ("max_num_tokens", up_to(self.max_num_tokens)),
             self.max_num_tokens,
-        )?;
+        ));
         let batch_bound = self.max_num_seqs().min(self.max_num_rows());
-        let batches = size_list(
+        let batches = taken(size_list(
             "decode_batch_sizes",
             self.decode_batch_sizes.as_ref(),
-            ("max_num_seqs", self.max_num_seqs()),
+            ("max_num_seqs", up_to(self.max_num_seqs())),
             batch_bound,
-        )?;
-        let listed = |key, sizes: &Vec<u64>| match sizes.is_empty() {
-            true => Ok(Vec::new()),
-            false => SizeList::new(key, sizes.clone(), "max_num_tokens", self.max_num_tokens)
-                .map(|list| list.sizes().to_vec()),
-        };
-        let query_lengths = listed("capture_query_lengths", &self.capture_query_lengths)?;
+        ));
         let own = self.capture_own_rows.iter().map(|(role, sizes)| {
-            let sizes = size_list("capture_own_rows", Some(sizes), ("any step", MOST), MOST)?;
-            Ok(OwnSizes { role: role.clone(), sizes })
+            let sizes = taken(size_list("capture_own_rows", Some(sizes), ("any step", MOST), MOST));
+            OwnSizes { role: role.clone(), sizes }
         });
+        let own = own.collect();
+        let mut listed = |key, sizes: &Vec<u64>| match sizes.is_empty() {
+            true => Vec::new(),
+            false => {
+                let bound = up_to(self.max_num_tokens);
+                let list = SizeList::new(key, sizes.clone(), "max_num_tokens", bound);
+                taken(list.map_err(ConfigError::from)).sizes().to_vec()
+            }
+        };
+        let query_lengths = listed("capture_query_lengths", &self.capture_query_lengths);
+        let rules = SizeRules {
+            specialized: listed("compile_sizes", &self.compile_sizes),
+            launched: listed("launched_sizes", &self.launched_sizes),
+            lazy: listed("lazy_sizes", &self.lazy_sizes),
+        };
+        if !wrong.is_empty() {
+            let first = wrong.remove(0);
+            return Err((first, wrong));
+        }
         Ok(Dispatcher {
             mode: self.effective_graph_mode(),
             tokens,
@@ -73,53 +105,52 @@ impl RuntimeConfig {
             max_rows: self.max_num_rows(),
             max_sequences: self.max_num_seqs(),
             padding: self.padding,
-            own: own.collect::<Result<_, ConfigError>>()?,
-            rules: SizeRules {
-                specialized: listed("compile_sizes", &self.compile_sizes)?,
-                launched: listed("launched_sizes", &self.launched_sizes)?,
-                lazy: listed("lazy_sizes", &self.lazy_sizes)?,
-            },
+            own,
+            rules,
         })
     }
 
-    fn check_bounds(&self) -> Result<(), ConfigError> {
-        let range = |key, value: u64, most: u64| {
-            let fits = (1..=most).contains(&value);
-            fits.then_some(()).ok_or(ConfigError::Range { key, value, most })
-        };
-        range("max_num_tokens", self.max_num_tokens, MOST)?;
-        range("cache.max_bytes", self.cache.max_bytes, u64::MAX)?;
-        range("max_seq_len", self.max_seq_len, MOST)?;
-        if let Some(value) = self.memory_fraction.filter(|&share| !(share > 0.0 && share <= 1.0)) {
-            return Err(ConfigError::Share { key: "memory_fraction", value });
-        }
+    fn wrong_bounds(&self) -> Vec<ConfigError> {
+        let ranges = [
+            ("max_num_tokens", self.max_num_tokens, MOST),
+            ("cache.max_bytes", self.cache.max_bytes, u64::MAX),
+            ("max_seq_len", self.max_seq_len, MOST),
+            ("max_num_seqs", self.max_num_seqs(), MOST),
+            ("max_num_rows", self.max_num_rows(), MOST),
+        ];
+        let is_wrong = |(_, value, most): &(_, u64, u64)| !(1..=*most).contains(value);
+        let wrong = ranges.into_iter().filter(is_wrong);
+        let mut wrong: Vec<_> =
+            wrong.map(|(key, value, most)| ConfigError::Range { key, value, most }).collect();
+        let share = self.memory_fraction.filter(|&share| !(share > 0.0 && share <= 1.0));
+        wrong.extend(share.map(|value| ConfigError::Share { key: "memory_fraction", value }));
         let conflict = |key, value: u64, remedy| ConfigError::Conflict {
             key,
             value: value.to_string(),
             other: format!("max_num_tokens = {}", self.max_num_tokens),
             remedy,
         };
-        range("max_num_seqs", self.max_num_seqs(), MOST)?;
-        range("max_num_rows", self.max_num_rows(), MOST)?;
-        if self.max_num_seqs() > self.max_num_tokens {
+        let is_in_range = |value: u64| (1..=MOST).contains(&value);
+        let exceeds = |value: u64| {
+            is_in_range(value) && is_in_range(self.max_num_tokens) && value > self.max_num_tokens
+        };
+        if exceeds(self.max_num_seqs()) {
             let remedy = "each running sequence brings a token to a step: lower max_num_seqs or \
                           raise max_num_tokens";
-            return Err(conflict("max_num_seqs", self.max_num_seqs(), remedy));
-        }
-        if self.max_num_rows() > self.max_num_tokens {
+            wrong.push(conflict("max_num_seqs", self.max_num_seqs(), remedy));
+        } else if exceeds(self.max_num_rows()) {
             let remedy = "a step has no more rows than tokens: lower max_num_rows or raise \
                           max_num_tokens";
-            return Err(conflict("max_num_rows", self.max_num_rows(), remedy));
+            wrong.push(conflict("max_num_rows", self.max_num_rows(), remedy));
         }
-        match self.dtype {
-            Some(dtype) if !dtype.is_float() => Err(ConfigError::Conflict {
-                key: "dtype",
-                value: dtype.name().to_owned(),
-                other: "activations".to_owned(),
-                remedy: "use f32, bf16 or f16",
-            }),
-            _ => Ok(()),
-        }
+        let dtype = self.dtype.filter(|dtype| !dtype.is_float());
+        wrong.extend(dtype.map(|dtype| ConfigError::Conflict {
+            key: "dtype",
+            value: dtype.name().to_owned(),
+            other: "activations".to_owned(),
+            remedy: "use f32, bf16 or f16",
+        }));
+        wrong
     }
 
     /// What the configuration allows but hardly anybody wants.

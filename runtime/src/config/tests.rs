@@ -54,6 +54,10 @@ fn activations_are_floats() {
 fn what_is_wrong_is_named() {
     let file = |text: &str| config(text).unwrap_err().to_string();
     let resolved = |text: &str| config(text).unwrap().dispatcher().unwrap_err().to_string();
+    // Lists of files, flags and programs are put in order; a configuration of one's own holds what it holds.
+    let sizes = Some(Sizes::List(vec![4, 2]));
+    let own = RuntimeConfig { capture_num_tokens: sizes, ..RuntimeConfig::default() };
+    let in_no_order = own.dispatcher().unwrap_err().to_string();
     insta::assert_snapshot!(
         [
             file("max_num_token = 4"),
@@ -72,17 +76,14 @@ fn what_is_wrong_is_named() {
             resolved("max_num_tokens = 0"),
             resolved("capture_num_tokens = []"),
             resolved("capture_num_tokens = [0, 1]"),
-            resolved("capture_num_tokens = [4, 2]"),
+            in_no_order,
             resolved("capture_num_tokens = [1, 1024]"),
             resolved("capture_num_tokens = 1024"),
             resolved("decode_batch_sizes = [65]"),
             resolved("decode_batch_sizes = 0"),
-            resolved("capture_query_lengths = [2, 1]"),
             resolved("capture_query_lengths = [513]"),
             resolved("compile_sizes = [0]"),
             resolved("compile_sizes = [600]"),
-            resolved("launched_sizes = [4, 2]"),
-            resolved("launched_sizes = [1, 1]"),
             resolved("lazy_sizes = [513]"),
             file("lazy_sizes = -1"),
             file("stats_interval_seconds = -1"),
@@ -96,6 +97,62 @@ fn what_is_wrong_is_named() {
             file("tune = \"hard\""),
             resolved("max_num_seqs = 600"),
             resolved("max_num_rows = 600"),
+        ]
+        .join("\n")
+    );
+}
+
+#[test]
+fn all_that_is_wrong_with_a_file_is_said_with_its_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("my.toml");
+    let text = "# what a server had\nmax_num_token = 4\nmemory_fraction = 2.0\n\n[checks]\nposion = true\n\
+                [cache]\nmax_bytes = 0\n";
+    std::fs::write(&path, format!("graph_mode = \"fast\"\nmax_num_seqs = 600\n{text}")).unwrap();
+    let (configured, wrong) = ConfigLayers::check(&path).unwrap();
+    assert_eq!(configured.config.max_num_seqs(), 600);
+    let shown: Vec<_> = wrong.iter().map(ToString::to_string).collect();
+    let folder = folder.path().display().to_string();
+    insta::assert_snapshot!(shown.join("\n").replace(&folder, "DIR"));
+    let error = ConfigLayers::new().read(&path).unwrap_err().to_string();
+    assert_eq!(error.lines().count(), 3, "what the file says and no key takes: {error}");
+    let fine = ConfigLayers::new().file("f", "max_num_seqs = 600").unwrap();
+    let error = fine.finish().unwrap().dispatcher().unwrap_err().to_string();
+    assert!(error.starts_with("f:1: max_num_seqs = 600 does not go with"), "{error}");
+    let flag = ConfigLayers::new().flag("max_num_tokens", 0, "--max-num-tokens").unwrap();
+    let error = flag.finish().unwrap().dispatcher().unwrap_err().to_string();
+    assert!(error.starts_with("--max-num-tokens: max_num_tokens = 0 is out of range"), "{error}");
+}
+
+#[test]
+fn words_of_other_servers_are_taken_or_answered_with_ours() {
+    let text = "level = 3\ngraph_mode = \"FULL_AND_PIECEWISE\"\nmax_model_len = 64\n\
+                max-num-batched-tokens = 32\ncapture_num_tokens = [8, 1, 8, 32]\ndtype = \"bfloat16\"\n\
+                [cuda_graph_config]\nbatch_sizes = [4, 1]\n";
+    let taken = config(text).unwrap();
+    assert_eq!(
+        (taken.level, taken.graph_mode),
+        (CompileLevel::Piecewise, GraphMode::FullAndPiecewise)
+    );
+    assert_eq!((taken.max_seq_len, taken.max_num_tokens), (64, 32));
+    assert_eq!(taken.capture_num_tokens, Some(Sizes::List(vec![1, 8, 32])));
+    assert_eq!(taken.decode_batch_sizes, Some(Sizes::List(vec![1, 4])));
+    assert_eq!(taken.dtype.map(|dtype| dtype.name()), Some("bf16"));
+    let levels =
+        ["0", "1", "2", "\"3\"", "\"Eager\""].map(|level| config(&format!("level = {level}")));
+    let levels = levels.map(|config| config.unwrap().level.name());
+    assert_eq!(levels, ["eager", "trace", "compile", "piecewise", "eager"]);
+    let answered = |text: &str| config(text).unwrap_err().to_string();
+    insta::assert_snapshot!(
+        [
+            answered("level = 4"),
+            answered("enforce_eager = true"),
+            answered("gpu_memory_utilization = 0.9"),
+            answered("tensor-parallel-size = 2"),
+            answered("[compilation_config]\ncudagraph_capture_sizes = [1, 2]"),
+            answered("compile_sizes = [\"cudagraph_capture_sizes\"]"),
+            answered("max_seq_len = 4\nmax_model_len = 8"),
+            answered("dtype = \"auto\""),
         ]
         .join("\n")
     );

@@ -51,6 +51,7 @@ pub use lowering::{LoweringSize, lowering_sizes};
 pub use memory::{Ledger, Memory};
 pub use options::{BuildOptions, CaptureWhen, Checks, SuspendedWeights};
 pub(crate) use parts::StepPart;
+pub use programs::check_layers;
 pub use progress::Progress;
 pub use reports::BuildTimes;
 pub use spans::{SpanKind, StepSpan, StepTrace};

@@ -5,6 +5,7 @@ use crate::dispatch::StepSizes;
 use crate::symbols::{Over, SymbolClass};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_ir::entity::Node;
+use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{Module, Step};
 use piecewise_kernels::step::CaptureSupport;
 use std::collections::BTreeSet;
@@ -95,29 +96,37 @@ impl<P> Members<P> {
     /// # Errors
     /// When a name is of no layer.
     pub(crate) fn exclude(&mut self, layers: &[String], module: &Module) -> Result<(), ModelError> {
+        check_layers(layers, module.graph())?;
         let Some(stitch) = module.stitch() else { return Ok(()) };
-        let graph = module.graph();
         for layer in layers {
-            let is_inside = |node: &Node| {
-                let rest = graph.node(*node).loc.scope.strip_prefix(layer.as_str());
-                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-            };
-            let mut found = false;
             for member in &mut self.list {
-                if stitch.uses[member.step.id()].nodes.iter().any(is_inside) {
-                    found = true;
+                let nodes = &stitch.uses[member.step.id()].nodes;
+                if nodes.iter().any(|&node| is_inside(layer, module.graph(), node)) {
                     member.excluded_by.get_or_insert_with(|| layer.clone());
                 }
-            }
-            if !found {
-                let scopes = graph.nodes().map(|node| graph.node(node).loc.scope.as_str());
-                let known: BTreeSet<_> = scopes.filter(|scope| !scope.is_empty()).collect();
-                return Err(ModelError::NoLayer {
-                    layer: layer.clone(),
-                    known: known.into_iter().take(4).collect::<Vec<_>>().join(", "),
-                });
             }
         }
         Ok(())
     }
+}
+
+/// That a graph has layers of these names, which are to be launched and never captured.
+///
+/// # Errors
+/// [`ModelError::NoLayer`] for the first that it does not have.
+pub fn check_layers(layers: &[String], graph: &Graph) -> Result<(), ModelError> {
+    let is_there = |layer: &str| graph.nodes().any(|node| is_inside(layer, graph, node));
+    let Some(layer) = layers.iter().find(|layer| !is_there(layer)) else { return Ok(()) };
+    let scopes = graph.nodes().map(|node| graph.node(node).loc.scope.as_str());
+    let known: BTreeSet<_> = scopes.filter(|scope| !scope.is_empty()).collect();
+    Err(ModelError::NoLayer {
+        layer: layer.clone(),
+        known: known.into_iter().take(4).collect::<Vec<_>>().join(", "),
+    })
+}
+
+/// Whether a node is of a layer, or of a part of it.
+fn is_inside(layer: &str, graph: &Graph, node: Node) -> bool {
+    let rest = graph.node(node).loc.scope.strip_prefix(layer);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tracing::Instrument;
 
 /// Refuses requests without a key, where keys are asked for.
@@ -24,8 +24,16 @@ pub(crate) async fn admit(
     }
 }
 
+/// What is asked every few seconds by who watches a server.
+const PROBES: [&str; 3] = ["/health", "/metrics", "/ready"];
+
+/// A time as logs have it: in milliseconds, to the microsecond.
+pub(super) fn milliseconds(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e6).round() / 1e3
+}
+
 /// Gives each request a span, of its trace where it has one, logs it, and names the answer. What is
-/// generated is logged once more, in the same span, when it has ended.
+/// generated is logged once more, in the same span, when it has ended. Probes and scrapes are for debugging.
 pub(crate) async fn log(request: Request, next: Next) -> Response {
     let started = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
@@ -38,13 +46,21 @@ pub(crate) async fn log(request: Request, next: Next) -> Response {
         response.headers_mut().insert("x-request-id", value);
     }
     let _within = span.enter();
-    tracing::info!(
-        target: "piecewise::access",
-        %method,
-        path = &path[..path.floor_char_boundary(200)],
-        status = response.status().as_u16(),
-        milliseconds = started.elapsed().as_secs_f64() * 1e3,
-    );
+    macro_rules! line {
+        ($level:ident) => {
+            tracing::$level!(
+                target: "piecewise::access",
+                %method,
+                path = &path[..path.floor_char_boundary(200)],
+                status = response.status().as_u16(),
+                milliseconds = milliseconds(started.elapsed()),
+            )
+        };
+    }
+    match PROBES.contains(&&*path) {
+        true => line!(debug),
+        false => line!(info),
+    }
     response
 }
 
@@ -66,6 +82,13 @@ fn parent_of(headers: &HeaderMap) -> Option<(&str, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_have_three_decimals() {
+        let shown = [0, 222_284_999, 1_500, 1_000_000_499].map(Duration::from_nanos);
+        let shown = shown.map(|time| milliseconds(time).to_string());
+        assert_eq!(shown, ["0", "222.285", "0.002", "1000"]);
+    }
 
     #[test]
     fn a_trace_parent_is_taken_or_left() {

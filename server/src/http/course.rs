@@ -1,5 +1,6 @@
 //! What became of a request that generates, for the log.
 
+use super::access::milliseconds;
 use super::generation::Delta;
 use std::time::Instant;
 use tracing::Span;
@@ -50,7 +51,7 @@ impl Course {
 
 impl Drop for Course {
     fn drop(&mut self) {
-        let milliseconds = |until: Instant| (until - self.begun).as_secs_f64() * 1e3;
+        let milliseconds = |until: Instant| milliseconds(until - self.begun);
         let _within = self.span.enter();
         tracing::info!(
             target: "piecewise::access",
