@@ -111,7 +111,7 @@ impl ChatTemplate {
     fn of(sources: Sources) -> Result<Self, TemplateFileError> {
         let mut environment = environment();
         for (name, (file, source)) in &sources.templates {
-            let source = without_generation_tags(source);
+            let source = without_generation_tags(&with_plain_lines(source));
             environment.add_template_owned(name.clone(), source).map_err(|error| {
                 TemplateFileError::Syntax { file: file.clone(), message: shown(&error) }
             })?;
@@ -272,6 +272,13 @@ fn environment() -> Environment<'static> {
         _ => out.write_str(&python::str(value)).map_err(Error::from),
     });
     environment.add_filter("string", |value: Value| python::str(&value));
+    // What is not there is empty to Jinja's filters, whichever of its values they take.
+    for name in ["length", "count"] {
+        environment.add_filter(name, |value: Value| match value.is_undefined() {
+            true => Ok(0),
+            false => minijinja::filters::length(&value),
+        });
+    }
     // As Jinja has them: a text is both, none is neither.
     environment.add_test("iterable", |value: Value| {
         !value.is_none() && (value.as_str().is_some() || value.try_iter().is_ok())
@@ -285,10 +292,15 @@ fn environment() -> Environment<'static> {
         let error = Error::new(ErrorKind::InvalidOperation, message.clone());
         Err(error.with_source(Raised(message)))
     });
-    environment.add_function("strftime_now", |format: String| -> Result<String, Error> {
-        python::strftime(&format, chrono::Local::now())
+    environment.add_function("strftime_now", |format: String| {
+        python::strftime(&format, chrono::Local::now().naive_local())
     });
     environment
+}
+
+/// Jinja reads the end of a line however it is written, in texts of the template, too.
+fn with_plain_lines(source: &str) -> String {
+    source.replace("\r\n", "\n").replace('\r', "\n")
 }
 
 /// transformers marks what a model is trained on by `{% generation %}`; it changes no text.
@@ -337,5 +349,39 @@ fn shown(error: &Error) -> String {
     match error.line() {
         Some(line) => format!("{detail} (line {line})"),
         None => detail,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn rendered(template: &str, message: serde_json::Value) -> String {
+        let template = ChatTemplate::parse(template, Map::new()).unwrap();
+        template.render(&ChatPrompt { messages: vec![message], ..ChatPrompt::default() }).unwrap()
+    }
+
+    #[test]
+    fn ends_of_lines_of_a_template_are_plain_and_those_of_messages_stay() {
+        for end in ["\r\n", "\r", "\n"] {
+            let lines =
+                ["{% for m in messages %}", "<{{ m.content }}>", "{{ 'a", "b' }}", "{% endfor %}"];
+            let found = rendered(&lines.join(end), json!({"role": "user", "content": "hi\r\nyou"}));
+            assert_eq!(found, "<hi\r\nyou>\na\nb\n", "{end:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_has_no_length() {
+        let template =
+            "{% for m in messages %}{{ m.content|length }} {{ m.content|count }}{% endfor %}";
+        for (message, expected) in [
+            (json!({"role": "assistant"}), "0 0"),
+            (json!({"role": "assistant", "content": null}), "0 0"),
+            (json!({"role": "assistant", "content": "four"}), "4 4"),
+        ] {
+            assert_eq!(rendered(template, message), expected);
+        }
     }
 }
