@@ -3,6 +3,8 @@
 
 use crate::harness::{Bench, compile, encode, registry, symbol, unique};
 use piecewise_backend::artifact::{Artifact, PieceSize};
+use piecewise_backend::compiler::{Compiler, PieceAt};
+use piecewise_backend::cpu::CpuCompiler;
 use piecewise_backend::device::{Device, DeviceError};
 use piecewise_ir::dim::{Dim, SymbolDecl};
 use piecewise_ir::dtype::DType::{F32, I32};
@@ -35,7 +37,12 @@ struct Sample {
 fn bench(graph: Graph, [rows, slots, state]: [Value; 3]) -> Sample {
     let piece = unique(graph, Some(symbol(0)));
     let bench = Bench::new(piece, registry(), 2);
-    let artifact = compile(&bench.piece, PieceSize::Exact(ROWS), &bench.bounds);
+    let mut artifact = compile(&bench.piece, PieceSize::Exact(ROWS), &bench.bounds);
+    // An artifact has scratch for one thread until it is admitted.
+    let alone = artifact.scratch();
+    let at = PieceAt { piece: &bench.piece, size: PieceSize::Exact(ROWS), bounds: &bench.bounds };
+    CpuCompiler::new(registry(), 2).admit(at, &mut artifact).unwrap();
+    assert_eq!(artifact.scratch(), 2 * alone);
     Sample { bench, artifact, rows, slots, state }
 }
 
@@ -90,7 +97,7 @@ fn of_rows_with_one_slot_one_stays_whole() {
         let told_all = Array::from_fn(I32, vec![ROWS as usize], |row| told(row as u64) as f64);
         bench.write(slots, &told_all);
         let program = bench.bind(&artifact).unwrap();
-        for _ in 0..if cfg!(miri) { 20 } else { 50 } {
+        for _ in 0..if cfg!(miri) { 3 } else { 50 } {
             bench.device.write(into, &vec![0xff; SLOTS as usize * width]).unwrap();
             bench.launch(&program, &[ROWS], &[ROWS]);
             let kept = bench.read_bytes(state, &[ROWS]);

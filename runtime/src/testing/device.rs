@@ -1,6 +1,7 @@
 //! A device that runs its stream only when somebody waits, so that reading early, or reusing a
 //! host block too soon, shows.
 
+use super::faults::{check_due, is_due};
 use super::{ALGORITHMS, Faults, Planted, ops};
 use piecewise_backend::artifact::{Artifact, Choice};
 use piecewise_backend::device::{
@@ -91,17 +92,6 @@ fn keep_caller(is_slow: &AtomicBool) {
     if is_slow.load(Ordering::Relaxed) {
         host_time::pass(Duration::from_millis(1));
     }
-}
-
-/// Whether a fault strikes now: it is counted down.
-fn is_due(left: &AtomicU64) -> bool {
-    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)) == Ok(1)
-}
-
-/// Fails where a fault strikes now.
-fn check_due(left: &AtomicU64, action: &str) -> Result<(), DeviceError> {
-    let (action, reason) = (action.to_owned(), "a planted fault".to_owned());
-    if is_due(left) { Err(DeviceError::Driver { action, reason }) } else { Ok(()) }
 }
 
 impl FakeDevice {

@@ -1,7 +1,8 @@
 //! Faults of the fake device.
 
+use piecewise_backend::device::DeviceError;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Faults to plant, and counts; shared with the test.
 #[derive(Clone, Debug, Default)]
@@ -38,4 +39,15 @@ pub(crate) struct Faults {
     pub slow_replays: Arc<AtomicBool>,
     /// So does a launch.
     pub slow_launches: Arc<AtomicBool>,
+}
+
+/// Whether a fault strikes now: it is counted down.
+pub(super) fn is_due(left: &AtomicU64) -> bool {
+    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)) == Ok(1)
+}
+
+/// Fails where a fault strikes now.
+pub(super) fn check_due(left: &AtomicU64, action: &str) -> Result<(), DeviceError> {
+    let (action, reason) = (action.to_owned(), "a planted fault".to_owned());
+    if is_due(left) { Err(DeviceError::Driver { action, reason }) } else { Ok(()) }
 }
