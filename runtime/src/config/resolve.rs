@@ -40,16 +40,17 @@ impl RuntimeConfig {
     /// When a bound is 0 or too large, activations are no floats, a size list is empty, has a 0,
     /// does not ascend or passes its bound, or keys contradict each other.
     pub fn dispatcher(&self) -> Result<Dispatcher, ConfigError> {
-        self.resolve().map_err(|(first, _)| first)
+        let first = |wrong: Vec<_>| wrong.into_iter().next();
+        self.resolve().map_err(|wrong| first(wrong).unwrap_or(ConfigError::Several(Vec::new())))
     }
 
     /// All that is wrong, where [`Self::dispatcher`] says what it finds first.
     pub(super) fn all_wrong(&self) -> Vec<ConfigError> {
-        let wrong = self.resolve().err();
-        wrong.map_or(Vec::new(), |(first, more)| std::iter::once(first).chain(more).collect())
+        self.resolve().err().unwrap_or_default()
     }
 
-    fn resolve(&self) -> Result<Dispatcher, (ConfigError, Vec<ConfigError>)> {
+    /// The errors are at least one.
+    fn resolve(&self) -> Result<Dispatcher, Vec<ConfigError>> {
         let mut wrong = self.wrong_bounds();
         // Of a bound that is wrong itself nothing follows.
         let is_bounded = wrong.is_empty();
@@ -93,8 +94,7 @@ impl RuntimeConfig {
             lazy: listed("lazy_sizes", &self.lazy_sizes),
         };
         if !wrong.is_empty() {
-            let first = wrong.remove(0);
-            return Err((first, wrong));
+            return Err(wrong);
         }
         Ok(Dispatcher {
             mode: self.effective_graph_mode(),

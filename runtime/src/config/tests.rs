@@ -128,7 +128,8 @@ fn all_that_is_wrong_with_a_file_is_said_with_its_lines() {
 fn words_of_other_servers_are_taken_or_answered_with_ours() {
     let text = "level = 3\ngraph_mode = \"FULL_AND_PIECEWISE\"\nmax_model_len = 64\n\
                 max-num-batched-tokens = 32\ncapture_num_tokens = [8, 1, 8, 32]\ndtype = \"bfloat16\"\n\
-                [cuda_graph_config]\nbatch_sizes = [4, 1]\n";
+                [cuda_graph_config]\nbatch_sizes = [4, 1]\n\
+                [capture_own_rows]\n\"rows.windows\" = [4, 2]\n";
     let taken = config(text).unwrap();
     assert_eq!(
         (taken.level, taken.graph_mode),
@@ -137,6 +138,7 @@ fn words_of_other_servers_are_taken_or_answered_with_ours() {
     assert_eq!((taken.max_seq_len, taken.max_num_tokens), (64, 32));
     assert_eq!(taken.capture_num_tokens, Some(Sizes::List(vec![1, 8, 32])));
     assert_eq!(taken.decode_batch_sizes, Some(Sizes::List(vec![1, 4])));
+    assert_eq!(taken.capture_own_rows["rows.windows"], Sizes::List(vec![2, 4]));
     assert_eq!(taken.dtype.map(|dtype| dtype.name()), Some("bf16"));
     let levels =
         ["0", "1", "2", "\"3\"", "\"Eager\""].map(|level| config(&format!("level = {level}")));

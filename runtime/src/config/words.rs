@@ -143,6 +143,13 @@ pub(super) fn in_our_words(key: &str, value: Value) -> Result<Value, String> {
             }
             in_order(sizes)
         }
+        ("capture_own_rows", Value::Table(roles)) => {
+            let roles = roles.into_iter().map(|(role, sizes)| match sizes {
+                Value::Array(sizes) => (role, in_order(sizes)),
+                other => (role, other),
+            });
+            Value::Table(roles.collect())
+        }
         (_, value) => value,
     })
 }
