@@ -31,6 +31,7 @@ mod report;
 mod run;
 mod serve;
 mod step_file;
+mod tune;
 mod worker;
 
 use clap::{Parser, Subcommand};
@@ -79,6 +80,9 @@ enum Command {
     Inspect(Box<inspect::InspectArgs>),
     /// Compile a model ahead of time, into the compile cache; needs no weights and no device.
     Compile(Box<compile::CompileModelArgs>),
+    /// Measure which ways of computing a model are faster than the expected ones, and remember them in
+    /// the compile cache for every start to come.
+    Tune(Box<tune::TuneArgs>),
     /// Look at the compile cache, and look after it.
     Cache(cache::CacheArgs),
     /// Show the settings that there are, or check a file of them.
@@ -133,6 +137,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Logits(args) => logits::run(*args),
         Command::Inspect(args) => inspect::run(*args),
         Command::Compile(args) => compile::run(*args),
+        Command::Tune(args) => tune::run(*args),
         Command::Cache(args) => cache::run(args),
         Command::Config(args) => config::run(args),
         Command::Bench(args) => bench::run(*args),

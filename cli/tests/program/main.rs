@@ -27,3 +27,4 @@ mod serve;
 mod skip;
 mod support;
 mod tiny_model;
+mod tune;

@@ -11,7 +11,7 @@ pub use error::{ConfigError, ConfigWarning};
 pub use layers::{ConfigEntry, ConfigLayers, Configured, Source};
 pub use resolve::Purpose;
 pub use schema::KeyDoc;
-pub use values::{CacheConfig, DumpConfig, RemoteUrl, RuntimeConfig, Sizes};
+pub use values::{CacheConfig, DumpConfig, RemoteUrl, RuntimeConfig, ShortSizeLists, Sizes};
 
 #[cfg(test)]
 mod tests;

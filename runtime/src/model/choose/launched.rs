@@ -2,7 +2,7 @@
 //! that take turns, and remembered.
 
 use super::record::{RecordKey, ways_of};
-use super::rounds::{of_pairs, pair};
+use super::rounds::{noise_of, of_pairs, pair};
 use super::{MeasuredStep, Place, WaysOrigin};
 use crate::batch::SyntheticStep;
 use crate::dispatch::StepSizes;
@@ -30,23 +30,25 @@ const LEAST_ROUNDS: usize = 3;
 /// host takes shows only where it does not wait after each.
 const SUBMITTED: Duration = Duration::from_millis(10);
 const AHEAD: u128 = 4;
-/// By so many thousandths launches must be faster than a replay in pieces to be taken: medians of the
-/// same differ by less.
+/// The least share of a step by which launches must be faster than a replay in pieces to be taken:
+/// medians of the same differ by less.
 const MARGIN: f64 = 0.005;
 /// The share of the time for measuring that is kept for this comparison, and the most of it.
 const SHARE: u32 = 5;
-const MOST: Duration = Duration::from_secs(2);
+pub(in crate::model) const MOST: Duration = Duration::from_secs(2);
 
 /// What was measured of a step in pieces.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-struct LaunchedRecord {
+pub(super) struct LaunchedRecord {
     /// The digest of the ways of each artifact that it was measured with.
     ways: Vec<Digest>,
-    is_launched: bool,
+    pub(super) is_launched: bool,
     /// The step, for people, and its microseconds both ways.
     step: String,
-    replayed_us: f64,
-    launched_us: f64,
+    pub(super) replayed_us: f64,
+    pub(super) launched_us: f64,
+    /// The share of the step below which a difference means nothing.
+    pub(super) spread: f64,
 }
 
 impl<D: Device> CompiledModel<D> {
@@ -56,9 +58,12 @@ impl<D: Device> CompiledModel<D> {
     }
 
     /// How much of the time for measuring is kept for comparing launches with replays in pieces, whatever
-    /// the ways of parts take.
+    /// the ways of parts take: all of a time without end.
     pub fn launches_budget(&self) -> Duration {
-        (self.tune_budget / SHARE).min(MOST)
+        match self.tune_budget {
+            Duration::MAX => Duration::MAX,
+            budget => (budget / SHARE).min(MOST),
+        }
     }
 
     /// Times steps that fill the sizes which run in pieces that are captured, replayed and launched in
@@ -89,6 +94,8 @@ impl<D: Device> CompiledModel<D> {
             let record = key.get::<LaunchedRecord>(store);
             if let Some(record) = record.filter(|record| record.ways == ways) {
                 self.ways.set_launched(sizes.whole(), record.is_launched);
+                let known = (WaysOrigin::Remembered, record);
+                self.origin.choices.launched.insert(sizes, known);
                 open.retain(|other| *other != sizes);
             }
         }
@@ -115,7 +122,7 @@ impl<D: Device> CompiledModel<D> {
         let mut sizes = open.to_vec();
         let again = self.sizes_in_pieces().into_iter();
         sizes.extend(again.filter(|sizes| !open.contains(sizes) && self.was_measured(*sizes)));
-        self.compare_launches(&sizes, steps, store, budget.min(MOST))
+        self.compare_launches(&sizes, steps, store, budget)
     }
 
     fn sizes_in_pieces(&self) -> Vec<StepSizes> {
@@ -160,30 +167,33 @@ impl<D: Device> CompiledModel<D> {
                 sizes: step.by_symbol.clone(),
             });
             let mut has_time = || started.elapsed() < budget;
-            let Some([replayed_us, launched_us]) = self.compare_ways(&ways, &mut has_time)? else {
-                break;
-            };
-            let is_launched = launched_us < replayed_us * (1.0 - MARGIN);
+            let Some(pairs) = self.compare_ways(&ways, &mut has_time)? else { break };
+            let ([replayed_us, launched_us], spread) = (of_pairs(&pairs), noise_of(&pairs));
+            let spread = spread.max(MARGIN);
+            let is_launched = launched_us < replayed_us * (1.0 - spread);
             self.ways.set_launched(sizes.whole(), is_launched);
             tracing::debug!(step = step.label, replayed_us, launched_us, "pieces and launches");
             if let Some((key, ways)) = self.key_of(&step) {
                 let step = step.label.clone();
-                let record = LaunchedRecord { ways, is_launched, step, replayed_us, launched_us };
+                let record =
+                    LaunchedRecord { ways, is_launched, step, replayed_us, launched_us, spread };
                 if !key.keep(store, &record) {
                     tracing::debug!(step = record.step, "the store did not take what is launched");
                 }
+                let known = (WaysOrigin::Measured, record);
+                self.origin.choices.launched.insert(sizes, known);
             }
         }
         self.stats = stats;
         Ok(())
     }
 
-    /// The microseconds of a step each way; nothing where the time is up before that means something.
+    /// The microseconds of a step both ways, by round; nothing where the time is up before that means something.
     fn compare_ways(
         &mut self,
         ways: &[Staged; 2],
         has_time: &mut dyn FnMut() -> bool,
-    ) -> Result<Option<[f64; 2]>, ModelError> {
+    ) -> Result<Option<Vec<[f64; 2]>>, ModelError> {
         let mut step = Duration::MAX;
         // The first runs may load code.
         for way in ways.iter().chain(ways) {
@@ -202,7 +212,7 @@ impl<D: Device> CompiledModel<D> {
                 time.map(|time| time.as_secs_f64() * 1e6 / ahead as f64)
             })?);
         }
-        Ok((pairs.len() >= LEAST_ROUNDS).then(|| of_pairs(&pairs)))
+        Ok((pairs.len() >= LEAST_ROUNDS).then_some(pairs))
     }
 
     /// What is kept of a step is kept under, and the ways that it must have been measured with.

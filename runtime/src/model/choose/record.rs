@@ -30,6 +30,10 @@ pub(super) struct Record {
     /// already, and as it was left.
     pub(super) unmeasured_us: f64,
     pub(super) chosen_us: f64,
+    /// The share of that step that the choice saves, by the trials that it won.
+    pub(super) gained: f64,
+    /// The share of that step below which a difference means nothing.
+    pub(super) spread: f64,
     /// What was tried, in order.
     pub(super) trials: Vec<TrialRecord>,
 }
@@ -54,6 +58,8 @@ impl Record {
             step: step.to_owned(),
             unmeasured_us: 0.0,
             chosen_us: 0.0,
+            gained: 0.0,
+            spread: 0.0,
             trials: Vec::new(),
         }
     }
