@@ -14,8 +14,7 @@ pub enum TuneMode {
     /// Take what the store remembers, and else what `off` takes. Nothing is measured.
     #[default]
     Load,
-    /// Take what the store remembers, and else measure at start within `tune_seconds`, and remember
-    /// it. What serves requests measures nothing and loads.
+    /// Take what the store remembers, and else measure at start within `tune_seconds` and remember.
     Measure,
 }
 

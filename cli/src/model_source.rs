@@ -51,8 +51,12 @@ impl SourceArgs {
     /// The same with weights to run it by: those of the folder, or random ones.
     pub(crate) fn weighted(&self) -> anyhow::Result<Assembly> {
         let assembly = self.assembly()?;
-        let is_folder = self.model.as_deref().is_some_and(Path::is_dir);
-        Ok(if is_folder { assembly.check_weights() } else { assembly.weights(WEIGHTS) })
+        let folder = self.model.as_deref().filter(|model| model.is_dir());
+        Ok(match folder.map(|folder| is_encoder(folder).unwrap_or(false)) {
+            Some(true) => assembly,
+            Some(false) => assembly.check_weights(),
+            None => assembly.weights(WEIGHTS),
+        })
     }
 
     /// Whether the settings are all that is asked for.

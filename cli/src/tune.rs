@@ -64,6 +64,8 @@ fn show(report: &TuneReport<'_>) -> anyhow::Result<()> {
     let Tuned { gains, report: counts, device, graph_mode, .. } = report.tuned;
     if !gains.is_empty() {
         super::print_line(&table(gains).to_string())?;
+    } else if counts.unmeasured == 0 {
+        super::print_line("nothing   to choose: each part has one way on this device")?;
     }
     let kept = gains.iter().filter(|gain| gain.verdict == Verdict::Kept).count();
     let before = gains.iter().filter(|gain| gain.origin == WaysOrigin::Remembered).count();

@@ -72,3 +72,10 @@ fn what_serves_loads_where_it_is_told_to_measure() {
     let generate = ["generate", "--model", MODEL[1], "--tune", "measure", "--print-config"];
     assert!(stdout_of(&generate).contains("tune = \"measure\""), "at start, for who asks");
 }
+
+/// An encoder on the CPU has one way of everything.
+#[test]
+fn tune_says_where_there_is_nothing_to_choose() {
+    let shown = stdout_of(&["tune", "--model", "tests/fixtures/encoders/bert"]);
+    assert!(shown.starts_with("nothing   to choose: each part has one way"), "{shown}");
+}

@@ -72,7 +72,7 @@ pub struct RuntimeConfig {
     #[schemars(range(min = 0.0, max = 1.0))]
     pub memory_fraction: Option<f64>,
     /// How the ways to compute parts of a step, and a library's algorithms, are chosen. `piecewise tune`
-    /// measures them, and remembers what is faster.
+    /// measures them, and remembers what is faster. What serves requests takes `measure` for `load`.
     pub tune: TuneMode,
     /// Seconds that measuring may take; what is not reached in them runs unmeasured and is left to the
     /// next who measures. Unset is 20 at a start, and no limit for `piecewise tune`.
@@ -96,7 +96,8 @@ pub struct RuntimeConfig {
     /// Sizes in tokens that are captured by the first step that wants them, where the others are at
     /// start.
     pub lazy_sizes: Vec<u64>,
-    /// Whether a step that does not replay, or a mode that can't be, is an error.
+    /// Whether a step that does not replay, a capture at start that fails, or a mode that can't be, is an
+    /// error.
     pub strict: bool,
     /// When graphs are captured.
     pub capture: CaptureWhen,

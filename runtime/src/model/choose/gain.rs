@@ -16,7 +16,8 @@ pub struct Gain {
     pub choice: String,
     /// The size that it was measured at, as capture sizes are written.
     pub size: String,
-    /// What was tried last in vain, or is taken: ways by the parts that have others than the first.
+    /// What is taken, or else the best of what was tried: ways by the parts that have others than the
+    /// first. Those that were faster together alone are named with what they gain together.
     pub ways: String,
     /// Measured now, or remembered from before.
     pub origin: WaysOrigin,

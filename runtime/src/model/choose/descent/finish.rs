@@ -47,7 +47,8 @@ impl<D: Device> Descent<'_, D> {
         }
         for (_, record) in &mut self.measured {
             (record.unmeasured_us, record.chosen_us) = (unmeasured_us, chosen_us);
-            record.spread = spread;
+            // What is kept was held against the noise of before, with nothing else that was found.
+            record.spread = if record.gained > 0.0 { self.noise } else { spread };
         }
         Ok(self.measured)
     }
