@@ -2,7 +2,7 @@
 
 use super::CompiledModel;
 use super::bind::BindSite;
-use super::choose::{Choices, LAUNCHES_MOST};
+use super::choose::Choices;
 use super::clock::StepClock;
 use super::error::ModelError;
 use super::given::GivenInputs;
@@ -170,8 +170,7 @@ impl<D: Device> CompiledModel<D> {
             model.capture_listed(options.on_capture_failure, &mut |p| progress(p), None)?;
             model.measure_padding()?;
             if options.tune == TuneMode::Measure {
-                let left = options.tune_budget.saturating_sub(measure);
-                let left = left.min(LAUNCHES_MOST).max(for_launches);
+                let left = model.left_for_launches(measure, for_launches);
                 model.choose_launched(&open, &options.tuning_steps, store, left)?;
             }
         }

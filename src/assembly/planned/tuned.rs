@@ -12,7 +12,7 @@ use std::time::Duration;
 pub struct Tuned {
     /// Each choice that was measured, now or before.
     pub gains: Vec<Gain>,
-    /// How many there are.
+    /// How many pieces were measured, were known and are left, and the time that it took.
     pub report: TuningReport,
     /// What it was measured on, in words.
     pub device: String,

@@ -1,7 +1,6 @@
 //! What was gained by measuring, beside what the same step differs by from itself.
 
-use super::launched::LaunchedRecord;
-use super::record::Record;
+use super::record::{LaunchedRecord, Record, TrialRecord};
 use super::{Choices, Chosen, WaysOrigin};
 use crate::model::CompiledModel;
 use piecewise_backend::artifact::{Artifact, Choice};
@@ -57,7 +56,7 @@ impl Gain {
     fn of_ways(piece: String, artifact: &Artifact, chosen: &Chosen) -> Option<Self> {
         let record = chosen.record.as_ref()?;
         let is_kept = record.gained > 0.0;
-        let ratio = |t: &&super::record::TrialRecord| t.step_us / t.best_us.max(f64::MIN_POSITIVE);
+        let ratio = |t: &&TrialRecord| t.step_us / t.best_us.max(f64::MIN_POSITIVE);
         let best = record.trials.iter().min_by(|a, b| ratio(a).total_cmp(&ratio(b)));
         let Record { unmeasured_us, gained, spread, .. } = *record;
         let (choice, before_us, after_us) = match best.filter(|_| !is_kept) {

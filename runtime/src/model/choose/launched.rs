@@ -1,7 +1,7 @@
 //! Which sizes that run in pieces are launched instead: replays and launches of a step, compared in rounds
 //! that take turns, and remembered.
 
-use super::record::{RecordKey, ways_of};
+use super::record::{LaunchedRecord, RecordKey, ways_of};
 use super::rounds::{noise_of, of_pairs, pair};
 use super::{MeasuredStep, Place, WaysOrigin};
 use crate::batch::SyntheticStep;
@@ -18,7 +18,6 @@ use piecewise_backend::device::Device;
 use piecewise_backend::store::Store;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::entity::Entity;
-use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
 /// Rounds that decide: more of them where a step takes up to so long.
@@ -35,21 +34,7 @@ const AHEAD: u128 = 4;
 const MARGIN: f64 = 0.005;
 /// The share of the time for measuring that is kept for this comparison, and the most of it.
 const SHARE: u32 = 5;
-pub(in crate::model) const MOST: Duration = Duration::from_secs(2);
-
-/// What was measured of a step in pieces.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(super) struct LaunchedRecord {
-    /// The digest of the ways of each artifact that it was measured with.
-    ways: Vec<Digest>,
-    pub(super) is_launched: bool,
-    /// The step, for people, and its microseconds both ways.
-    step: String,
-    pub(super) replayed_us: f64,
-    pub(super) launched_us: f64,
-    /// The share of the step below which a difference means nothing.
-    pub(super) spread: f64,
-}
+const MOST: Duration = Duration::from_secs(2);
 
 /// Replays and launches of a step, compared.
 struct Compared {
@@ -82,6 +67,15 @@ impl<D: Device> CompiledModel<D> {
             Duration::MAX => Duration::MAX,
             budget => (budget / SHARE).min(MOST),
         }
+    }
+
+    /// What is left for the comparison after ways were measured for so long, of which `kept` is kept.
+    pub(in crate::model) fn left_for_launches(
+        &self,
+        measured: Duration,
+        kept: Duration,
+    ) -> Duration {
+        self.tune_budget.saturating_sub(measured).min(MOST).max(kept)
     }
 
     /// Times steps that fill the sizes which run in pieces that are captured, replayed and launched in

@@ -18,14 +18,12 @@ pub use ways_origin::WaysOrigin;
 
 use super::bind::BindSite;
 use crate::dispatch::StepSizes;
-use launched::LaunchedRecord;
-pub(super) use launched::MOST as LAUNCHES_MOST;
 use piecewise_backend::artifact::{Artifact, Choice, PieceSize};
 use piecewise_backend::device::Device;
 use piecewise_backend::store::Store;
 use piecewise_backend::tuning::{TuneMode, TuningReport};
 use piecewise_ir::entity::{Entity, UniquePieceId};
-use record::{Record, RecordKey};
+use record::{LaunchedRecord, Record, RecordKey};
 use std::collections::BTreeMap;
 
 /// An artifact: a unique piece, and the place of a size among its sizes.

@@ -65,6 +65,20 @@ impl Record {
     }
 }
 
+/// What was measured of a step in pieces.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) struct LaunchedRecord {
+    /// The digest of the ways of each artifact that it was measured with.
+    pub(super) ways: Vec<Digest>,
+    pub(super) is_launched: bool,
+    /// The step, for people, and its microseconds both ways.
+    pub(super) step: String,
+    pub(super) replayed_us: f64,
+    pub(super) launched_us: f64,
+    /// The share of the step below which a difference means nothing.
+    pub(super) spread: f64,
+}
+
 /// The names, launches and images of every way.
 pub(super) fn ways_of(artifact: &Artifact) -> Digest {
     Digest::of(&serde_json::to_vec(&artifact.alternatives).unwrap_or_default())
