@@ -28,17 +28,14 @@ fn start(device: &OpenDevice, store: &Arc<MemoryStore>) -> (TuningReport, Vec<Ga
 
 /// The same but for what a text of decimals loses of a number.
 fn assert_same(found: &[Gain], expected: &[Gain]) {
-    let rounded = |gains: &[Gain]| {
-        let tidy = |us: f64| (us * 1e3).round() as i64 as f64;
-        let one = |gain: &Gain| Gain {
-            before_us: tidy(gain.before_us),
-            after_us: tidy(gain.after_us),
-            spread: (gain.spread * 1e6).round(),
-            ..gain.clone()
-        };
-        gains.iter().map(one).collect::<Vec<_>>()
-    };
-    assert_eq!(rounded(found), rounded(expected));
+    assert_eq!(found.len(), expected.len());
+    for (found, expected) in found.iter().zip(expected) {
+        let Gain { before_us, after_us, spread, .. } = *expected;
+        let pairs =
+            [(found.before_us, before_us), (found.after_us, after_us), (found.spread, spread)];
+        assert!(pairs.iter().all(|(a, b)| (a - b).abs() <= 1e-9 * b.abs()), "{pairs:?}");
+        assert_eq!(Gain { before_us, after_us, spread, ..found.clone() }, *expected);
+    }
 }
 
 /// Holds the three, for a device whose parts have several ways, or of whose steps none has.
