@@ -127,6 +127,7 @@ fn cost(layers: usize, sizes: &[u64]) -> Cost {
         capture: CaptureWhen::Startup,
         on_capture_failure: OnCaptureFailure::Error,
         capture_attempts: 3,
+        recapture_limit: 128,
         capture_exclude: Vec::new(),
         probes: Vec::new(),
         tune: TuneMode::default(),

@@ -11,10 +11,10 @@ use std::time::Duration;
 pub enum TuneMode {
     /// Take the first ways, and the algorithms that the library would. Nothing else is compiled.
     Off,
-    /// Take what the store remembers, and else as `off`.
+    /// Take what the store remembers, and else what `off` takes. Nothing is measured.
     #[default]
     Load,
-    /// Take what the store remembers, and else measure within `tune_seconds` and remember.
+    /// Take what the store remembers, and else measure at start within `tune_seconds` and remember.
     Measure,
 }
 
@@ -23,7 +23,7 @@ pub enum TuneMode {
 pub struct TuningReport {
     /// Pieces at a size with a choice, whose record was taken.
     pub loaded: usize,
-    /// Those that were measured at this start.
+    /// Those that were measured when the model was built.
     pub measured: usize,
     /// Those without a record that were not measured: left as they come.
     pub unmeasured: usize,
@@ -33,17 +33,22 @@ pub struct TuningReport {
     pub time: Duration,
 }
 
-/// `3 of 5 measured in 2.1 s, 7 remembered; the rest is for a later start`.
+/// `3 of 5 measured in 2.1 s, 7 remembered; the rest is for the next who measures`, or
+/// `7 remembered, 5 unmeasured`.
 impl std::fmt::Display for TuningReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { loaded, measured, unmeasured, refused, time } = self;
         let (all, seconds) = (measured + unmeasured, time.as_secs_f64());
-        write!(f, "{measured} of {all} measured in {seconds:.1} s, {loaded} remembered")?;
+        if *measured > 0 {
+            write!(f, "{measured} of {all} measured in {seconds:.1} s, {loaded} remembered")?;
+        } else {
+            write!(f, "{loaded} remembered, {unmeasured} unmeasured")?;
+        }
         if *refused > 0 {
             write!(f, ", {refused} records refused")?;
         }
         let rest = *measured > 0 && *unmeasured > 0;
-        f.write_str(if rest { "; the rest is for a later start" } else { "" })
+        f.write_str(if rest { "; the rest is for the next who measures" } else { "" })
     }
 }
 

@@ -118,8 +118,8 @@ fn show(report: &CompileReport<'_>) -> anyhow::Result<()> {
     }
     if report.pieces_to_measure > 0 {
         super::print_line(&format!(
-            "measured  nothing: {} pieces have several ways, among which runs on the device choose \
-             and remember it",
+            "measured  nothing: {} pieces have several ways, among which `piecewise tune` on the device \
+             chooses",
             report.pieces_to_measure
         ))?;
     }

@@ -5,6 +5,7 @@ use super::model_args::{BoundArgs, ModelArgs};
 use super::progress::watcher;
 use anyhow::{Context, bail};
 use piecewise::assembly::{Assembly, AssemblyError, Settings};
+use piecewise_backend::tuning::TuneMode;
 use piecewise_runtime::config::{ConfigEntry, ConfigLayers, Configured, Source};
 use piecewise_runtime::engine::Engine;
 use piecewise_server::chat::GenerationDefaults;
@@ -25,9 +26,17 @@ const SEQUENCES: u64 = 64;
 /// Seconds between two lines about the steps of what serves, where nothing else is said.
 const STATS_INTERVAL: i64 = 10;
 
-/// The configuration of what serves others, which says how its steps go unless it is told not to.
+/// The configuration of what serves others, which says how its steps go unless it is told not to, and
+/// has no request wait for a measurement.
 pub(crate) fn layers_for_requests(bounds: &BoundArgs) -> anyhow::Result<ConfigLayers> {
-    let layers = bounds.layers()?;
+    let mut layers = bounds.layers()?;
+    if layers.clone().finish()?.config.tune == TuneMode::Measure {
+        super::warn(
+            "a server answers first and measures nothing: tune = \"measure\" is taken as \"load\"; run \
+             `piecewise tune` with the same settings, and start it again",
+        );
+        layers = layers.imposed("tune", "load", "serving requests")?;
+    }
     Ok(layers.derived("stats_interval_seconds", STATS_INTERVAL, "serving requests")?)
 }
 

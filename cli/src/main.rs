@@ -34,6 +34,7 @@ mod run;
 mod serve;
 mod start;
 mod step_file;
+mod tune;
 mod usage;
 mod worker;
 
@@ -84,6 +85,9 @@ enum Command {
     Inspect(Box<inspect::InspectArgs>),
     /// Compile a model ahead of time, into the compile cache; needs no weights and no device.
     Compile(Box<compile::CompileModelArgs>),
+    /// Measure which ways of computing a model are faster than the expected ones, and remember them in
+    /// the compile cache for every start to come.
+    Tune(Box<tune::TuneArgs>),
     /// Look at the compile cache, and look after it.
     Cache(cache::CacheArgs),
     /// Show the settings that there are, or check a file of them.
@@ -125,6 +129,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Logits(args) => logits::run(*args),
         Command::Inspect(args) => inspect::run(*args),
         Command::Compile(args) => compile::run(*args),
+        Command::Tune(args) => tune::run(*args),
         Command::Cache(args) => cache::run(args),
         Command::Config(args) => config::run(args),
         Command::Bench(args) => bench::run(*args),

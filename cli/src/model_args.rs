@@ -7,7 +7,7 @@ use anyhow::Context;
 use piecewise::device::DeviceSpec;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
-use piecewise_runtime::config::{ConfigLayers, Sizes};
+use piecewise_runtime::config::{ConfigLayers, ShortSizeLists, Sizes};
 use piecewise_runtime::mode::{CompileLevel, GraphMode};
 use piecewise_runtime::model::{CaptureWhen, OnCaptureFailure};
 use std::path::{Path, PathBuf};
@@ -125,7 +125,7 @@ pub(crate) struct CompileArgs {
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     pub lazy_sizes: Option<Vec<u64>>,
     /// What a failed capture does: error (no start), or launch (steps that the graph would have served
-    /// are launched and counted) [default: error].
+    /// are launched and counted) [default: launch, with --strict error].
     #[arg(long, value_parser = named::<OnCaptureFailure>, value_name = "WHAT")]
     pub on_capture_failure: Option<OnCaptureFailure>,
     /// Believe what ops declare about capture, without replaying them on made-up batches at start.
@@ -135,6 +135,14 @@ pub(crate) struct CompileArgs {
     /// [default: 3].
     #[arg(long, value_name = "N")]
     pub capture_attempts: Option<u32>,
+    /// How often memory may move before graphs are no longer captured again for it, and steps are
+    /// launched; 0 captures them for ever [default: 128].
+    #[arg(long, value_name = "N")]
+    pub recapture_limit: Option<u32>,
+    /// What is done about a list of sizes that ends below its bound: warn (larger steps are launched) or
+    /// extend (the bound becomes its last size) [default: warn].
+    #[arg(long, value_parser = named::<ShortSizeLists>, value_name = "WHAT")]
+    pub short_size_lists: Option<ShortSizeLists>,
     /// Sizes in tokens to capture: a list, or one number for the default pattern up to it.
     #[arg(long, value_name = "N,..")]
     pub capture_num_tokens: Option<Sizes>,
@@ -157,10 +165,12 @@ pub(crate) struct CompileArgs {
     pub no_padding: bool,
     /// How the ways to compute parts of a step and a library's algorithms are chosen: off (what is
     /// expected to be fastest, and nothing else is compiled), load (what the cache remembers) or
-    /// measure (what it remembers, and else what is measured) [default: measure on CUDA devices].
+    /// measure (what it remembers, and else what is measured at start; what serves loads)
+    /// [default: load].
     #[arg(long, value_parser = named::<TuneMode>, value_name = "MODE")]
     pub tune: Option<TuneMode>,
-    /// Seconds that measuring may take; a later start goes on with the rest [default: 20].
+    /// Seconds that measuring may take; who measures next goes on with the rest [default: 20 at a
+    /// start, no limit of `tune`].
     #[arg(long, value_name = "N")]
     pub tune_seconds: Option<u64>,
     /// Compute products in one way at all sizes, so that a row has the same bits in any company, at
@@ -232,6 +242,8 @@ impl CompileArgs {
         let layers = put(layers, "on_capture_failure", self.on_capture_failure)?;
         let layers = put(layers, "capture_exclude", self.capture_exclude.as_ref())?;
         let layers = put(layers, "capture_attempts", self.capture_attempts)?;
+        let layers = put(layers, "recapture_limit", self.recapture_limit)?;
+        let layers = put(layers, "short_size_lists", self.short_size_lists)?;
         let layers = put(layers, "capture_num_tokens", self.capture_num_tokens.as_ref())?;
         let layers = put(layers, "decode_batch_sizes", self.decode_batch_sizes.as_ref())?;
         let layers = put(layers, "capture_query_lengths", self.capture_query_lengths.as_ref())?;

@@ -2,6 +2,7 @@
 
 use super::encoder_args::room_for_longest;
 use super::model_args::BoundArgs;
+use super::preset_weights::WEIGHTS;
 use super::progress::watcher;
 use anyhow::{Context, bail};
 use piecewise::assembly::Assembly;
@@ -45,6 +46,17 @@ impl SourceArgs {
             (None, None, None) => bail!("there is nothing to compile"),
         };
         Ok(assembly.configure(self.bounds.layers()?).watch(watcher()))
+    }
+
+    /// The same with weights to run it by: those of the folder, or random ones.
+    pub(crate) fn weighted(&self) -> anyhow::Result<Assembly> {
+        let assembly = self.assembly()?;
+        let folder = self.model.as_deref().filter(|model| model.is_dir());
+        Ok(match folder.map(|folder| is_encoder(folder).unwrap_or(false)) {
+            Some(true) => assembly,
+            Some(false) => assembly.check_weights(),
+            None => assembly.weights(WEIGHTS),
+        })
     }
 
     /// Whether the settings are all that is asked for.

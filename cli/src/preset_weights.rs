@@ -18,9 +18,9 @@ pub(crate) fn assembly(preset: Preset, dtype: Option<DType>) -> Assembly {
 
 /// Random numbers, made on the device; ones where a norm scales.
 #[derive(Clone, Copy, Debug)]
-struct PresetWeights(NormalWeights);
+pub(crate) struct PresetWeights(NormalWeights);
 
-const WEIGHTS: PresetWeights = PresetWeights(NormalWeights { std: 0.02, seed: 20_260 });
+pub(crate) const WEIGHTS: PresetWeights = PresetWeights(NormalWeights { std: 0.02, seed: 20_260 });
 
 impl WeightSource for PresetWeights {
     fn tensor(&self, spec: TensorSpec<'_>) -> Result<TensorSource<'_>, WeightError> {

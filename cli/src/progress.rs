@@ -41,7 +41,9 @@ impl BuildBars {
         if !matches!(&self.bar, Some((shown, _)) if *shown == phase) {
             self.clear();
             let most = match progress {
-                Progress::Measuring { budget, .. } => format!(" of at most {}s", budget.as_secs()),
+                Progress::Measuring { budget, .. } if budget < Duration::MAX => {
+                    format!(" of at most {}s", budget.as_secs())
+                }
                 _ => String::new(),
             };
             self.bar = Some((phase, bar(phase, total).with_prefix(most)));

@@ -246,6 +246,11 @@ fn families(snapshot: &Snapshot) -> Vec<MetricFamily> {
             one(stats.address_changes),
         ),
         counter(
+            "piecewise_recapture_limit_total",
+            "Times that memory had moved beyond recapture_limit and graphs were captured no more.",
+            one(stats.recapture_limit_hits),
+        ),
+        counter(
             "piecewise_refused_replays_total",
             "Replays that the device refused, which were launched.",
             one(stats.refused_replays),

@@ -68,6 +68,8 @@ pub struct Statistics {
     pub recaptures: u64,
     /// How often memory of the model had moved, so that its programs were bound anew.
     pub address_changes: u64,
+    /// How often it had moved beyond `recapture_limit`, so that graphs were not captured again.
+    pub recapture_limit_hits: u64,
     /// Attempts to capture a graph that failed, those that a later one made up for among them.
     pub capture_failures: u64,
     /// Replays that were refused when they were submitted; what they hold was launched.

@@ -83,6 +83,12 @@ pub enum AssemblyError {
         what: &'static str,
         reason: String,
     },
+    /// A level whose kernels nobody chooses among.
+    #[error(
+        "level = \"{level}\" fuses nothing, so that there is nothing to measure; use level = \"piecewise\" or \
+         \"compile\""
+    )]
+    NothingToTune { level: &'static str },
     /// An op to split at that the graph does not have.
     #[error("splitting_ops names {name:?}, but the custom ops of the graph are {there}")]
     SplitOp {

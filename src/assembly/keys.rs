@@ -4,6 +4,7 @@ use super::Assembly;
 use crate::device::DeviceSpec;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
+use piecewise_runtime::config::ShortSizeLists;
 use piecewise_runtime::mode::{CompileLevel, GraphMode};
 use piecewise_runtime::model::{CaptureWhen, Checks, OnCaptureFailure};
 use std::collections::BTreeMap;
@@ -88,10 +89,11 @@ setters! {
     /// The share of what is free on the device that the model may take, above 0 and at most 1; beside
     /// [`Self::memory_budget`] the smaller of the two counts.
     memory_fraction(share: f64) "memory_fraction" = share;
-    /// Whether ways and algorithms are chosen by measurement; without it, where the device is a CUDA
-    /// device.
+    /// How ways and algorithms are chosen; without it, by what was remembered, and nothing is measured.
+    /// See [`Planned::tuned`](super::Planned::tuned).
     tune(mode: TuneMode) "tune" = mode;
-    /// How long measuring may take at a start.
+    /// How long measuring may take; without it, 20 seconds at a start, and to its end where models are
+    /// [tuned](super::Planned::tuned).
     tune_seconds(seconds: u64) "tune_seconds" = seconds;
     /// Whether a row has the same bits in any company, because products are computed in one way at
     /// all sizes.
@@ -110,10 +112,14 @@ setters! {
     strict() "strict" = true;
     /// When graphs are captured; without it, all of them while the model is built.
     capture(when: CaptureWhen) "capture" = when;
-    /// What a failed capture does; without it, building the model fails.
+    /// What a failed capture does; without it, steps that the graph would have served are launched.
     on_capture_failure(what: OnCaptureFailure) "on_capture_failure" = what;
     /// Failures in a row after which a graph is no longer captured; 0 tries for ever.
     capture_attempts(failures: u32) "capture_attempts" = failures;
+    /// How often memory may move before graphs are no longer captured again for it; 0 is never.
+    recapture_limit(moves: u32) "recapture_limit" = moves;
+    /// What is done about a size list that ends below its bound; without it, a warning.
+    short_size_lists(what: ShortSizeLists) "short_size_lists" = what;
     /// Whether ops are tried with made-up batches before it is believed that they can be captured;
     /// without it, they are.
     probe_capture(is_probed: bool) "probe_capture" = is_probed;

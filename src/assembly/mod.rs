@@ -42,7 +42,7 @@ mod settings;
 pub use error::{AssemblyError, BoundOfGraph};
 pub use notice::Notice;
 pub use piecewise_runtime::config::Purpose;
-pub use planned::{LoweredPiece, LoweredUnique, Planned};
+pub use planned::{LoweredPiece, LoweredUnique, Planned, Tuned};
 pub use settings::Settings;
 
 use notice::Watcher;

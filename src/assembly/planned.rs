@@ -40,8 +40,10 @@ use std::sync::Arc;
 
 mod lowering;
 mod room;
+mod tuned;
 
 pub use lowering::{LoweredPiece, LoweredUnique};
+pub use tuned::Tuned;
 
 use lowering::telling;
 
@@ -329,13 +331,9 @@ impl Planned {
     fn compiler_on(&self, device: &OpenDevice) -> Box<dyn Compiler> {
         let options = CompilerOptions {
             batch_invariant: self.settings.config.batch_invariant,
-            first_ways: self.tune(device) == TuneMode::Off,
+            first_ways: self.settings.config.tune == TuneMode::Off,
         };
         device.compiler(&self.ops, options)
-    }
-
-    fn tune(&self, device: &OpenDevice) -> TuneMode {
-        self.settings.config.tune.unwrap_or_else(|| device.default_tune())
     }
 
     /// Where the memory of the model will go; scratch, code and graphs as far as pieces are lowered.
@@ -417,9 +415,8 @@ impl Planned {
         Ok(self.settings.config.build_options(roles, outputs, self.purpose)?)
     }
 
-    /// The same for a device that is there, which says what is measured unless the settings do.
-    fn options_there(&mut self, roles: Option<&RoleMap>) -> Result<BuildOptions, AssemblyError> {
-        self.settings.config.tune = Some(self.tune(self.device()?));
+    /// The same for a device that is there, on which ops are probed.
+    fn options_there(&self, roles: Option<&RoleMap>) -> Result<BuildOptions, AssemblyError> {
         let mut options = self.options(roles)?;
         let graph = self.module.graph();
         let is_custom = |node| matches!(graph.node(node).op, Op::Custom(_));
@@ -457,7 +454,7 @@ impl Planned {
     ///
     /// # Errors
     /// When the inputs of a step would not say how large a symbol is, or as for [`Self::engine`].
-    pub fn session(mut self) -> Result<Session, AssemblyError> {
+    pub fn session(self) -> Result<Session, AssemblyError> {
         let symbols = StepSymbol::all(self.module.graph(), &self.symbols)?;
         let options = self.options_there(None)?;
         let passes = self.passes.clone();
@@ -472,7 +469,7 @@ impl Planned {
     /// # Errors
     /// When the pool has no room for them, the graph does not feed back what it samples, or as for
     /// [`Self::engine`].
-    pub fn timer(mut self, positions: &[u64]) -> Result<Box<dyn StepTimer>, AssemblyError> {
+    pub fn timer(self, positions: &[u64]) -> Result<Box<dyn StepTimer>, AssemblyError> {
         let roles = self.roles()?;
         let options = self.options_there(Some(&roles))?;
         Ok(match self.build(options)? {

@@ -12,7 +12,6 @@ use piecewise_backend::cuda::{
     Arch, CudaCompiler, CudaDevice, CudaError, CudaOptions, CudaProbe, LazyNvrtc, library_dirs,
 };
 use piecewise_backend::device::Device;
-use piecewise_backend::tuning::TuneMode;
 use piecewise_kernels::op::OpRegistry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -120,14 +119,6 @@ impl OpenDevice {
             Opened::Cpu(device) => Ok(lock(device).free_bytes()),
             Opened::Cuda(device) => Ok(lock(device).free_bytes()),
             Opened::Arch(arch) => Err(OpenError::NoDevice { arch: *arch }),
-        }
-    }
-
-    /// How ways are chosen where nobody says so: by measurement where there are several.
-    pub fn default_tune(&self) -> TuneMode {
-        match &self.0 {
-            Opened::Cpu(_) => TuneMode::Load,
-            Opened::Cuda(_) | Opened::Arch(_) => TuneMode::Measure,
         }
     }
 

@@ -14,15 +14,6 @@ fn devices_come_back_as_they_are_written() {
 }
 
 #[test]
-fn cuda_measures_its_ways_unless_told_otherwise() {
-    let simulated = CudaDevice::simulated(CudaOptions::default(), OpRegistry::new()).unwrap();
-    assert_eq!(OpenDevice::from(simulated).default_tune(), TuneMode::Measure);
-    let opened = |device: DeviceSpec| device.open(1).unwrap();
-    assert_eq!(opened(DeviceSpec::Arch(Arch::HOPPER)).default_tune(), TuneMode::Measure);
-    assert_eq!(opened(DeviceSpec::Cpu).default_tune(), TuneMode::Load);
-}
-
-#[test]
 fn without_a_driver_auto_is_the_processor_and_says_why() {
     let faults = Faults::default();
     faults.miss(CudaLibrary::Driver);

@@ -115,6 +115,7 @@ pub(crate) fn options(module: &Module, mode: GraphMode, sizes: &[u64], bound: u6
         capture: CaptureWhen::Startup,
         on_capture_failure: OnCaptureFailure::Error,
         capture_attempts: 3,
+        recapture_limit: 128,
         capture_exclude: Vec::new(),
         probes: Vec::new(),
         tune: TuneMode::default(),

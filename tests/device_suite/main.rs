@@ -50,6 +50,7 @@ mod small_decoder;
 mod suspend;
 mod target;
 mod traces;
+mod tuned;
 mod user_op;
 mod warm_start;
 mod wide_heads;

@@ -58,6 +58,7 @@ fn build<T: Target>(mode: GraphMode) -> CompiledModel<T::Device> {
         capture: CaptureWhen::Startup,
         on_capture_failure: OnCaptureFailure::Error,
         capture_attempts: 3,
+        recapture_limit: 128,
         capture_exclude: Vec::new(),
         probes: Vec::new(),
         tune: TuneMode::default(),

@@ -198,6 +198,7 @@ impl SlotSetup {
             capture: self.capture,
             on_capture_failure: self.on_capture_failure,
             capture_attempts: 3,
+            recapture_limit: 128,
             capture_exclude: Vec::new(),
             probes: Vec::new(),
             tune: TuneMode::default(),

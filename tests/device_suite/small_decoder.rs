@@ -147,6 +147,7 @@ impl Setup {
             capture: self.capture,
             on_capture_failure: self.on_capture_failure,
             capture_attempts: 3,
+            recapture_limit: 128,
             capture_exclude: self.exclude.clone(),
             probes: self.probes(),
             tune: TuneMode::default(),

@@ -103,8 +103,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=100_000))]
     pub(super) warmup: Option<u64>,
     /// How the ways to compute parts of a step and a library's algorithms are chosen: off (what is
-    /// expected to be fastest), load (what --cache-dir remembers) or measure [default: measure, off
-    /// with --startup].
+    /// expected to be fastest), load (what --cache-dir remembers) or measure (before the rows)
+    /// [default: load, off with --startup].
     #[arg(long, value_parser = named::<TuneMode>, value_name = "MODE")]
     pub(super) tune: Option<TuneMode>,
     /// Seconds that measuring may take [default: 60].

@@ -31,9 +31,11 @@ impl Bench {
         let layers = turn_on(layers, "measure_padding", args.measure_padding)?;
         let layers = put(layers, "tune", args.tune)?;
         let layers = put(layers, "tune_seconds", args.tune_seconds)?;
-        let tune = if args.startup { "off" } else { "measure" };
-        let layers = args.memory.over(layers)?.derived("tune", tune, "what bench does")?;
-        let layers = layers.derived("tune_seconds", 60, "what bench does")?;
+        let layers = args.memory.over(layers)?.derived("tune_seconds", 60, "what bench does")?;
+        let layers = match args.startup {
+            true => layers.derived("tune", "off", "what bench does")?,
+            false => layers,
+        };
         let config = layers.clone().finish()?.config;
         let alone = [
             ("--costs", args.costs.is_some()),

@@ -29,3 +29,4 @@ mod skip;
 mod start;
 mod support;
 mod tiny_model;
+mod tune;

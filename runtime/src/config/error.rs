@@ -105,7 +105,8 @@ pub enum ConfigWarning {
     /// Steps between the largest size and the bound do not replay.
     #[error(
         "steps of {first} to {bound} {what} are launched, not replayed: the largest of {list} is \
-         below {bound_name} = {bound}; add {bound} to {list} or lower {bound_name}"
+         below {bound_name} = {bound}; add {bound} to {list}, lower {bound_name}, or set \
+         short_size_lists = \"extend\""
     )]
     DoesNotReach {
         list: &'static str,

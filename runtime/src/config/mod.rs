@@ -12,7 +12,7 @@ pub use error::{ConfigError, ConfigWarning};
 pub use layers::{ConfigEntry, ConfigLayers, Configured, Source};
 pub use resolve::Purpose;
 pub use schema::KeyDoc;
-pub use values::{CacheConfig, DumpConfig, RemoteUrl, RuntimeConfig, Sizes};
+pub use values::{CacheConfig, DumpConfig, RemoteUrl, RuntimeConfig, ShortSizeLists, Sizes};
 pub use words::{TheirWord, float_named, their_word};
 
 #[cfg(test)]

@@ -1,19 +1,23 @@
 //! From keys to what a model is built and served with.
 
 use super::error::{ConfigError, ConfigWarning};
-use super::values::{MOST, RuntimeConfig, Sizes};
+use super::values::{MOST, RuntimeConfig, ShortSizeLists, Sizes};
 use crate::batch::{RoleMap, full_steps, probes};
 use crate::dispatch::{Dispatcher, OwnSizes, SizeRules};
 use crate::engine::EngineOptions;
 use crate::mode::{CompileLevel, GraphMode, StepMode};
-use crate::model::{BuildOptions, CaptureWhen, CompiledModel};
+use crate::model::{BuildOptions, CaptureWhen, CompiledModel, OnCaptureFailure};
 use crate::sizes::SizeList;
 use piecewise_backend::device::Device;
 use piecewise_backend::tuning::TuneMode;
+use std::borrow::Cow;
 use std::time::Duration;
 
 /// Bytes of logits that one step may bring back.
 const LOGIT_BYTES: u64 = 256 << 20;
+
+/// How long a start measures that is told to, where nothing else is said.
+const TUNE_AT_START: Duration = Duration::from_secs(20);
 
 /// What a model is built for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -63,14 +67,14 @@ impl RuntimeConfig {
         };
         let tokens = taken(size_list(
             "capture_num_tokens",
-            self.capture_num_tokens.as_ref(),
+            self.to_bound(self.capture_num_tokens.as_ref(), self.max_num_tokens).as_deref(),
             ("max_num_tokens", up_to(self.max_num_tokens)),
             self.max_num_tokens,
         ));
         let batch_bound = self.max_num_seqs().min(self.max_num_rows());
         let batches = taken(size_list(
             "decode_batch_sizes",
-            self.decode_batch_sizes.as_ref(),
+            self.to_bound(self.decode_batch_sizes.as_ref(), batch_bound).as_deref(),
             ("max_num_seqs", up_to(self.max_num_seqs())),
             batch_bound,
         ));
@@ -108,6 +112,20 @@ impl RuntimeConfig {
             own,
             rules,
         })
+    }
+
+    /// A list with the bound as its last size, where it ends below it and is to be extended.
+    fn to_bound<'a>(&self, sizes: Option<&'a Sizes>, bound: u64) -> Option<Cow<'a, Sizes>> {
+        match sizes? {
+            Sizes::List(list)
+                if self.short_size_lists == ShortSizeLists::Extend
+                    && list.iter().max().is_some_and(|most| *most < bound) =>
+            {
+                let list = list.iter().copied().chain([bound]).collect();
+                Some(Cow::Owned(Sizes::List(list)))
+            }
+            sizes => Some(Cow::Borrowed(sizes)),
+        }
     }
 
     fn wrong_bounds(&self) -> Vec<ConfigError> {
@@ -267,7 +285,7 @@ impl RuntimeConfig {
         }
         let probed = roles.filter(|_| self.probes());
         let probes = probed.map_or(Vec::new(), |roles| probes(roles, &dispatcher));
-        let tune = match (self.level, self.tune.unwrap_or_default()) {
+        let tune = match (self.level, self.tune) {
             // Who looks for a fault does not wait for what is faster.
             (CompileLevel::Eager | CompileLevel::Trace, TuneMode::Measure) => TuneMode::Load,
             (_, tune) => tune,
@@ -280,11 +298,16 @@ impl RuntimeConfig {
             max_logit_rows,
             read_outputs,
             capture: self.capture,
-            on_capture_failure: self.on_capture_failure,
+            // A step that its graph is missing for would be an error, too, only later.
+            on_capture_failure: match self.strict {
+                true => OnCaptureFailure::Error,
+                false => self.on_capture_failure,
+            },
             capture_attempts: self.capture_attempts,
+            recapture_limit: self.recapture_limit,
             capture_exclude: self.capture_exclude.clone(),
             tune,
-            tune_budget: Duration::from_secs(self.tune_seconds),
+            tune_budget: self.tune_seconds.map_or(TUNE_AT_START, Duration::from_secs),
             tuning_steps,
             strict: self.strict,
             checks: self.checks,

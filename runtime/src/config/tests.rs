@@ -1,6 +1,7 @@
 use super::*;
 use crate::batch::RoleMap;
 use crate::mode::{CompileLevel, GraphMode};
+use crate::model::OnCaptureFailure;
 use crate::testing::{Bounds, fake_graph};
 use piecewise_backend::tuning::TuneMode;
 use proptest::prelude::*;
@@ -193,6 +194,47 @@ fn sizes_that_miss_the_bound_or_that_nothing_reaches_are_warned_about() {
 }
 
 #[test]
+fn lists_that_end_below_their_bounds_are_extended_where_that_is_asked_for() {
+    let sizes = |text: &str| {
+        let config = config(text).unwrap();
+        let dispatcher = config.dispatcher().unwrap();
+        let is_warned = !config.warnings(&dispatcher).is_empty();
+        (dispatcher.tokens.sizes().to_vec(), dispatcher.batches.sizes().to_vec(), is_warned)
+    };
+    let lists = "capture_num_tokens = [1, 64]\ndecode_batch_sizes = [2]\nmax_num_seqs = 4\n";
+    assert_eq!(sizes(lists), (vec![1, 64], vec![2], true));
+    let extended = format!("{lists}short_size_lists = \"extend\"");
+    assert_eq!(sizes(&extended), (vec![1, 64, 512], vec![2, 4], false));
+    // Whoever asks for a pattern up to a number gets it.
+    let pattern = "capture_num_tokens = 64\nshort_size_lists = \"extend\"";
+    assert!(sizes(pattern).0.last() == Some(&64) && sizes(pattern).2);
+}
+
+#[test]
+fn a_failed_capture_is_an_error_where_steps_must_replay_and_else_launches() {
+    let of = |text: &str| {
+        let options = config(text).unwrap().build_options(None, 1, Purpose::Generate).unwrap();
+        options.on_capture_failure
+    };
+    assert_eq!(of(""), OnCaptureFailure::Launch);
+    assert_eq!(of("on_capture_failure = \"error\""), OnCaptureFailure::Error);
+    assert_eq!(of("strict = true"), OnCaptureFailure::Error);
+}
+
+/// Of a start; what tunes has no limit.
+#[test]
+fn nothing_is_measured_unless_that_is_asked_for_and_then_for_so_long() {
+    let of = |text: &str| {
+        let options = config(text).unwrap().build_options(None, 1, Purpose::Generate).unwrap();
+        (options.tune, options.tune_budget)
+    };
+    assert_eq!(of("").0, TuneMode::Load);
+    assert_eq!(of("tune = \"measure\""), (TuneMode::Measure, Duration::from_secs(20)));
+    let seconds = "tune = \"measure\"\ntune_seconds = 3";
+    assert_eq!(of(seconds), (TuneMode::Measure, Duration::from_secs(3)));
+}
+
+#[test]
 fn sizes_are_read_from_flags() {
     assert_eq!("64".parse(), Ok(Sizes::UpTo(64)));
     assert_eq!("1, 2,4".parse(), Ok(Sizes::List(vec![1, 2, 4])));
@@ -211,7 +253,7 @@ fn roles() -> RoleMap {
 fn levels_that_fuse_nothing_measure_nothing() {
     use CompileLevel::{Compile, Eager, Piecewise, Trace};
     for (level, measures) in [(Eager, false), (Trace, false), (Compile, true), (Piecewise, true)] {
-        let config = RuntimeConfig { level, tune: Some(TuneMode::Measure), ..Default::default() };
+        let config = RuntimeConfig { level, tune: TuneMode::Measure, ..Default::default() };
         let options = config.build_options(Some(&roles()), 2, Purpose::Generate).unwrap();
         assert_eq!(options.tune == TuneMode::Measure, measures);
         assert_eq!(options.tuning_steps.is_empty(), !measures);

@@ -71,13 +71,13 @@ pub struct RuntimeConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub memory_fraction: Option<f64>,
-    /// Whether the ways to compute parts of a step, and a library's algorithms, are chosen by
-    /// measurement. Unset measures on CUDA devices, and nowhere else.
+    /// How the ways to compute parts of a step, and a library's algorithms, are chosen. `piecewise tune`
+    /// measures them, and remembers what is faster. What serves requests takes `measure` for `load`.
+    pub tune: TuneMode,
+    /// Seconds that measuring may take; what is not reached in them runs unmeasured and is left to the
+    /// next who measures. Unset is 20 at a start, and no limit for `piecewise tune`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub tune: Option<TuneMode>,
-    /// Seconds that measuring may take at a start; what is not reached in them is left to the next
-    /// start, and runs unmeasured until then.
-    pub tune_seconds: u64,
+    pub tune_seconds: Option<u64>,
     /// Whether products are computed in one way at all sizes, so that a row has the same bits in any
     /// company. On for encoders unless set: an item then has the same bits alone, packed and padded.
     /// The CPU always does so.
@@ -96,7 +96,8 @@ pub struct RuntimeConfig {
     /// Sizes in tokens that are captured by the first step that wants them, where the others are at
     /// start.
     pub lazy_sizes: Vec<u64>,
-    /// Whether a step that does not replay, or a mode that can't be, is an error.
+    /// Whether a step that does not replay, a capture at start that fails, or a mode that can't be, is an
+    /// error.
     pub strict: bool,
     /// When graphs are captured.
     pub capture: CaptureWhen,
@@ -104,6 +105,12 @@ pub struct RuntimeConfig {
     pub on_capture_failure: OnCaptureFailure,
     /// Failures in a row after which a graph is no longer captured; 0 tries for ever.
     pub capture_attempts: u32,
+    /// How often memory of the model may move before its graphs are no longer captured again for it, and
+    /// steps are launched; 0 captures them for ever.
+    pub recapture_limit: u32,
+    /// What is done about a list in `capture_num_tokens` or `decode_batch_sizes` that ends below its
+    /// bound.
+    pub short_size_lists: ShortSizeLists,
     /// Whether ops are captured and replayed with made-up batches before they are believed that they
     /// can be.
     pub probe_capture: bool,
@@ -139,6 +146,17 @@ pub struct RuntimeConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "super::schema::float_types")]
     pub dtype: Option<DType>,
+}
+
+/// What is done about a size list that ends below its bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ShortSizeLists {
+    /// Steps above its largest size are launched, which a warning says.
+    #[default]
+    Warn,
+    /// The bound becomes its last size.
+    Extend,
 }
 
 /// A list of sizes, or the default pattern up to a number.
@@ -279,8 +297,8 @@ impl Default for RuntimeConfig {
             max_seq_len: 4096,
             memory_budget: None,
             memory_fraction: None,
-            tune: None,
-            tune_seconds: 20,
+            tune: TuneMode::default(),
+            tune_seconds: None,
             batch_invariant: false,
             padding: true,
             measure_padding: false,
@@ -291,6 +309,8 @@ impl Default for RuntimeConfig {
             capture: CaptureWhen::default(),
             on_capture_failure: OnCaptureFailure::default(),
             capture_attempts: 3,
+            recapture_limit: 128,
+            short_size_lists: ShortSizeLists::default(),
             probe_capture: true,
             capture_exclude: Vec::new(),
             prefix_cache: true,

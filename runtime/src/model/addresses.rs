@@ -8,7 +8,8 @@ use piecewise_backend::device::Device;
 impl<D: Device> CompiledModel<D> {
     /// Where a part of the memory lies elsewhere than what the programs were bound to, binds them
     /// anew, and the graphs are stale: each is captured again by the next step that wants it, or
-    /// between steps. What is on its way ends first.
+    /// between steps. Once that has happened more often than the limit, they are captured no more. What
+    /// is on its way ends first.
     pub(super) fn follow_addresses(&mut self) -> Result<(), ModelError> {
         if self.bound_to == self.memory.bases() {
             return Ok(());
@@ -17,7 +18,21 @@ impl<D: Device> CompiledModel<D> {
         self.staging.follow(self.module.graph(), &self.memory);
         self.bind_again()?;
         self.stats.address_changes += 1;
-        tracing::warn!("memory of the model has moved; its graphs are captured again");
+        self.moves += 1;
+        let (moves, limit) = (self.moves, self.recapture_limit);
+        if limit == 0 || moves <= limit {
+            tracing::warn!("memory of the model has moved; its graphs are captured again");
+            return Ok(());
+        }
+        self.graphs.slots_mut().for_each(GraphSlot::give_up);
+        self.stats.recapture_limit_hits += 1;
+        if moves == limit.saturating_add(1) {
+            tracing::warn!(
+                "memory of the model has moved {moves} times, more often than recapture_limit = {limit}: \
+                 its graphs are captured no more and steps are launched; leave the memory where it is, \
+                 raise recapture_limit, or enable the graphs again"
+            );
+        }
         Ok(())
     }
 

@@ -108,6 +108,8 @@ impl<D: Device> CompiledModel<D> {
             capture_when: options.capture,
             on_capture_failure: options.on_capture_failure,
             capture_attempts: options.capture_attempts,
+            recapture_limit: options.recapture_limit,
+            moves: 0,
             checks: options.checks,
             next_step: 0,
             last: None,
@@ -155,10 +157,13 @@ impl<D: Device> CompiledModel<D> {
             TuneMode::Off => {}
             TuneMode::Load => model.count_unmeasured(),
             TuneMode::Measure => {
-                let for_ways = options.tune_budget.saturating_sub(for_launches);
+                let for_ways = match options.tune_budget {
+                    Duration::MAX => Duration::MAX,
+                    budget => budget.saturating_sub(for_launches),
+                };
                 let mut has_time = || host_time::since(measure) < for_ways;
                 let steps = &options.tuning_steps;
-                model.measure_choices(steps, None, store, &mut has_time, &mut |p| progress(p))?;
+                model.measure_choices(steps, store, &mut has_time, &mut |p| progress(p))?;
             }
         }
         let measure = host_time::since(measure);
@@ -166,7 +171,7 @@ impl<D: Device> CompiledModel<D> {
             model.capture_listed(options.on_capture_failure, &mut |p| progress(p), None)?;
             model.measure_padding()?;
             if options.tune == TuneMode::Measure {
-                let left = options.tune_budget.saturating_sub(measure).max(for_launches);
+                let left = model.left_for_launches(measure, for_launches);
                 model.choose_launched(&open, &options.tuning_steps, store, left)?;
             }
         }

@@ -142,7 +142,8 @@ impl<D: Device> CompiledModel<D> {
         self.graphs = GraphSet::default();
         self.capture_when = CaptureWhen::Startup;
         self.warm_up()?;
-        let on_failure = std::mem::take(&mut self.on_capture_failure);
+        let error = OnCaptureFailure::Error;
+        let on_failure = std::mem::replace(&mut self.on_capture_failure, error);
         let captured = self.set_graph_mode(mode, progress);
         self.on_capture_failure = on_failure;
         captured
@@ -168,7 +169,7 @@ impl<D: Device> CompiledModel<D> {
         };
         keys.retain(lacks);
         keys.retain(|&key| !self.waits_for_a_step(key));
-        let total = keys.len();
+        let (total, failures) = (keys.len(), self.stats.capture_failures);
         for (i, key) in keys.into_iter().enumerate() {
             let free = self.device.free_bytes();
             let started = Instant::now();
@@ -179,6 +180,13 @@ impl<D: Device> CompiledModel<D> {
                 took.push(CapturedGraph { kind: self.kind(key), size: key.size(), time, bytes });
             }
             progress(Progress::Capturing { done: i + 1, total });
+        }
+        let failed = self.stats.capture_failures - failures;
+        if failed > 0 {
+            tracing::warn!(
+                "{failed} of {total} graphs could not be captured, and steps of their sizes are launched: \
+                 on_capture_failure = \"error\" makes that an error"
+            );
         }
         Ok(())
     }

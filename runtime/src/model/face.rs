@@ -5,8 +5,9 @@ use super::clock::StepClock;
 use super::graphs::OnCaptureFailure;
 use super::origin::load_weights;
 use super::{
-    BuildTimes, CaptureWhen, CapturedGraph, ChosenWays, CompiledModel, GraphReport, GraphSlot,
-    Ledger, ModelError, Progress, StepData, StepOutputs, StepTimes, SuspendedWeights, Ticket,
+    BuildTimes, CaptureWhen, CapturedGraph, ChosenWays, CompiledModel, Gain, GraphReport,
+    GraphSlot, Ledger, ModelError, Progress, StepData, StepOutputs, StepTimes, SuspendedWeights,
+    Ticket,
 };
 use crate::dispatch::{Dispatch, Dispatcher};
 use crate::mode::GraphMode;
@@ -37,6 +38,10 @@ pub trait Model: Any + std::fmt::Debug + Send {
 
     /// How each piece is run at each size of its own at which there is a choice.
     fn chosen_ways(&self) -> Vec<ChosenWays>;
+
+    /// What was measured of each choice, at this start or before: of unique pieces at their sizes, then
+    /// of the steps that replay in pieces.
+    fn gains(&self) -> Vec<Gain>;
 
     /// Bytes of everything on the device.
     fn ledger(&self) -> Ledger;
@@ -160,6 +165,10 @@ impl<D: Device> Model for CompiledModel<D> {
         self.chosen_ways()
     }
 
+    fn gains(&self) -> Vec<Gain> {
+        self.measured_gains()
+    }
+
     fn ledger(&self) -> Ledger {
         self.memory.ledger
     }
@@ -225,6 +234,7 @@ impl<D: Device> Model for CompiledModel<D> {
     fn enable_graphs(&mut self) -> Result<usize, ModelError> {
         self.graphs.slots_mut().for_each(GraphSlot::enable);
         self.retry_late();
+        self.moves = 0;
         self.background.wake();
         if self.capture_when == CaptureWhen::Startup {
             self.capture_listed(self.on_capture_failure, &mut |_| {}, None)?;

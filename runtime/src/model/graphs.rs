@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 pub enum OnCaptureFailure {
     /// Building the model fails.
-    #[default]
     Error,
     /// The steps that the graph would have served are launched, and counted.
+    #[default]
     Launch,
 }
 
@@ -29,7 +29,8 @@ pub enum GraphState {
     /// It was captured and is there no longer: it was dropped, or a replay of it was refused. The
     /// next step that wants it captures it again.
     Stale,
-    /// It failed too often in a row, and is tried again when it is told to be.
+    /// It failed too often in a row, or memory moved too often, and is tried again when it is told to
+    /// be.
     Disabled,
 }
 
@@ -56,6 +57,8 @@ pub struct GraphSlot<G> {
     failures: u32,
     /// Refused replays in a row, whatever captures came between.
     refusals: u32,
+    /// Whether it is not to be captured whatever failed.
+    is_given_up: bool,
     counts: GraphCounts,
 }
 
@@ -63,7 +66,7 @@ impl<G> GraphSlot<G> {
     /// A graph that is yet to be captured.
     pub fn empty() -> Self {
         let counts = GraphCounts::default();
-        Self { graph: None, failures: 0, refusals: 0, counts }
+        Self { graph: None, failures: 0, refusals: 0, is_given_up: false, counts }
     }
 
     /// The graph, if it is ready.
@@ -75,6 +78,7 @@ impl<G> GraphSlot<G> {
     pub fn state(&self, attempts: u32) -> GraphState {
         match () {
             () if self.graph.is_some() => GraphState::Ready,
+            () if self.is_given_up => GraphState::Disabled,
             () if attempts > 0 && self.failures.max(self.refusals) >= attempts => {
                 GraphState::Disabled
             }
@@ -149,9 +153,14 @@ impl<G> GraphSlot<G> {
         self.graph = None;
     }
 
-    /// Forgets failures, so that a disabled graph may be captured again.
+    /// Drops the graph, which is not captured anew until it is enabled.
+    pub(crate) fn give_up(&mut self) {
+        (self.graph, self.is_given_up) = (None, true);
+    }
+
+    /// Forgets why it was disabled, so that it may be captured again.
     pub fn enable(&mut self) {
-        (self.failures, self.refusals) = (0, 0);
+        (self.failures, self.refusals, self.is_given_up) = (0, 0, false);
     }
 }
 

@@ -40,7 +40,7 @@ mod step_launches;
 mod ways;
 
 pub use capture::{CapturedGraph, GraphKind};
-pub use choose::{ChosenPart, ChosenWays, WaysOrigin};
+pub use choose::{ChosenPart, ChosenWays, Gain, Verdict, WaysOrigin};
 pub use clock::StepTimes;
 pub use error::ModelError;
 pub use face::Model;
@@ -103,6 +103,9 @@ pub struct CompiledModel<D: Device> {
     strict: bool,
     capture_when: CaptureWhen,
     on_capture_failure: OnCaptureFailure,
+    recapture_limit: u32,
+    /// How often memory has moved since the model was built, or its graphs were enabled.
+    moves: u32,
     capture_attempts: u32,
     checks: Checks,
     next_step: u64,

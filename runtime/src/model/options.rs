@@ -25,6 +25,8 @@ pub struct BuildOptions {
     pub on_capture_failure: OnCaptureFailure,
     /// Failures in a row after which a graph is no longer captured; 0 is never.
     pub capture_attempts: u32,
+    /// How often memory may move before graphs are no longer captured again for it; 0 is never.
+    pub recapture_limit: u32,
     /// Layers that are launched and never captured, by the scopes in which the model's code made
     /// them: `model.layers.3`, or `model.layers.3.mlp`.
     pub capture_exclude: Vec<String>,
@@ -33,7 +35,8 @@ pub struct BuildOptions {
     pub probes: Vec<Probe>,
     /// Whether ways and algorithms are chosen by measurement.
     pub tune: TuneMode,
-    /// How long measuring may take; what is not reached is left to the next start.
+    /// How long measuring may take; what is not reached is left to whoever measures next. With
+    /// [`Duration::MAX`] it goes to its end.
     pub tune_budget: Duration,
     /// Steps that fill the sizes of captured ones, to measure ways in. Without one, a step's pieces are
     /// measured alone.

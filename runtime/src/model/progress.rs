@@ -25,7 +25,8 @@ pub enum Progress {
         done: usize,
         /// Steps in all.
         total: usize,
-        /// How long measuring may take; what is not reached by then is left out.
+        /// How long measuring may take; what is not reached by then is left out. [`Duration::MAX`]
+        /// where it goes to its end.
         budget: Duration,
     },
     /// Graphs captured.

@@ -1,5 +1,5 @@
-//! Sizes of single numbers of tokens, lowered and measured for them alone once a step brings so many:
-//! beside the steps, which go on at the size above until then.
+//! Sizes of single numbers of tokens, lowered for them alone once a step brings so many: beside the
+//! steps, which go on at the size above until then.
 
 use super::CompiledModel;
 use super::bind::BindSite;
@@ -13,14 +13,11 @@ use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::entity::Entity;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// How long steps wait for the measuring of a size.
-const LATE_BUDGET: Duration = Duration::from_millis(500);
 
 impl<D: Device> CompiledModel<D> {
     /// Specializes `sizes`, each from some time after the first step of exactly so many tokens: it is
-    /// lowered on a thread of its own, and bound, and measured where `tune` says so, between two steps.
+    /// lowered on a thread of its own, and bound between two steps, by what the store remembers unless
+    /// `tune` is off. No step waits for a measurement.
     pub fn specialize_late(
         &mut self,
         sizes: impl IntoIterator<Item = u64>,
@@ -79,11 +76,6 @@ impl<D: Device> CompiledModel<D> {
         if scratch > room {
             return Err(ModelError::LateScratch { size, scratch, room });
         }
-        let tune = match &self.late {
-            // What is measured runs all its rows, also of states that only an op knows.
-            Some(late) if !self.origin.backed_early => late.tune,
-            _ => TuneMode::Load,
-        };
         let known: Vec<usize> = self.origin.compiled.artifacts.iter().map(Vec::len).collect();
         let counts = lowered.counts.clone();
         self.origin.compiled.append(lowered);
@@ -91,7 +83,7 @@ impl<D: Device> CompiledModel<D> {
         dispatcher.rules.specialize(size);
         let ledger = self.ledger_of(&dispatcher);
         let within = self.check_limit(&ledger, || format!("a size of its own for {size} tokens"));
-        let bound = within.and_then(|()| self.bind_after(&known, tune));
+        let bound = within.and_then(|()| self.bind_after(&known));
         if bound.is_err() {
             self.origin.compiled.truncate(&known);
             self.origin.choices.truncate(&known);
@@ -101,18 +93,7 @@ impl<D: Device> CompiledModel<D> {
         self.dispatcher = dispatcher;
         self.set_ledger(ledger);
         self.list_graphs();
-        if tune == TuneMode::Measure
-            && let Some(store) = self.late.as_ref().map(|late| late.compiler.store.clone())
-        {
-            let started = Instant::now();
-            let mut has_time = || started.elapsed() < LATE_BUDGET;
-            match self.measure_choices(&[], Some(size), &*store, &mut has_time, &mut |_| {}) {
-                Err(error) if !error.is_lost() => tracing::warn!(
-                    "steps of {size} tokens have a size of their own, which is not measured: {error}"
-                ),
-                measured => measured?,
-            }
-        }
+        self.count_unmeasured();
         Ok(())
     }
 
@@ -124,13 +105,13 @@ impl<D: Device> CompiledModel<D> {
     }
 
     /// Binds every member at those of its sizes that come after the known ones.
-    fn bind_after(&mut self, known: &[usize], tune: TuneMode) -> Result<(), ModelError> {
+    fn bind_after(&mut self, known: &[usize]) -> Result<(), ModelError> {
         check_artifacts(&self.module, &self.origin.compiled.artifacts)?;
         let Self { device, module, symbols, memory, origin, members, late, .. } = self;
         let (Some(stitch), Some(late)) = (module.stitch(), late) else { return Ok(()) };
         let compiled = &origin.compiled;
         let site = BindSite { module, stitch, symbols, memory, compiled };
-        origin.choices.extend(device, &site, tune, &*late.compiler.store);
+        origin.choices.extend(device, &site, late.tune, &*late.compiler.store);
         let mut programs = Vec::new();
         for (member, place) in members.list.iter().zip(0..) {
             let usage = &stitch.uses[member.step.id()];

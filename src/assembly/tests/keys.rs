@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::assembly::keys::TYPED;
-use piecewise_runtime::config::RuntimeConfig;
+use piecewise_runtime::config::{RuntimeConfig, ShortSizeLists};
 
 #[test]
 fn every_key_has_a_method() {
@@ -30,6 +30,8 @@ fn methods_set_what_their_keys_take() {
         .capture(CaptureWhen::Lazy)
         .on_capture_failure(OnCaptureFailure::Launch)
         .capture_attempts(7)
+        .recapture_limit(9)
+        .short_size_lists(ShortSizeLists::Extend)
         .probe_capture(false)
         .capture_exclude(["model.layers.0"])
         .capture_item_log("items.jsonl")

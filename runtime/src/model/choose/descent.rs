@@ -424,6 +424,7 @@ impl<'m, D: Device> Descent<'m, D> {
                 products.into_iter().filter_map(|p| Some((p.product, *p.algorithms.first()?)));
             if let Some(record) = self.record(*place) {
                 record.choice = choice.clone();
+                record.gained = 1.0 - (1.0 - record.gained) * trial.ratio;
                 record.algorithms = taken.collect();
             }
             self.model.origin.choices.get_mut(*place).choice = choice.clone();

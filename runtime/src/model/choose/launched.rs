@@ -1,8 +1,8 @@
 //! Which sizes that run in pieces are launched instead: replays and launches of a step, compared in rounds
 //! that take turns, and remembered.
 
-use super::record::{RecordKey, ways_of};
-use super::rounds::{of_pairs, pair};
+use super::record::{LaunchedRecord, RecordKey, ways_of};
+use super::rounds::{noise_of, of_pairs, pair};
 use super::{MeasuredStep, Place, WaysOrigin};
 use crate::batch::SyntheticStep;
 use crate::dispatch::StepSizes;
@@ -19,7 +19,6 @@ use piecewise_backend::host_time;
 use piecewise_backend::store::Store;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::entity::Entity;
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Rounds that decide: more of them where a step takes up to so long.
@@ -31,23 +30,29 @@ const LEAST_ROUNDS: usize = 3;
 /// host takes shows only where it does not wait after each.
 const SUBMITTED: Duration = Duration::from_millis(10);
 const AHEAD: u128 = 4;
-/// By so many thousandths launches must be faster than a replay in pieces to be taken: medians of the
-/// same differ by less.
+/// The least share of a step by which launches must be faster than a replay in pieces to be taken:
+/// medians of the same differ by less.
 const MARGIN: f64 = 0.005;
 /// The share of the time for measuring that is kept for this comparison, and the most of it.
 const SHARE: u32 = 5;
 const MOST: Duration = Duration::from_secs(2);
 
-/// What was measured of a step in pieces.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-struct LaunchedRecord {
-    /// The digest of the ways of each artifact that it was measured with.
-    ways: Vec<Digest>,
+/// Replays and launches of a step, compared.
+struct Compared {
+    times: [f64; 2],
+    spread: f64,
     is_launched: bool,
-    /// The step, for people, and its microseconds both ways.
-    step: String,
-    replayed_us: f64,
-    launched_us: f64,
+}
+
+impl Compared {
+    fn of(pairs: &[[f64; 2]]) -> Self {
+        let (times, spread) = (of_pairs(pairs), noise_of(pairs).max(MARGIN));
+        Self { times, spread, is_launched: times[1] < times[0] * (1.0 - spread) }
+    }
+
+    fn ratio(&self) -> f64 {
+        self.times[1] / self.times[0].max(f64::MIN_POSITIVE)
+    }
 }
 
 impl<D: Device> CompiledModel<D> {
@@ -57,9 +62,21 @@ impl<D: Device> CompiledModel<D> {
     }
 
     /// How much of the time for measuring is kept for comparing launches with replays in pieces, whatever
-    /// the ways of parts take.
+    /// the ways of parts take: all of a time without end.
     pub fn launches_budget(&self) -> Duration {
-        (self.tune_budget / SHARE).min(MOST)
+        match self.tune_budget {
+            Duration::MAX => Duration::MAX,
+            budget => (budget / SHARE).min(MOST),
+        }
+    }
+
+    /// What is left for the comparison after ways were measured for so long, of which `kept` is kept.
+    pub(in crate::model) fn left_for_launches(
+        &self,
+        measured: Duration,
+        kept: Duration,
+    ) -> Duration {
+        self.tune_budget.saturating_sub(measured).min(MOST).max(kept)
     }
 
     /// Times steps that fill the sizes which run in pieces that are captured, replayed and launched in
@@ -90,6 +107,8 @@ impl<D: Device> CompiledModel<D> {
             let record = key.get::<LaunchedRecord>(store);
             if let Some(record) = record.filter(|record| record.ways == ways) {
                 self.ways.set_launched(sizes.whole(), record.is_launched);
+                let known = (WaysOrigin::Remembered, record);
+                self.origin.choices.launched.insert(sizes, known);
                 open.retain(|other| *other != sizes);
             }
         }
@@ -116,7 +135,11 @@ impl<D: Device> CompiledModel<D> {
         let mut sizes = open.to_vec();
         let again = self.sizes_in_pieces().into_iter();
         sizes.extend(again.filter(|sizes| !open.contains(sizes) && self.was_measured(*sizes)));
-        self.compare_launches(&sizes, steps, store, budget.min(MOST))
+        let started = host_time::now();
+        self.compare_launches(&sizes, steps, store, budget)?;
+        self.origin.choices.report.time += host_time::since(started);
+        self.stats.tuning = self.origin.choices.report;
+        Ok(())
     }
 
     fn sizes_in_pieces(&self) -> Vec<StepSizes> {
@@ -161,30 +184,41 @@ impl<D: Device> CompiledModel<D> {
                 sizes: step.by_symbol.clone(),
             });
             let mut has_time = || host_time::since(started) < budget;
-            let Some([replayed_us, launched_us]) = self.compare_ways(&ways, &mut has_time)? else {
-                break;
-            };
-            let is_launched = launched_us < replayed_us * (1.0 - MARGIN);
+            let Some(first) = self.compare_ways(&ways, &mut has_time)? else { break };
+            let mut compared = Compared::of(&first);
+            // A win is one if it is seen again.
+            if compared.is_launched
+                && let Some(again) = self.compare_ways(&ways, &mut has_time)?
+            {
+                let again = Compared::of(&again);
+                if !again.is_launched || again.ratio() > compared.ratio() {
+                    compared = again;
+                }
+            }
+            let Compared { times: [replayed_us, launched_us], spread, is_launched } = compared;
             self.ways.set_launched(sizes.whole(), is_launched);
             tracing::debug!(step = step.label, replayed_us, launched_us, "pieces and launches");
             if let Some((key, ways)) = self.key_of(&step) {
                 let step = step.label.clone();
-                let record = LaunchedRecord { ways, is_launched, step, replayed_us, launched_us };
+                let record =
+                    LaunchedRecord { ways, is_launched, step, replayed_us, launched_us, spread };
                 if !key.keep(store, &record) {
                     tracing::debug!(step = record.step, "the store did not take what is launched");
                 }
+                let known = (WaysOrigin::Measured, record);
+                self.origin.choices.launched.insert(sizes, known);
             }
         }
         self.stats = stats;
         Ok(())
     }
 
-    /// The microseconds of a step each way; nothing where the time is up before that means something.
+    /// The microseconds of a step both ways, by round; nothing where the time is up before that means something.
     fn compare_ways(
         &mut self,
         ways: &[Staged; 2],
         has_time: &mut dyn FnMut() -> bool,
-    ) -> Result<Option<[f64; 2]>, ModelError> {
+    ) -> Result<Option<Vec<[f64; 2]>>, ModelError> {
         let mut step = Duration::MAX;
         // The first runs may load code.
         for way in ways.iter().chain(ways) {
@@ -203,7 +237,7 @@ impl<D: Device> CompiledModel<D> {
                 time.map(|time| time.as_secs_f64() * 1e6 / ahead as f64)
             })?);
         }
-        Ok((pairs.len() >= LEAST_ROUNDS).then(|| of_pairs(&pairs)))
+        Ok((pairs.len() >= LEAST_ROUNDS).then_some(pairs))
     }
 
     /// What is kept of a step is kept under, and the ways that it must have been measured with.

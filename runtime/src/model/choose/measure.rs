@@ -1,4 +1,4 @@
-//! Choosing at a start, or for a size that comes later: step by step, as long as there is time.
+//! Choosing where a model is built: step by step, as long as there is time.
 
 use super::descent::Descent;
 use super::record::RecordKey;
@@ -19,22 +19,19 @@ use std::time::Instant;
 impl<D: Device> CompiledModel<D> {
     /// Measures the ways of every artifact that a step of a listed size runs and nobody knows anything of,
     /// as long as there is time, in captured steps, however it runs: this changes what is bound. With
-    /// made-up `steps` it overwrites what the states hold. Where `only` some number of tokens is wanted,
-    /// steps of others are left out.
+    /// made-up `steps` it overwrites what the states hold.
     ///
     /// # Errors
     /// When the device is lost. What can't be bound, captured or replayed is passed over.
     pub(in crate::model) fn measure_choices(
         &mut self,
         steps: &[SyntheticStep],
-        only: Option<u64>,
         store: &dyn Store,
         has_time: &mut dyn FnMut() -> bool,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(), ModelError> {
         let started = Instant::now();
-        let mut sizes = self.dispatcher.measured_steps();
-        sizes.retain(|(sizes, _)| only.is_none_or(|tokens| sizes.tokens.rows() == tokens));
+        let sizes = self.dispatcher.measured_steps();
         let total = sizes.len();
         for (done, (sizes, _)) in sizes.into_iter().enumerate() {
             let mut step = self.measured_step(sizes);
@@ -95,7 +92,7 @@ impl<D: Device> CompiledModel<D> {
         let Self { device, symbols, memory, origin, .. } = self;
         let site =
             BindSite { module: &module, stitch, symbols, memory, compiled: &origin.compiled };
-        let Choices { by_unique, report } = &mut origin.choices;
+        let Choices { by_unique, report, .. } = &mut origin.choices;
         for (place, record) in measured {
             report.measured += 1;
             let key = RecordKey::new(device, &site, place);

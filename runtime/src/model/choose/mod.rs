@@ -2,6 +2,7 @@
 //! the weights of every layer, and remembered.
 
 mod descent;
+mod gain;
 mod launched;
 mod measure;
 mod record;
@@ -10,17 +11,20 @@ mod rounds;
 mod step;
 mod ways_origin;
 
+pub use gain::{Gain, Verdict};
 pub use report::{ChosenPart, ChosenWays};
 pub(super) use step::MeasuredStep;
 pub use ways_origin::WaysOrigin;
 
 use super::bind::BindSite;
+use crate::dispatch::StepSizes;
 use piecewise_backend::artifact::{Artifact, Choice, PieceSize};
 use piecewise_backend::device::Device;
 use piecewise_backend::store::Store;
 use piecewise_backend::tuning::{TuneMode, TuningReport};
 use piecewise_ir::entity::{Entity, UniquePieceId};
-use record::{Record, RecordKey};
+use record::{LaunchedRecord, Record, RecordKey};
+use std::collections::BTreeMap;
 
 /// An artifact: a unique piece, and the place of a size among its sizes.
 pub(super) type Place = (UniquePieceId, usize);
@@ -38,6 +42,8 @@ struct Chosen {
 #[derive(Debug, Default)]
 pub(super) struct Choices {
     by_unique: Vec<Vec<Chosen>>,
+    /// What was measured of steps in pieces, now or before.
+    launched: BTreeMap<StepSizes, (WaysOrigin, LaunchedRecord)>,
     pub(super) report: TuningReport,
 }
 

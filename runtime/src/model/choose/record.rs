@@ -30,6 +30,10 @@ pub(super) struct Record {
     /// already, and as it was left.
     pub(super) unmeasured_us: f64,
     pub(super) chosen_us: f64,
+    /// The share of that step that the choice saves, by the trials that it won.
+    pub(super) gained: f64,
+    /// The share of that step below which a difference means nothing.
+    pub(super) spread: f64,
     /// What was tried, in order.
     pub(super) trials: Vec<TrialRecord>,
 }
@@ -54,9 +58,25 @@ impl Record {
             step: step.to_owned(),
             unmeasured_us: 0.0,
             chosen_us: 0.0,
+            gained: 0.0,
+            spread: 0.0,
             trials: Vec::new(),
         }
     }
+}
+
+/// What was measured of a step in pieces.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) struct LaunchedRecord {
+    /// The digest of the ways of each artifact that it was measured with.
+    pub(super) ways: Vec<Digest>,
+    pub(super) is_launched: bool,
+    /// The step, for people, and its microseconds both ways.
+    pub(super) step: String,
+    pub(super) replayed_us: f64,
+    pub(super) launched_us: f64,
+    /// The share of the step below which a difference means nothing.
+    pub(super) spread: f64,
 }
 
 /// The names, launches and images of every way.

@@ -66,7 +66,8 @@ pub(super) fn noise<D: Device>(device: &mut D, graph: &D::Captured) -> Result<f6
     Ok(noise_of(&pairs))
 }
 
-fn noise_of(pairs: &[[f64; 2]]) -> f64 {
+/// The share of the first by which the two of a pair must differ to mean something.
+pub(super) fn noise_of(pairs: &[[f64; 2]]) -> f64 {
     let mut apart = differences(pairs);
     let middle = median(&mut apart);
     apart.iter_mut().for_each(|difference| *difference = (*difference - middle).abs());

@@ -1,14 +1,12 @@
 //! Choosing by measurement, on a device whose ways have planted costs.
 
 use super::{Model, expected, sampled, submit};
-use crate::artifact_store::LateCompiler;
 use crate::batch::full_steps;
 use crate::dispatch::StepSizes;
 use crate::mode::{GraphMode, StepMode};
 use crate::model::Model as _;
-use crate::model::WaysOrigin;
-use crate::model::late_sizes::LateSizes;
-use crate::testing::{FakeProgram, Planted, Setup, fake_module};
+use crate::model::{Gain, Verdict, WaysOrigin};
+use crate::testing::{FakeProgram, Planted, Setup};
 use piecewise_backend::artifact::Choice;
 use piecewise_backend::device::Device;
 use piecewise_backend::store::MemoryStore;
@@ -102,19 +100,30 @@ fn the_best_ways_of_several_parts_are_found_and_remembered() {
         assert_eq!(ways.parts[0].of, ["way 0", "way 1", "way 2"]);
         assert!(ways.chosen_us.unwrap() < ways.unmeasured_us.unwrap(), "{ways:?}");
     }
+    let gains = model.gains();
+    let is_kept = |gain: &Gain| gain.verdict == Verdict::Kept && gain.share() > gain.spread;
+    assert!(gains.len() == count && gains.iter().all(is_kept), "{gains:?}");
+    // What is expected to be fastest takes 100 a program, and what was found 70.
+    assert!(gains.iter().all(|gain| gain.before_us > gain.after_us && gain.spread > 0.0));
+    assert_eq!(gains[0].ways, "test.embed: way 2, test.embed's writes: way 1");
     // A later start measures nothing, whether it would or not.
     for tune in [TuneMode::Load, TuneMode::Measure] {
         let mut again = Setup { tune, ..setup.clone() }.build_with(&store).unwrap();
         assert_eq!(bound(&again), all(&choice(0, &[2, 1])));
         let loaded = TuningReport { loaded: count, ..TuningReport::default() };
         assert_eq!(tuning(&again), loaded);
+        let origin = WaysOrigin::Remembered;
+        let known = gains.iter().map(|gain| Gain { origin, ..gain.clone() });
+        assert_eq!(again.gains(), Vec::from_iter(known));
         let ids = [4, 5, 6];
         let ticket = submit(&mut again, &ids).unwrap();
         assert_eq!(sampled(&mut again, &ticket), expected(&ids));
     }
     let off = Setup { tune: TuneMode::Off, ..setup.clone() }.build_with(&store).unwrap();
     assert_eq!((bound(&off), tuning(&off)), (all(&Choice::default()), TuningReport::default()));
-    let nothing = Setup { tune: TuneMode::Load, ..setup }.build().unwrap();
+    assert_eq!(off.gains(), []);
+    let nothing = Setup { tune: TuneMode::default(), ..setup }.build().unwrap();
+    assert_eq!(nothing.gains(), [], "a start measures nothing");
     let unmeasured = TuningReport { unmeasured: count, ..TuningReport::default() };
     assert_eq!((bound(&nothing), tuning(&nothing)), (all(&Choice::default()), unmeasured));
 }
@@ -144,9 +153,17 @@ fn a_win_within_the_noise_is_not_kept() {
             let step: f64 = programs.iter().map(of).sum();
             100.0 * step * (1.0 + 0.05 * random(n))
         };
-        let model = setup(cost).build().unwrap();
+        let (setup, store) = (setup(cost), MemoryStore::new());
+        let model = setup.build_with(&store).unwrap();
         let kept = if is_kept { choice(0, &[1]) } else { Choice::default() };
         assert_eq!(bound(&model), all(&kept), "{win}");
+        for gain in model.gains() {
+            assert_eq!(gain.verdict == Verdict::Kept, is_kept, "{gain:?}");
+            assert!(!is_kept || gain.share() > gain.spread, "{gain:?}");
+        }
+        // Neither does a later start have it.
+        let later = Setup { tune: TuneMode::Load, ..setup }.build_with(&store).unwrap();
+        assert_eq!(bound(&later), all(&kept), "{win}");
         // That nothing is faster is remembered, too.
         assert!(tuning(&model).measured > 0);
     }
@@ -189,6 +206,8 @@ fn ways_that_are_slower_together_are_refused_by_the_check_of_the_whole_step() {
     assert!(slow.load(Ordering::Relaxed) > 22);
     assert_eq!(bound(&model), all(&Choice::default()));
     assert_eq!(tuning(&model).measured, 3);
+    let seen_once = |gain: &Gain| gain.verdict == Verdict::NotSeenAgain;
+    assert!(model.gains().iter().any(seen_once), "{:?}", model.gains());
     let again = setup.build_with(&store).unwrap();
     assert_eq!(bound(&again), all(&Choice::default()), "it is remembered");
     assert_eq!(tuning(&again).measured, 0);
@@ -208,7 +227,7 @@ fn the_budget_stops_and_the_next_start_goes_on() {
         left -= 1;
         left >= 0
     };
-    model.measure_choices(&steps, None, &store, &mut has_time, &mut |_| {}).unwrap();
+    model.measure_choices(&steps, &store, &mut has_time, &mut |_| {}).unwrap();
     let TuningReport { measured, unmeasured, .. } = tuning(&model);
     assert_eq!(measured + unmeasured, all_of_them);
     assert!((1..all_of_them).contains(&measured));
@@ -245,7 +264,7 @@ fn an_artifact_that_was_not_tried_to_its_end_is_used_if_it_is_faster_and_not_rem
                 is_late.store(asked > most, Ordering::Relaxed);
                 asked <= most
             };
-            model.measure_choices(&steps, None, &store, &mut has_time, &mut |_| {}).unwrap();
+            model.measure_choices(&steps, &store, &mut has_time, &mut |_| {}).unwrap();
             let TuningReport { measured, unmeasured, .. } = tuning(&model);
             assert_eq!(measured + unmeasured, all_of_them);
             if unmeasured == 0 {
@@ -421,29 +440,6 @@ fn a_faster_implementation_of_a_split_op_is_launched_between_pieces() {
             assert_eq!(bound_at(&model, &step.sizes), expected, "{mode:?}");
         }
     }
-}
-
-/// It is in use all the same, so that nothing else may be told.
-#[test]
-fn a_late_size_that_could_not_be_measured_is_not_told_as_refused() {
-    let mut setup = setup(sum(together));
-    (setup.token_sizes, setup.tune) = (vec![1, 8], TuneMode::Off);
-    let mut model = setup.build().unwrap();
-    let (module, store) = (Arc::new(fake_module(setup.bounds)), Arc::new(MemoryStore::new()));
-    let late = LateCompiler { module, compiler: Box::new(setup.compiler()), store };
-    // As a model is whose states are written by rows alone.
-    model.origin.backed_early = false;
-    model.specialize_late([3], late, TuneMode::Measure);
-    setup.faults.failing_write.store(1, Ordering::Relaxed);
-    let is_late = |late: &LateSizes| !late.wanted.is_empty() || late.running.is_some();
-    while model.late.as_ref().is_some_and(is_late) {
-        submit(&mut model, &[4, 5, 6]).unwrap();
-    }
-    assert_eq!(setup.faults.failing_write.load(Ordering::Relaxed), 0, "measuring has failed");
-    let ticket = submit(&mut model, &[4, 5, 6]).unwrap();
-    assert_eq!(sampled(&mut model, &ticket), expected(&[4, 5, 6]));
-    assert_eq!(model.last_step().unwrap().sizes.tokens.rows(), 3);
-    assert!(model.late.as_ref().is_some_and(|late| late.failed.is_empty()));
 }
 
 #[test]

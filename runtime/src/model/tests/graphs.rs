@@ -50,6 +50,51 @@ fn a_failed_capture_is_an_error_or_a_counted_fallback() {
     assert_eq!(model.captured_graphs(), all);
 }
 
+/// Memory that moves is followed as often as the limit says; then its graphs are gone until somebody
+/// enables them.
+#[test]
+fn memory_that_moves_beyond_the_limit_leaves_steps_launched() {
+    let moves = |model: &mut Model| {
+        let before = model.memory().states;
+        let device = model.device_mut();
+        let after = device.reserve("elsewhere", before.bytes).unwrap();
+        device.back(after).unwrap();
+        model.memory_mut().states = after;
+        let ids = [4, 5, 6];
+        let ticket = submit(model, &ids).unwrap();
+        assert_eq!(sampled(model, &ticket), expected(&ids));
+        model.last_step().unwrap()
+    };
+    for capture in [CaptureWhen::Startup, CaptureWhen::Lazy, CaptureWhen::Background] {
+        let setup = Setup { recapture_limit: 2, capture, ..Setup::default() };
+        let mut model = setup.build().unwrap();
+        while model.capture_next().unwrap() {}
+        let mut captures = Vec::new();
+        for number in 1..=4 {
+            let report = moves(&mut model);
+            while model.capture_next().unwrap() {}
+            captures.push(model.statistics().captures);
+            if number > 2 {
+                assert_eq!(report.fallback, Some(FallbackReason::NotCaptured), "{capture:?}");
+                let disabled = |graph: &GraphReport| graph.state == GraphState::Disabled;
+                assert!(model.graphs().iter().all(disabled), "{capture:?}");
+            }
+        }
+        assert!(captures[0] < captures[1] && captures[1] == captures[3], "{captures:?}");
+        let stats = model.statistics();
+        assert_eq!((stats.address_changes, stats.recapture_limit_hits), (4, 2));
+        model.enable_graphs().unwrap();
+        while model.capture_next().unwrap() {}
+        assert!(model.captured_graphs() > 0);
+        moves(&mut model);
+        while model.capture_next().unwrap() {}
+        assert!(model.captured_graphs() > 0, "the count begins again");
+        assert_eq!(model.statistics().recapture_limit_hits, 2);
+    }
+    let mut model = Setup { recapture_limit: 0, ..Setup::default() }.build().unwrap();
+    (0..5).for_each(|_| assert_ne!(moves(&mut model).mode, StepMode::None, "no limit"));
+}
+
 #[test]
 fn lazy_capture_captures_what_the_step_needs_once() {
     let mut model = Setup { capture: CaptureWhen::Lazy, ..Setup::default() }.build().unwrap();
@@ -312,12 +357,26 @@ fn a_late_size_that_failed_is_tried_again_with_graphs_that_failed() {
     assert_eq!((until_no_size_is_late(&mut model), failed(&model)), (3, vec![]));
 }
 
+/// What is measured makes requests wait, so that a size that comes late takes what is expected or known.
+#[test]
+fn a_late_size_is_not_measured() {
+    let mut setup = Setup { token_sizes: vec![1, 8], tune: TuneMode::Measure, ..Setup::default() };
+    setup.planted.alternatives = vec![[3, 2]];
+    let mut model = setup.build().unwrap();
+    let before = model.statistics().tuning;
+    assert!(before.measured > 0 && before.unmeasured == 0);
+    assert_eq!(with_late_size(&mut model, &setup, u64::MAX).0, 3);
+    let after = model.statistics().tuning;
+    assert_eq!((after.measured, after.time), (before.measured, before.time));
+    assert!(after.unmeasured > 0, "the statistics say so");
+}
+
 /// The size that steps of three tokens have once a size of their own has been lowered, and the ledger then.
 fn with_late_size(model: &mut Model, setup: &Setup, limit: u64) -> (u64, Ledger) {
     model.limit_memory("memory_budget", limit);
     let (module, store) = (Arc::new(fake_module(setup.bounds)), Arc::new(NoStore));
     let late = LateCompiler { module, compiler: Box::new(setup.compiler()), store };
-    model.specialize_late([3], late, TuneMode::Off);
+    model.specialize_late([3], late, setup.tune);
     (until_no_size_is_late(model), model.memory().ledger)
 }
 

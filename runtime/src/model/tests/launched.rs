@@ -4,7 +4,7 @@ use super::{Model, expected, sampled, submit};
 use crate::artifact_store::compile_jobs;
 use crate::dispatch::FallbackReason;
 use crate::mode::{GraphMode, StepMode};
-use crate::model::{CaptureWhen, Model as _};
+use crate::model::{CaptureWhen, Model as _, Verdict, WaysOrigin};
 use crate::symbols::SymbolTable;
 use crate::testing::Setup;
 use piecewise_backend::artifact::{Digest, PieceSize};
@@ -112,6 +112,12 @@ fn what_is_launched_is_remembered() {
             }
         }
         let mut again = setup.build_with(&store).unwrap();
+        let gains = again.gains();
+        let gain = gains.iter().find(|gain| gain.choice == "step in pieces").unwrap();
+        let is_launched = gain.share() > gain.spread;
+        assert_eq!((is_launched, gain.size.as_str()), (slow_replays, "4"), "{gain:?}");
+        let verdict = if is_launched { Verdict::Kept } else { Verdict::WithinSpread };
+        assert_eq!((gain.verdict, gain.origin), (verdict, WaysOrigin::Remembered));
         assert_eq!(again.build_times().measure.as_millis() / 100, 0);
         again.set_graph_mode(GraphMode::None, &mut |_| {}).unwrap();
         again.set_graph_mode(GraphMode::Piecewise, &mut |_| {}).unwrap();

@@ -19,9 +19,9 @@ impl<D: Device> Descent<'_, D> {
             Ok((times, noise))
         };
         let checked = passed_over(check(), &self.step.label)?;
-        let ([unmeasured_us, mut chosen_us], is_faster) = match checked {
-            Some((times, noise)) => (times, times[1] < times[0] * (1.0 - noise)),
-            None => ([0.0; 2], false),
+        let ([unmeasured_us, mut chosen_us], spread, is_faster) = match checked {
+            Some((times, noise)) => (times, noise, times[1] < times[0] * (1.0 - noise)),
+            None => ([0.0; 2], self.noise, false),
         };
         if !is_faster {
             chosen_us = unmeasured_us;
@@ -42,10 +42,13 @@ impl<D: Device> Descent<'_, D> {
             for (_, record) in &mut self.measured {
                 record.choice = Choice::default();
                 record.algorithms.clear();
+                record.gained = 0.0;
             }
         }
         for (_, record) in &mut self.measured {
             (record.unmeasured_us, record.chosen_us) = (unmeasured_us, chosen_us);
+            // What is kept was held against the noise of before, with nothing else that was found.
+            record.spread = if record.gained > 0.0 { self.noise } else { spread };
         }
         Ok(self.measured)
     }
