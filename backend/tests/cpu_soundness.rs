@@ -52,7 +52,7 @@ fn begun() -> (Graph, Dim, [Value; 3]) {
     let t = SymbolDecl { name: "T".into(), min: 1, max: ROWS, role: None };
     let t: Dim = g.add_symbol(t).into();
     let rows = g.add_input("rows", ty(F32, &[t.clone(), WIDTH.into()]), None, None);
-    let slots = g.add_input("slots", ty(I32, &[t.clone()]), None, None);
+    let slots = g.add_input("slots", ty(I32, std::slice::from_ref(&t)), None, None);
     let state = g.add_state("kept", ty(F32, &[SLOTS.into(), WIDTH.into()]), None);
     (g, t, [rows, slots, state])
 }
