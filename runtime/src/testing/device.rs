@@ -14,9 +14,9 @@ use piecewise_backend::tuning::{LibraryAlgorithm, LibraryProduct};
 use piecewise_backend::weights::{WeightLayout, WeightSource};
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A bound op.
@@ -71,6 +71,11 @@ pub(crate) struct FakeDevice {
     pub preferred: BTreeMap<String, LibraryAlgorithm>,
     replays: u64,
     has_captured: bool,
+    /// What was launched, by its name.
+    warm: BTreeSet<String>,
+    /// What was captured and had not been launched before, as a GPU's driver forbids: it loads a kernel
+    /// when it is first launched.
+    pub captured_cold: Vec<String>,
     /// Bytes of each copy to the device.
     pub copied_in: Vec<u64>,
     /// Where the host wrote or read, and how many bytes.
@@ -381,6 +386,7 @@ impl Device for FakeDevice {
         if program.left_out {
             return Ok(());
         }
+        self.warm.insert(program.op.clone());
         self.enqueue(Command::Run(program.clone(), context.sizes().to_vec()));
         self.counts.plain_launches += 1;
         Ok(())
@@ -421,6 +427,8 @@ impl Device for FakeDevice {
                 program.operands[2] = program.operands[2].offset(4);
             }
         }
+        let cold = programs.iter().filter(|program| !self.warm.contains(&program.op));
+        self.captured_cold.extend(cold.map(|program| program.op.clone()));
         self.has_captured = true;
         Ok(FakeCaptured { programs, sizes: sizes.to_vec() })
     }

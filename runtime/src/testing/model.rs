@@ -6,7 +6,7 @@ use crate::batch::{RoleMap, full_steps, probes};
 use crate::dispatch::{Dispatcher, SizeRules};
 use crate::mode::GraphMode;
 use crate::model::{
-    BuildOptions, CaptureWhen, Checks, CompiledModel, Model, ModelError, OnCaptureFailure,
+    BuildOptions, CaptureWhen, Checks, CompiledModel, Model, ModelError, OnCaptureFailure, Progress,
 };
 use crate::sizes::SizeList;
 use crate::symbols::SymbolTable;
@@ -110,6 +110,15 @@ impl Setup {
         &self,
         store: &dyn Store,
     ) -> Result<CompiledModel<FakeDevice>, ModelError> {
+        self.build_telling(store, &mut |_| {})
+    }
+
+    /// Also tells what the build tells, but for what compiling does.
+    pub(crate) fn build_telling(
+        &self,
+        store: &dyn Store,
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<CompiledModel<FakeDevice>, ModelError> {
         let mut options = BuildOptions {
             dispatcher: self.dispatcher(),
             max_logit_rows: self.max_logit_rows,
@@ -148,7 +157,7 @@ impl Setup {
             store,
             device,
             Arc::new(FakeCompiler::WEIGHTS),
-            &mut |_| {},
+            progress,
         )
     }
 }

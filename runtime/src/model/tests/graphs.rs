@@ -21,6 +21,37 @@ fn graphs_are_captured_largest_first() {
     }
 }
 
+/// Each capture is told of when it was made: at the build, and when a mode is taken by a live model.
+#[test]
+fn every_capture_is_told() {
+    let mut told = Vec::new();
+    let mut model = Setup::default().build_telling(&NoStore, &mut |what| told.push(what)).unwrap();
+    let captures = |told: &[Progress]| -> Vec<(usize, usize)> {
+        let of = |what: &Progress| match *what {
+            Progress::Capturing { done, total } => Some((done, total)),
+            _ => None,
+        };
+        told.iter().filter_map(of).collect()
+    };
+    let all = model.captured_graphs();
+    let each: Vec<_> = (1..=all).map(|done| (done, all)).collect();
+    assert!(all > 1);
+    assert_eq!(captures(&told), each);
+    told.clear();
+    model.recapture(GraphMode::FullAndPiecewise, &mut |what| told.push(what)).unwrap();
+    assert_eq!(captures(&told), each);
+}
+
+/// The driver loads a kernel at its first launch, which no capture may hold.
+#[test]
+fn what_is_captured_was_launched_before() {
+    for mode in [GraphMode::Piecewise, GraphMode::Full, GraphMode::FullAndPiecewise] {
+        let model = Setup { mode, ..Setup::default() }.build().unwrap();
+        assert!(model.captured_graphs() > 0);
+        assert_eq!(model.device().captured_cold, Vec::<String>::new(), "{mode:?}");
+    }
+}
+
 #[test]
 fn a_failed_capture_is_an_error_or_a_counted_fallback() {
     let setup = Setup::default();
