@@ -369,6 +369,8 @@ fn cuda_updating_graphs_in_place_is_timed_against_making_them() {
                 let [graphs, made, updated, refused, captured, set, kernels, unset] =
                     std::array::from_fn(|i| after[i] - before[i]);
                 assert!(graphs >= model.captured_graphs() as f64, "{graphs}");
+                assert!(refused < graphs && updated > 0.0, "{refused} of {graphs} not updated");
+                assert!(unset < kernels && set > 0.0, "{unset} of {kernels} kernels not set");
                 println!(
                     "cuda {layers} layers, {}: {graphs} graphs, {:.1} us to capture one, {:.1} us to \
                      make it, {:.1} us to update it, {refused} refused; {:.1} us to set the parameters of \

@@ -335,3 +335,17 @@ fn every_flag_of_the_page_sets_its_key() {
     }
     assert!(found >= 25, "{found}");
 }
+
+/// Pages have 16 rows; no setting of another name is taken and ignored.
+#[test]
+fn other_sizes_of_pages_are_refused_by_name() {
+    let generate = ["generate", "--model", MODEL, "--prompt", "def"];
+    for name in ["block_size", "page_size"] {
+        let flag = format!("--{}", name.replace('_', "-"));
+        let error = error_of(&[&generate[..], &[&flag, "32"]].concat());
+        assert!(error.contains(&format!("unexpected argument '{flag}'")), "{error}");
+        let (_folder, path) = file(&format!("{name} = 32\n"));
+        let error = error_of(&[&generate[..], &["--config", &path]].concat());
+        assert!(error.contains(&format!("there is no key `{name}`")), "{error}");
+    }
+}

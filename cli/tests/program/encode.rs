@@ -2,7 +2,9 @@
 
 use crate::embed::with_tokenizer;
 use crate::support::cache::{checked, json};
-use crate::support::cli::{command, device_flags, error_of, norm_error, piecewise, root};
+use crate::support::cli::{
+    command, device_flags, error_of, norm_error, piecewise, root, stdout_of,
+};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use std::path::Path;
@@ -36,6 +38,8 @@ fn equals_its_reference(name: &str, outputs: usize) {
             &[][..],
             &["--one-by-one"],
             &["--capture-num-tokens", "16,512"],
+            // Attention is in the graph of the whole step, though steps are split at it.
+            &["--graph-mode", "full"],
             // Of sizes that no item has, and the largest alone.
             &["--capture-num-tokens", "9,40,75,150,300"],
             &["--capture-num-tokens", "512"],
@@ -59,6 +63,21 @@ fn equals_its_reference(name: &str, outputs: usize) {
                 assert!(error < tolerance, "{args:?}: {name} is off by {error}");
             }
         }
+    }
+}
+
+/// What [`equals_its_reference`] takes in mode full is one graph, and attention is a step of its own in it.
+#[test]
+fn steps_that_are_split_at_attention_are_whole_graphs_in_mode_full() {
+    for name in ["bert", "siglip", "qwen2_5_vl_vision"] {
+        let model = format!("{FIXTURES}/{name}");
+        let said = stdout_of(&["inspect", "--model", &model, "--graph-mode", "full"]);
+        let line = |title: &str| {
+            let line = said.lines().find_map(|line| line.strip_prefix(title));
+            line.unwrap_or_else(|| panic!("{name}: no {title} in {said}")).trim().to_owned()
+        };
+        assert_eq!(line("graph mode"), "full", "{name}");
+        assert_eq!(line("split ops"), "4", "{name}");
     }
 }
 

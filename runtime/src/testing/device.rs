@@ -16,7 +16,7 @@ use piecewise_ir::weight::Recipe;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// A bound op.
