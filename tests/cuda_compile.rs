@@ -362,7 +362,7 @@ fn every_product_of_a_tower_s_rows_multiplies_in_tiles() {
 
 /// A layer is what lies between two attentions, and attention itself, which has one launch.
 #[test]
-fn a_decoder_layer_of_one_row_is_six_launches() {
+fn a_decoder_layer_is_five_launches_of_one_row_and_seven_of_more() {
     let Some(nvrtc) = nvrtc() else { return };
     let module = module(MODELS[0], DType::BF16, CompileLevel::Piecewise);
     let symbols = SymbolTable::new(module.graph().symbols()).unwrap();

@@ -258,13 +258,17 @@ fn a_bad_item_leaves_the_others() {
             ("ids_13", Dtype::F32, &[3], good),
         ],
     );
-    let zeros = |patches: usize| ints(&vec![0; patches * 216]);
+    // No two frames are alike.
+    let pixels = |patches: usize| -> Vec<u8> {
+        let value = |i: usize| ((i * 37 + i / 216) % 101) as f32 / 50.0 - 1.0;
+        (0..patches * 216).flat_map(|i| value(i).to_le_bytes()).collect()
+    };
     let grids = [[1, 4, 4], [1, 4, 6], [-1, 4, 4], [1, 3, 4], [1 << 30, 1 << 30, 1 << 30]];
     let images = encode(
         "qwen2_5_vl_vision",
         &[
             ("grid_thw", Dtype::I32, &[5, 3], ints(grids.as_flattened())),
-            ("pixel_values_0", Dtype::F32, &[16, 216], zeros(16)),
+            ("pixel_values_0", Dtype::F32, &[16, 216], pixels(16)),
             ("pixel_values_1", Dtype::F32, &[16, 216], zeros(16)),
             ("pixel_values_2", Dtype::F32, &[16, 216], zeros(16)),
             ("pixel_values_3", Dtype::F32, &[12, 216], zeros(12)),
@@ -287,7 +291,7 @@ fn videos_are_launched_where_no_frames_are_captured() {
         &[
             ("grid_thw", Dtype::I32, &[2, 3], ints(grids.as_flattened())),
             ("pixel_values_0", Dtype::F32, &[16, 216], zeros(16)),
-            ("pixel_values_1", Dtype::F32, &[32, 216], zeros(32)),
+            ("pixel_values_1", Dtype::F32, &[32, 216], pixels(32)),
         ],
     );
     let model = format!("{FIXTURES}/qwen2_5_vl_vision");
@@ -296,15 +300,29 @@ fn videos_are_launched_where_no_frames_are_captured() {
         let args = ["encode", "--model", &model, "--inputs", &inputs, "--stats"];
         let files = ["--out", out.to_str().unwrap()];
         let output = command(&cache).args(args).args(files).args(more).output().unwrap();
-        String::from_utf8(checked(output).stderr).unwrap()
+        let said = String::from_utf8(checked(output).stderr).unwrap();
+        (said, std::fs::read(&out).unwrap())
     };
-    let all = said(&[]);
+    let (all, packed) = said(&["--dtype", "f32"]);
     assert!(all.contains("1 steps, 1 replayed; items: 2 hits, 0 misses"), "{all}");
-    let apart = said(&["--max-num-frames", "2"]);
+    let (apart, replayed) = said(&["--dtype", "f32", "--max-num-frames", "2"]);
     assert!(apart.contains("2 steps, 2 replayed; items: 2 hits, 0 misses"), "{apart}");
-    let none = said(&["--max-num-frames", "0"]);
+    let (none, launched) = said(&["--dtype", "f32", "--max-num-frames", "0"]);
     assert!(none.contains("2 steps, 1 replayed; items: 1 hits, 1 misses"), "{none}");
     assert!(none.contains("launched: 1 items, too_many_frames"), "{none}");
+    let [packed, replayed, launched] =
+        [&packed, &replayed, &launched].map(|bytes| SafeTensors::deserialize(bytes).unwrap());
+    let names = packed.names();
+    assert!(names.len() >= 2, "{names:?}");
+    for name in names {
+        let expected = floats(&packed, name);
+        assert!(expected.iter().all(|value| value.is_finite()), "{name}");
+        assert!(expected.iter().any(|value| *value != expected[0]), "{name} is one value");
+        for (how, found) in [("replayed", &replayed), ("launched", &launched)] {
+            let error = norm_error(&floats(found, name), &expected);
+            assert!(error < 2e-5, "{name}, {how}, is off by {error}");
+        }
+    }
 }
 
 /// Files alone, packed, and beside some that are no images.
