@@ -4,10 +4,11 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 use super::controls::{CONTROL_WORDS, DETAIL_WORDS, mask_words, token_words};
-use super::{inputs, parameter_types};
+use super::{inputs, parameter_types, reference};
 use crate::inputs::StepInput;
 use piecewise_ir::custom::{Attrs, CustomOpDef};
 use piecewise_ir::dtype::DType;
+use piecewise_ir::eval::Array;
 use piecewise_ir::op::RowTreatment;
 use piecewise_ir::types::TensorType;
 
@@ -91,5 +92,9 @@ impl CustomOpDef for ControlledSample {
 
     fn rows(&self) -> RowTreatment {
         RowTreatment::SlotMapped
+    }
+
+    fn evaluate(&self, operands: &[Array], _: &Attrs, _: &[u64]) -> Result<Vec<Array>, String> {
+        reference::evaluate(operands)
     }
 }

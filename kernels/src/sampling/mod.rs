@@ -6,6 +6,7 @@ mod cpu;
 mod cuda;
 mod inputs;
 mod parameters;
+mod reference;
 
 pub use controlled::ControlledSample;
 pub(crate) use controls::{
@@ -21,6 +22,7 @@ use crate::inputs::StepInput;
 use piecewise_ir::custom::{Attrs, CustomOpDef};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
+use piecewise_ir::eval::Array;
 use piecewise_ir::op::RowTreatment;
 use piecewise_ir::types::TensorType;
 
@@ -68,6 +70,10 @@ impl CustomOpDef for Sample {
 
     fn rows(&self) -> RowTreatment {
         RowTreatment::Independent
+    }
+
+    fn evaluate(&self, operands: &[Array], _: &Attrs, _: &[u64]) -> Result<Vec<Array>, String> {
+        reference::evaluate(operands)
     }
 }
 
