@@ -25,7 +25,7 @@ use piecewise_kernels::lower::{
     ArgKind, RowArg, RowCall, RowProgram, lower_node, lower_region, run_rows,
 };
 use piecewise_kernels::sampling::{
-    DETAIL_WORDS, SampleControls, fill_token_row, mask_words, token_words,
+    DETAIL_WORDS, NO_ID, SampleControls, fill_token_row, mask_words, token_words,
 };
 
 /// Random programs that are run.
@@ -338,6 +338,8 @@ fn samples_alike(name: &str, rows: usize, v: usize, controlled: bool) {
         logits[3 * v + i] = 1.5;
     }
     logits[4 * v + 77] = f32::INFINITY;
+    logits[5 * v..][..v / 2].fill(f32::NEG_INFINITY);
+    logits[7 * v - 1] = f32::NAN;
     let temperature: Vec<f32> =
         (0..rows).map(|i| [0.0, 1.0, 0.7, 0.3, f32::NAN, 2.5][i % 6]).collect();
     let top_k: Vec<i32> = (0..rows).map(|i| [0, 1, 5, 40, 5000, -3, v as i32 - 1][i % 7]).collect();
@@ -348,6 +350,9 @@ fn samples_alike(name: &str, rows: usize, v: usize, controlled: bool) {
     let mut out = vec![-7i32; rows];
     let [of_mask, of_tokens] = [mask_words, token_words].map(|words| words(v as u64) as usize);
     let masks: Vec<i32> = (0..rows * of_mask).map(|_| (r.next() & r.next()) as i32).collect();
+    let is_hidden = |id: &usize| masks[7 * of_mask + id / 32] >> (id % 32) & 1 == 0;
+    let hidden = (0..v).find(is_hidden).unwrap();
+    logits[7 * v + hidden] = f32::NAN;
     let mut tokens = vec![0; rows * of_tokens];
     let (mut controls, mut penalties) = (Vec::new(), Vec::new());
     for i in 0..rows {
@@ -404,6 +409,9 @@ fn samples_alike(name: &str, rows: usize, v: usize, controlled: bool) {
         },
     )
     .unwrap();
+    // All or some NaN, all -inf, one +inf; one NaN beside a given id, and one behind a mask.
+    let without: Vec<_> = (0..rows).filter(|&i| out[i] == NO_ID).collect();
+    assert_eq!(without, [0, 1, 2, 4, 6, 7]);
     let d = Dim::from(Symbol::new(0));
     let p = |t| TensorType::new(t, [d.clone()]);
     let wide = |t, words: usize| TensorType::new(t, [d.clone(), (words as u64).into()]);
@@ -431,7 +439,7 @@ fn samples_alike(name: &str, rows: usize, v: usize, controlled: bool) {
         args.push(b(bytemuck::cast_slice(&before)));
     }
     let at = args.len();
-    args.push(vec![0xff; rows * 4]);
+    args.push(vec![0x7f; rows * 4]);
     if controlled {
         args.push(vec![0xff; rows * DETAIL_WORDS * 4]);
     }

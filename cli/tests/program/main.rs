@@ -21,6 +21,8 @@ mod names;
 mod nvtx;
 mod once;
 mod output;
+#[path = "../../../tests/support/overflowing.rs"]
+mod overflowing;
 mod plan;
 mod report;
 mod serve;

@@ -4,29 +4,32 @@
 //! each float step is one correctly rounded operation, and sums are of integers. A twin on another
 //! device follows these steps (`fma` rounds once, all f32 operations to nearest):
 //!
-//! 1. **Greedy** if `temperature` is not above 0 (0, negative, NaN): the largest logit wins, the
-//!    lowest index among equals (-0 equals +0); NaN never wins; 0 if all are NaN.
-//! 2. **Temperature.** `z[i] = logit[i] / temperature`; NaN becomes -inf. `top = max z`. If `top`
+//! 1. **No id.** A row with a logit that is NaN or +inf, or with none above -inf, says nothing of what
+//!    comes next: it gets [`NO_ID`](crate::sampling::NO_ID), and takes none of the steps below.
+//! 2. **Greedy** if `temperature` is not above 0 (0, negative, NaN): the largest logit wins, the
+//!    lowest index among equals (-0 equals +0).
+//! 3. **Temperature.** `z[i] = logit[i] / temperature`; NaN becomes -inf. `top = max z`. If `top`
 //!    is not finite, the greedy choice is taken.
-//! 3. **Weights.** `x = z[i] - top`; below [`LOWEST`] (or -inf) the weight is 0, else with
+//! 4. **Weights.** `x = z[i] - top`; below [`LOWEST`] (or -inf) the weight is 0, else with
 //!    `n = floor(fma(x, log2 e, 0.5))` and `r = fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x))`:
 //!    `p = P5`, then `p = fma(p, r, P4)`, and so on to `P0`, then `e = fma(p, r * r, r) + 1`, and
 //!    the weight is the integer part of `e * 2^(n + 40)`: `e^x` in 40 binary places, an integer of
 //!    64 bits.
-//! 4. **Order.** By z descending, then by index ascending (-0 equals +0).
-//! 5. **Top-k** if `0 < top_k < V`: the first `top_k` in this order remain.
-//! 6. **Top-p** if `top_p < 1` (NaN: off), over what remains: with `W` the sum of the remaining
+//! 5. **Order.** By z descending, then by index ascending (-0 equals +0).
+//! 6. **Top-k** if `0 < top_k < V`: the first `top_k` in this order remain.
+//! 7. **Top-p** if `top_p < 1` (NaN: off), over what remains: with `W` the sum of the remaining
 //!    weights and `P = floor(top_p * 2^32)` (at least 0), a token stays if the sum of the weights
 //!    before it is below `floor(W * P / 2^32)`; the first always stays. So the smallest prefix
 //!    that holds the share `top_p` stays.
-//! 7. **Draw.** `[a, b, _, _] = philox4x32([position, 0, 0, 0], [seed low, seed high])`,
+//! 8. **Draw.** `[a, b, _, _] = philox4x32([position, 0, 0, 0], [seed low, seed high])`,
 //!    `u = b * 2^32 + a`, `target = floor(W' * u / 2^64)` with `W'` the sum of the weights that
 //!    stayed. The token is the first **by index** for which the running sum of the weights that
 //!    stayed exceeds `target`.
 //!
-//! With controls ([`ControlledSample`](crate::sampling::ControlledSample)), a row that is given its id
-//! gets it and takes none of these steps; else step 1 starts from logits
-//! with biases, penalties and masks, and in step 3 a weight below `floor(min_p * 2^40)` is 0.
+//! With controls ([`ControlledSample`](crate::sampling::ControlledSample)), the steps start from logits
+//! with biases, penalties and masks, where a logit that is NaN or +inf as it comes is not masked; in
+//! step 4 a weight below `floor(min_p * 2^40)` is 0. A row that is given its id gets it after step 1, of
+//! the logits as they come.
 //!
 //! The seed names the sequence: two sequences that should differ get different seeds.
 
@@ -64,7 +67,7 @@ pub struct SampleArgs<'a> {
     pub position: &'a [i32],
     /// What rows ask for besides.
     pub controls: Option<ControlArgs<'a>>,
-    /// `[R]`: the chosen tokens. Its length is the number of real rows; the other slices may be
+    /// `[R]`: the chosen tokens, or [`NO_ID`](crate::sampling::NO_ID). Its length is the number of real rows; the other slices may be
     /// longer.
     pub out: &'a mut [i32],
     /// At least [`sample_scratch_bytes`] bytes for as many threads as should work.
@@ -126,11 +129,6 @@ pub fn sample(isa: Isa, args: SampleArgs<'_>) -> Result<(), CpuMathError> {
     parallel::for_each_block(threads, rows, |worker, row| {
         let keys = scratch.get().wrapping_add(worker * need).cast::<u64>();
         let adjusted = scratch.get().wrapping_add(worker * need + of_keys).cast::<f32>();
-        if let Some(id) = asked.and_then(|controls| controls.given(row)) {
-            // SAFETY: each row writes its own output.
-            unsafe { *out.get().add(row) = id };
-            return;
-        }
         let mut from = &logits[row * vocabulary..][..vocabulary];
         if let Some(controls) = asked.filter(|controls| controls.adjusts(row)) {
             // SAFETY: the part of this worker is aligned and holds `vocabulary` logits behind its
@@ -143,6 +141,7 @@ pub fn sample(isa: Isa, args: SampleArgs<'_>) -> Result<(), CpuMathError> {
             from = adjusted;
         }
         let parameters = RowParameters {
+            given: asked.and_then(|controls| controls.given(row)),
             least: asked.map_or(0, |controls| controls.least_weight(row)),
             temperature: temperature[row],
             top_k: usize::try_from(top_k[row]).unwrap_or(0),
@@ -155,8 +154,7 @@ pub fn sample(isa: Isa, args: SampleArgs<'_>) -> Result<(), CpuMathError> {
             let len = if parameters.needs_order(vocabulary) { vocabulary } else { 0 };
             keys.write_bytes(0, len);
             let keys = std::slice::from_raw_parts_mut(keys, len);
-            let token = isa.dispatch(Row { logits: from, parameters, keys });
-            *out.get().add(row) = token as i32;
+            *out.get().add(row) = isa.dispatch(Row { logits: from, parameters, keys });
         }
     });
     if let Some(controls) = &mut controls {

@@ -4,10 +4,11 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 use super::controls::{CONTROL_WORDS, DETAIL_WORDS, mask_words, token_words};
-use super::{inputs, parameter_types};
+use super::{inputs, parameter_types, reference};
 use crate::inputs::StepInput;
 use piecewise_ir::custom::{Attrs, CustomOpDef};
 use piecewise_ir::dtype::DType;
+use piecewise_ir::eval::Array;
 use piecewise_ir::op::RowTreatment;
 use piecewise_ir::types::TensorType;
 
@@ -18,15 +19,17 @@ use piecewise_ir::types::TensorType;
 /// ([`SampleControls`](super::SampleControls)); the states `masks i32 [M, W]`, `W` =
 /// [`mask_words`] of V, and `tokens i32 [Q, X]`, `X` = [`token_words`] of V, in which it counts.
 /// Results: the ids `i32 [R]`, and `i32 [R, DETAIL_WORDS]` ([`Details`](super::Details); zeros of
-/// rows that want no log-probabilities).
+/// rows that want no log-probabilities or get [`NO_ID`](super::NO_ID)).
 ///
 /// The logit of an id gets its bias, then, where it is of the prompt or was generated, is divided by
 /// the penalty for repetition (multiplied where it is not above 0), then loses the penalty for
 /// frequency times how often it was generated, and that for presence if it was. Ids that the mask
-/// leaves out are -inf. Of what temperature makes of it, tokens remain that are at least `min_p`
+/// leaves out are -inf. Where one of the logits is NaN or +inf, as it comes or by then, or none is above
+/// -inf, the row gets [`NO_ID`](super::NO_ID) and nothing is counted. Of what temperature makes of it, tokens remain that are at least `min_p`
 /// times as likely as the likeliest, then top-k and top-p as in [`Sample`](super::Sample), of weights
 /// that remain. Log-probabilities are of the logits as they come. A row may be given its id, so that
-/// what a prompt goes on with is told of as if it had been sampled.
+/// what a prompt goes on with is told of as if it had been sampled; no control then counts for its
+/// logits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ControlledSample;
 
@@ -89,5 +92,9 @@ impl CustomOpDef for ControlledSample {
 
     fn rows(&self) -> RowTreatment {
         RowTreatment::SlotMapped
+    }
+
+    fn evaluate(&self, operands: &[Array], _: &Attrs, _: &[u64]) -> Result<Vec<Array>, String> {
+        reference::evaluate(operands)
     }
 }

@@ -7,6 +7,9 @@ pub const MAX_LOGIT_BIASES: usize = 1024;
 pub const MAX_TOP_LOGPROBS: u32 = 20;
 /// Words that answer a row.
 pub const DETAIL_WORDS: usize = 6 + 2 * MAX_TOP_LOGPROBS as usize;
+/// What a row gets in the place of an id where its logits say nothing of what comes next: one is NaN
+/// or +inf, or none is above -inf. It is below every id, and a gather clamps it.
+pub const NO_ID: i32 = -1;
 /// Words of a row of controls, and numbers of a row of penalties.
 pub(crate) const CONTROL_WORDS: usize = 4;
 
@@ -35,7 +38,7 @@ pub struct SampleControls {
     pub counts: bool,
     /// Whether log-probabilities are told, and of how many of the likeliest ids.
     pub logprobs: Option<u32>,
-    /// The id that comes, whatever the logits say: one of a prompt whose log-probabilities are asked
+    /// The id that comes, whatever the logits say, if they are finite: one of a prompt whose log-probabilities are asked
     /// for. It has no mask.
     pub given: Option<u32>,
 }
@@ -109,7 +112,7 @@ pub struct Details<'a> {
     words: &'a [u8],
 }
 
-/// The least log-probability that is told, of ids whose logit is -inf or no number.
+/// The least log-probability that is told, of ids whose logit is -inf.
 const LEAST_LOGPROB: f32 = -9999.0;
 
 impl<'a> Details<'a> {

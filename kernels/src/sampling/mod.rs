@@ -6,14 +6,15 @@ mod cpu;
 mod cuda;
 mod inputs;
 mod parameters;
+mod reference;
 
 pub use controlled::ControlledSample;
 pub(crate) use controls::{
     BIASED, CONTROL_WORDS, GIVEN, LIKELIHOODS, MASKED, OF_PROMPT, TALLIED, TIMES, WEIGHED,
 };
 pub use controls::{
-    DETAIL_WORDS, Details, MAX_LOGIT_BIASES, MAX_TOP_LOGPROBS, SampleControls, fill_token_row,
-    mask_words, token_words,
+    DETAIL_WORDS, Details, MAX_LOGIT_BIASES, MAX_TOP_LOGPROBS, NO_ID, SampleControls,
+    fill_token_row, mask_words, token_words,
 };
 pub use parameters::Sampling;
 
@@ -21,6 +22,7 @@ use crate::inputs::StepInput;
 use piecewise_ir::custom::{Attrs, CustomOpDef};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
+use piecewise_ir::eval::Array;
 use piecewise_ir::op::RowTreatment;
 use piecewise_ir::types::TensorType;
 
@@ -28,7 +30,8 @@ use piecewise_ir::types::TensorType;
 ///
 /// Operands: `logits f32 [R, V]`; per row `temperature f32 [R]` (0 = the largest logit),
 /// `top_k i32 [R]` (0 = off), `top_p f32 [R]` (1 = off), `seed i64 [R]`, `position i32 [R]`.
-/// Result: `i32 [R]`. The draw is keyed by seed and position alone, so that it depends neither on
+/// Result: `i32 [R]`; [`NO_ID`] of a row in which a logit is NaN or +inf, or none is above -inf, whether
+/// it is drawn or not. The draw is keyed by seed and position alone, so that it depends neither on
 /// batch mates nor on how the step ran.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sample;
@@ -67,6 +70,10 @@ impl CustomOpDef for Sample {
 
     fn rows(&self) -> RowTreatment {
         RowTreatment::Independent
+    }
+
+    fn evaluate(&self, operands: &[Array], _: &Attrs, _: &[u64]) -> Result<Vec<Array>, String> {
+        reference::evaluate(operands)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::cpu::testing::{AlignedBytes, Rng, isas, on_threads};
 use crate::sampling::{
-    DETAIL_WORDS, Details, SampleControls, Sampling, fill_token_row, mask_words, token_words,
+    DETAIL_WORDS, Details, NO_ID, SampleControls, Sampling, fill_token_row, mask_words, token_words,
 };
 use piecewise_ir::testing::soak;
 use proptest::prelude::*;
@@ -89,7 +89,7 @@ fn run(rows: &[Asked], isa: Isa, threads: usize) -> (Vec<Answer>, Vec<i32>) {
         .flat_map(|s| [s.min_p, s.presence_penalty, s.frequency_penalty, s.repetition_penalty])
         .collect();
     let mut details = vec![7; DETAIL_WORDS * rows.len()];
-    let mut out = vec![-1; rows.len()];
+    let mut out = vec![-7; rows.len()];
     let mut scratch = AlignedBytes::new(sample_scratch_bytes(vocabulary, true, threads));
     let args = SampleArgs {
         logits: &logits,
@@ -320,13 +320,51 @@ fn what_is_generated_counts_at_once() {
 }
 
 #[test]
-fn logits_that_are_no_numbers_have_the_least_log_probability() {
-    let row =
-        |logits: &[f32]| Asked { logits: logits.to_vec(), logprobs: Some(20), ..Asked::default() };
-    let (token, told) = alone(&row(&[f32::NAN, 1.0, f32::NEG_INFINITY]));
+fn ids_whose_logit_is_no_number_have_the_least_log_probability() {
+    let logits = vec![f32::NEG_INFINITY, 1.0, f32::NEG_INFINITY];
+    let row = Asked { logits, logprobs: Some(20), ..Asked::default() };
+    let (token, told) = alone(&row);
     assert_eq!((token, told.unwrap()), (1, (0.0, 1, vec![(1, 0.0), (0, -9999.0), (2, -9999.0)])));
-    let (_, told) = alone(&row(&[f32::INFINITY, 1.0]));
-    assert_eq!(told.unwrap().0, -9999.0);
+}
+
+/// Whatever a row asks for: nothing is counted, and nothing is told.
+#[test]
+fn a_row_without_a_finite_largest_logit_gets_no_id_by_any_control() {
+    let (low, counts) =
+        (f32::NEG_INFINITY, Sampling { presence_penalty: 1.0, ..Sampling::default() });
+    let plain = Asked { logprobs: Some(2), prompt: vec![1], ..Asked::default() };
+    let asked = [
+        plain.clone(),
+        Asked { given: Some(1), ..plain.clone() },
+        Asked { allowed: Some(vec![1]), ..plain.clone() },
+        Asked { sampling: counts, ..plain.clone() },
+        Asked { biases: vec![(2, 3.0)], ..plain.clone() },
+        Asked { sampling: Sampling { temperature: 0.8, min_p: 0.1, ..counts }, ..plain },
+    ];
+    for row in asked {
+        for logits in [[f32::NAN, 1.0, 2.0], [0.0, 1.0, f32::INFINITY], [low; 3]] {
+            let row = Asked { logits: logits.to_vec(), ..row.clone() };
+            let beside = Asked { logits: vec![0.0, 2.0, 1.0], ..row.clone() };
+            for isa in isas() {
+                let (answers, tokens) = run(&[row.clone(), beside.clone()], isa, 2);
+                assert_eq!(answers[0].0, NO_ID, "{row:?}");
+                assert_eq!(answers[0].1.as_ref().map(|told| &*told.2), Some(&[][..]));
+                assert_eq!(answers[1], alone(&beside), "{row:?}");
+                let mut before = vec![0; token_words(3) as usize];
+                if row.weighs() {
+                    fill_token_row(&mut before, 3, &row.prompt, &row.generated, &row.biases);
+                    assert_eq!(tokens[before.len()..], before, "nothing is counted");
+                }
+            }
+        }
+    }
+    // What the mask leaves out may be -inf, and what it leaves may not.
+    let masked =
+        |allowed| Asked { logits: vec![low, 1.0, low], allowed: Some(allowed), ..Asked::default() };
+    assert_eq!([masked(vec![0, 1]), masked(vec![0, 2])].map(|row| alone(&row).0), [1, NO_ID]);
+    let huge = Asked { biases: vec![(1, f32::MAX)], ..masked(vec![1]) };
+    let huge = Asked { logits: vec![0.0, f32::MAX, 0.0], ..huge };
+    assert_eq!(alone(&huge).0, NO_ID, "a bias may leave the range, too");
 }
 
 #[test]

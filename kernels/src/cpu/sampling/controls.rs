@@ -66,10 +66,11 @@ impl ControlArgs<'_> {
 
     /// Whether the row samples from other logits than it was given.
     pub(super) fn adjusts(&self, row: usize) -> bool {
-        self.words(row)[0] & (MASKED | WEIGHED) != 0
+        let flags = self.words(row)[0];
+        flags & (MASKED | WEIGHED) != 0 && flags & GIVEN == 0
     }
 
-    /// The id that the row gets whatever its logits say.
+    /// The id that the row gets whatever its finite logits say.
     pub(super) fn given(&self, row: usize) -> Option<i32> {
         let [flags, _, id, _] = self.words(row);
         (flags & GIVEN != 0).then_some(id)
@@ -115,7 +116,8 @@ impl ControlArgs<'_> {
             let mask = &self.masks[mask as usize * words..][..words];
             for (logits, word) in adjusted.chunks_mut(32).zip(mask) {
                 for (bit, logit) in logits.iter_mut().enumerate() {
-                    if word >> bit & 1 == 0 {
+                    // What is no number hides behind no mask.
+                    if word >> bit & 1 == 0 && *logit < f32::INFINITY {
                         *logit = f32::NEG_INFINITY;
                     }
                 }
@@ -123,30 +125,27 @@ impl ControlArgs<'_> {
         }
     }
 
-    /// Counts the token that was chosen.
+    /// Counts the token that was chosen, if one was.
     pub(super) fn count(&mut self, row: usize, vocabulary: usize, token: i32) {
         let [flags, entry, ..] = self.words(row);
-        if flags & TALLIED == 0 {
-            return;
-        }
+        let (true, Ok(token)) = (flags & TALLIED != 0, usize::try_from(token)) else { return };
         let cells = &mut self.tokens[Self::entry(entry, vocabulary)];
-        let cell = &mut bytemuck::cast_slice_mut::<i32, u16>(cells)[token as usize];
+        let cell = &mut bytemuck::cast_slice_mut::<i32, u16>(cells)[token];
         *cell += u16::from(*cell & TIMES < TIMES);
     }
 
     /// Tells what log-probabilities are made from: the largest logit, the sum of weights, the token's
-    /// logit and place, how many of the likeliest follow, and these with their logits.
+    /// logit and place, how many of the likeliest follow, and these with their logits. Zeros where no token
+    /// was chosen.
     pub(super) fn tell(&mut self, row: usize, logits: &[f32], token: i32) {
         let [flags, _, _, wanted] = self.words(row);
         let details = &mut self.details[row * DETAIL_WORDS..][..DETAIL_WORDS];
         details.fill(0);
-        if flags & LIKELIHOODS == 0 {
-            return;
-        }
+        let (true, Ok(token)) = (flags & LIKELIHOODS != 0, usize::try_from(token)) else { return };
         let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let scaled = Scaled { temperature: 1.0, top, least: 0 };
         let key = |id: usize| order_key(scaled.z(logits[id]), id);
-        let own = key(token as usize) >> 32;
+        let own = key(token) >> 32;
         let (mut sum, mut larger) = (0u64, 0i32);
         let wanted = wanted.clamp(0, MAX_TOP_LOGPROBS as i32) as usize;
         // The keys of the likeliest so far, ascending: few, so that each is put in its place.
@@ -155,9 +154,7 @@ impl ControlArgs<'_> {
         for (id, &logit) in logits.iter().enumerate() {
             let key = key(id);
             larger += i32::from(key >> 32 < own);
-            if top.is_finite() {
-                sum += scaled.weight(scaled.z(logit));
-            }
+            sum += scaled.weight(scaled.z(logit));
             if likeliest.last().is_some_and(|last| key < *last) {
                 let place = likeliest.partition_point(|other| *other < key);
                 likeliest[place..].rotate_right(1);
@@ -167,7 +164,7 @@ impl ControlArgs<'_> {
         details[0] = top.to_bits() as i32;
         details[1] = sum as u32 as i32;
         details[2] = (sum >> 32) as u32 as i32;
-        details[3] = logits[token as usize].to_bits() as i32;
+        details[3] = logits[token].to_bits() as i32;
         details[4] = larger + 1;
         details[5] = likeliest.len() as i32;
         for (key, told) in likeliest.iter().zip(details[6..].chunks_exact_mut(2)) {

@@ -1,6 +1,7 @@
 //! The choice for one row; the steps are those of the parent module.
 
 use crate::cpu::simd::{Kernel, Simd};
+use crate::sampling::NO_ID;
 
 /// Differences from the largest `z` below this have weight 0: `-40 ln 2`, rounded down.
 pub const LOWEST: f32 = -27.725_89;
@@ -24,6 +25,8 @@ pub(super) struct RowParameters {
     pub(super) top_k: usize,
     pub(super) top_p: f32,
     pub(super) uniform: u64,
+    /// What the row gets whatever its logits say, if they are finite.
+    pub(super) given: Option<i32>,
     /// Weights below it count as none.
     pub(super) least: u64,
 }
@@ -39,7 +42,9 @@ impl RowParameters {
 
     /// Whether a filter asks for the order of the tokens.
     pub(super) fn needs_order(&self, vocabulary: usize) -> bool {
-        !self.greedy() && (self.top_k_of(vocabulary).is_some() || self.top_p < 1.0)
+        self.given.is_none()
+            && !self.greedy()
+            && (self.top_k_of(vocabulary).is_some() || self.top_p < 1.0)
     }
 }
 
@@ -51,12 +56,17 @@ pub(super) struct Row<'a> {
 }
 
 impl Kernel for Row<'_> {
-    type Output = usize;
+    type Output = i32;
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) -> usize {
+    fn run<S: Simd>(self, s: S) -> i32 {
         let Row { logits, parameters, keys } = self;
-        let largest = largest(s, logits);
-        let greedy = |logits: &[f32]| logits.iter().position(|x| *x == largest).unwrap_or(0);
+        let Some(largest) = largest(s, logits) else { return NO_ID };
+        if let Some(id) = parameters.given {
+            return id;
+        }
+        let greedy = |logits: &[f32]| {
+            logits.iter().position(|x| *x == largest).map_or(NO_ID, |index| index as i32)
+        };
         if parameters.greedy() {
             return greedy(logits);
         }
@@ -72,24 +82,32 @@ impl Kernel for Row<'_> {
             }
             last_key = last_kept(keys, &parameters, &scaled);
         }
-        draw(logits, &scaled, last_key, parameters.uniform)
+        draw(logits, &scaled, last_key, parameters.uniform) as i32
     }
 }
 
-/// The largest value that is not NaN; -inf if there is none.
+/// The largest value; nothing where it is not finite, or a value is NaN.
 #[inline(always)]
-fn largest<S: Simd>(s: S, values: &[f32]) -> f32 {
+fn largest<S: Simd>(s: S, values: &[f32]) -> Option<f32> {
     let mut chunks = values.chunks_exact(4 * S::LANES);
     let mut largest = [s.splat(f32::NEG_INFINITY); 4];
+    // 1 where a value was NaN or +inf.
+    let mut bad = s.splat(0.0);
+    let (infinity, one) = (s.splat(f32::INFINITY), s.splat(1.0));
     for chunk in &mut chunks {
         for (i, largest) in largest.iter_mut().enumerate() {
             // SAFETY: the chunk holds four vectors.
-            *largest = s.max(unsafe { s.load_f32(chunk.as_ptr().add(i * S::LANES)) }, *largest);
+            let values = unsafe { s.load_f32(chunk.as_ptr().add(i * S::LANES)) };
+            *largest = s.max(values, *largest);
+            bad = s.max(bad, s.zero_where_less(values, infinity, one));
         }
     }
     let [a, b, c, d] = largest;
     let whole = s.max_lane(s.max(s.max(a, b), s.max(c, d)));
-    chunks.remainder().iter().copied().fold(whole, f32::max)
+    let rest = chunks.remainder();
+    let is_good = s.max_lane(bad) == 0.0 && rest.iter().all(|value| *value < f32::INFINITY);
+    let largest = rest.iter().copied().fold(whole, f32::max);
+    (is_good && largest > f32::NEG_INFINITY).then_some(largest)
 }
 
 pub(super) struct Scaled {

@@ -1,7 +1,7 @@
 // A token for each row of logits: the steps of the CPU's sampler, one correctly rounded operation
 // each, and integer sums, so that the choice is the same to the bit.
 
-// The larger logit; the lower index among equals; NaN never wins.
+// The larger logit; the lower index among equals.
 struct Best { float value; i32 index; };
 DEVICE Best better(Best a, Best b) {
   return b.value > a.value || (b.value == a.value && (u32)b.index < (u32)a.index) ? b : a;
@@ -25,7 +25,8 @@ struct Same {
   DEVICE float operator()(u32, float logit) const { return logit; }
 };
 
-// The best of the part of a row that the block has; it has 256 threads.
+// The best of the part of a row that the block has; it has 256 threads. A NaN counts as +inf, so that
+// what is no number wins over all that is one.
 template <class Of> DEVICE Best best_of_part(
     const float* from, const Of& of, u32 vocabulary, Best* exchange) {
   const u32 each = vocabulary / PARTS + 1;
@@ -37,7 +38,7 @@ template <class Of> DEVICE Best best_of_part(
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const u32 at = i + j * 256;
-      x[j] = at < last ? of(at, from[at]) : NAN_F;
+      x[j] = at < last ? fminf(of(at, from[at]), INF_F) : -INF_F;
     }
 #pragma unroll
     for (int j = 0; j < 4; ++j) best = better(best, Best{x[j], (i32)(i + j * 256)});
@@ -145,9 +146,10 @@ template <class Of> DEVICE void choose(
     Row<Of>& row, Best best, i32 top_k, float share, i64 seed, i32 position, i32* out,
     u64* exchange, u64* bins, u64* found) {
   const u32 vocabulary = row.vocabulary;
+  const bool finite = fabsf(best.value) < INF_F;
   row.top = best.value / row.temperature;
-  if (!(row.temperature > 0.0f) || !(fabsf(row.top) < INF_F)) {
-    if (threadIdx.x == 0) *out = best.index < 0 ? 0 : best.index;
+  if (!finite || !(row.temperature > 0.0f) || !(fabsf(row.top) < INF_F)) {
+    if (threadIdx.x == 0) *out = finite ? best.index : NO_ID;
     return;
   }
   u64 last = ~0ull;

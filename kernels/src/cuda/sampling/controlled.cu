@@ -38,7 +38,8 @@ struct Adjusted {
     return __int_as_float(biased[BIASES + from]);
   }
   DEVICE float operator()(u32 id, float logit) const {
-    if (mask && !(mask[id / 32] >> (id % 32) & 1)) return -INF_F;
+    // What is no number hides behind no mask.
+    if (mask && !(mask[id / 32] >> (id % 32) & 1) && logit < INF_F) return -INF_F;
     const u32 cell = cells ? cells[id] : 0;
     if (cell == 0) return logit;
     if (cell & BIASED) logit = logit + bias(id);
@@ -65,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(256) controlled_parts(
   const float* from = logits + (u64)row * vocabulary;
   const i32* asked = controls + 4 * row;
   Best best;
-  if (asked[0] & (MASKED | WEIGHED)) {
+  if (asked[0] & (MASKED | WEIGHED) && !(asked[0] & GIVEN)) {
     const Adjusted of(asked, penalties + 4 * row, masks, tokens, vocabulary);
     best = best_of_part(from, of, vocabulary, exchange);
   } else {
@@ -86,9 +87,7 @@ DEVICE void tell(const float* logits, u32 vocabulary, u32 id, u32 wanted, i32* d
   Row<Same> row = {logits, Same{}, vocabulary, 1.0f, best.value, 0};
   const u64 own = row.key(row.z(id), id) >> 32;
   u64 sum = 0, larger = 0;
-  if (fabsf(best.value) < INF_F) {
-    for (u32 i = threadIdx.x; i < vocabulary; i += blockDim.x) sum += row.weight(row.z(i));
-  }
+  for (u32 i = threadIdx.x; i < vocabulary; i += blockDim.x) sum += row.weight(row.z(i));
   for (u32 i = threadIdx.x; i < vocabulary; i += blockDim.x) {
     larger += row.key(row.z(i), i) >> 32 < own;
   }
@@ -145,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(1024) controlled_sample(
   const double most = 1099511627776.0;
   const u64 least = share > 0.0f ? (u64)(i64)((double)(share < 1.0f ? share : 1.0f) * most) : 0;
   if (flags & GIVEN) {
-    if (threadIdx.x == 0) out[at] = asked[2];
+    if (threadIdx.x == 0) out[at] = fabsf(best.value) < INF_F ? asked[2] : NO_ID;
   } else if (flags & (MASKED | WEIGHED)) {
     const Adjusted of(asked, penalties + 4 * at, masks, tokens, vocabulary);
     Row<Adjusted> row = {from, of, vocabulary, temperature[at], 0.0f, least};
@@ -156,6 +155,7 @@ extern "C" __global__ void __launch_bounds__(1024) controlled_sample(
   }
   if ((flags & (TALLIED | LIKELIHOODS)) == 0) return;
   __syncthreads();
+  if (out[at] < 0) return;
   const u32 id = (u32)out[at];
   if ((flags & TALLIED) && threadIdx.x == 0) {
     u16* cell = (u16*)(tokens + (u64)asked[1] * ((vocabulary + 1) / 2 + 2 * BIASES)) + id;

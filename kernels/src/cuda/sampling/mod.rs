@@ -5,7 +5,7 @@ use super::recipe::{GridAxis, LaunchRecipe, OpKernels, Param};
 use super::text::{defines, float};
 use crate::cpu::sampling::{LN2_HIGH, LN2_LOW, LOWEST, POLYNOMIAL};
 use crate::lower::{LowerError, fail};
-use crate::sampling::{DETAIL_WORDS, MAX_LOGIT_BIASES};
+use crate::sampling::{DETAIL_WORDS, MAX_LOGIT_BIASES, NO_ID};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::entity::Entity;
 use piecewise_ir::types::TensorType;
@@ -65,6 +65,7 @@ impl Launches {
         let mut source = String::from("#include \"prelude.cuh\"\n\n");
         source += &defines([
             ("PARTS", PARTS.to_string()),
+            ("NO_ID", format!("({NO_ID})")),
             ("LOWEST", format!("({})", float(LOWEST))),
             ("LOG2_E", float(std::f32::consts::LOG2_E)),
             ("LN2_HIGH", float(LN2_HIGH)),
