@@ -8,6 +8,7 @@ mod chat_templates;
 mod client;
 mod device_failure;
 mod generation_defaults;
+mod grammars;
 mod life;
 mod operator;
 mod replies;
