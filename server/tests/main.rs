@@ -9,6 +9,7 @@ mod chat_templates;
 mod client;
 mod device_failure;
 mod generation_defaults;
+mod grammars;
 mod life;
 mod operator;
 #[path = "../../tests/support/overflowing.rs"]

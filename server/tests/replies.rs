@@ -139,11 +139,11 @@ fn required_and_named_calls_keep_to_a_structure() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/tiny-qwen3");
     let tokenizer = piecewise::models::TextTokenizer::load(&folder, 2048).unwrap();
     let structures = Structures::new(&tokenizer.vocabulary(), &[0]).unwrap();
-    let mut constraint = structures.constraint(&structure, "tools", None).unwrap();
+    let mut constraint = structures.constraint(&structure, "tools", None, &|| true).unwrap();
     for id in tokenizer.encode(reply).unwrap() {
         constraint.accept(id).unwrap();
     }
-    let mut constraint = structures.constraint(&structure, "tools", None).unwrap();
+    let mut constraint = structures.constraint(&structure, "tools", None, &|| true).unwrap();
     let other = tokenizer.encode("[{\"name\": \"other\"").unwrap();
     other.into_iter().try_for_each(|id| constraint.accept(id).map(drop)).unwrap_err();
 }

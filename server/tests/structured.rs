@@ -5,6 +5,7 @@ use piecewise::models::TextTokenizer;
 use piecewise_server::structured::{Structure, Structures};
 use serde_json::{Map, Value, json};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A generator of numbers without a library's word for its stability.
 struct Random(u64);
@@ -35,8 +36,9 @@ fn sampled(
     random: &mut Random,
     most: usize,
 ) -> Result<(Vec<u32>, bool), String> {
-    let mut constraint =
-        structures.constraint(structure, "response_format", None).map_err(|e| e.to_string())?;
+    let mut constraint = structures
+        .constraint(structure, "response_format", None, &|| true)
+        .map_err(|e| e.to_string())?;
     let mut ids = Vec::new();
     for step in 0..most {
         let mut mask = vec![0_u32; vocab.div_ceil(32)];
@@ -310,12 +312,50 @@ fn what_can_t_be_kept_to_is_refused_by_its_field() {
         (Structure::JsonSchema(json!({"$ref": "#/none"})), ""),
         (Structure::JsonSchema(json!(false)), ""),
     ] {
-        let error = structures.constraint(&structure, "guided", None).unwrap_err();
+        let error = structures.constraint(&structure, "guided", None, &|| true).unwrap_err();
         assert!(error.field == "guided" && error.message.contains(says), "{error}");
     }
     let vocabulary = tokenizer().vocabulary();
     assert!(Structures::new(&vocabulary, &[]).unwrap_err().to_string().contains("no ids"));
     assert!(Structures::new(&vocabulary, &[2048]).unwrap_err().to_string().contains("2048 ids"));
+}
+
+/// Parts of which each refers to all of them.
+fn of_parts(part: &Value, count: usize, more: &Value) -> Structure {
+    Structure::JsonSchema(json!({"anyOf": vec![part; count], "$defs": more}))
+}
+
+#[test]
+fn a_schema_takes_a_bounded_number_of_steps_to_check() {
+    let structures = Structures::new(&tokenizer().vocabulary(), &[0]).unwrap();
+    let made = |structure: &Structure, wanted: &(dyn Fn() -> bool + Sync)| {
+        structures.constraint(structure, "response_format", None, wanted).map_err(|e| e.message)
+    };
+    // Without patterns nothing can meet.
+    let part = json!({"$ref": "#", "not": 1});
+    let error = made(&of_parts(&part, 6200, &json!({})), &|| true).unwrap_err();
+    assert!(!error.contains("too many"), "{error}");
+    // With them, what each part reaches is looked at, but not without an end.
+    let patterns = json!({"a": {"pattern": "a+"}, "b": {"pattern": "b{99999}"}});
+    let part = json!({"$ref": "#/$defs/a", "not": {}});
+    let filled =
+        json!({"a": {"pattern": "a+"}, "b": {"pattern": "b{99999}"}, "c": {"enum": vec![1; 9000]}});
+    let far = json!({"$ref": "#/$defs/c", "not": {}});
+    let error = made(&of_parts(&far, 3000, &filled), &|| true).unwrap_err();
+    assert!(error.starts_with("too many parts of the schema refer"), "{error}");
+    // What nobody waits for any more is given up on the way.
+    let asked = AtomicUsize::new(0);
+    let leaves = || asked.fetch_add(1, Ordering::Relaxed) < 3;
+    let error = made(&of_parts(&far, 3000, &filled), &leaves).unwrap_err();
+    assert!(error.contains("has left") && asked.into_inner() == 4, "{error}");
+    // What is within the bounds is taken as before, and what meets in too many ways is not.
+    let few = Structure::JsonSchema(json!({"anyOf": [part], "$defs": patterns}));
+    let error = made(&few, &|| true).err();
+    assert!(error.is_none_or(|error| !error.contains("patterns")));
+    let meets =
+        json!({"allOf": [{"pattern": "a{999}"}, {"pattern": "b{999}"}], "$ref": "#/$defs/a"});
+    let meets = Structure::JsonSchema(json!({"anyOf": [meets], "$defs": patterns}));
+    assert!(made(&meets, &|| true).unwrap_err().contains("patterns could apply to one text"));
 }
 
 /// An id that the mask lacks is refused, and the constraint says so from then on.
@@ -324,7 +364,7 @@ fn an_id_that_may_not_come_is_refused() {
     let tokenizer = tokenizer();
     let structures = Structures::new(&tokenizer.vocabulary(), &[0]).unwrap();
     let choice = Structure::Choice(vec!["yes".to_owned()]);
-    let mut constraint = structures.constraint(&choice, "guided_choice", None).unwrap();
+    let mut constraint = structures.constraint(&choice, "guided_choice", None, &|| true).unwrap();
     let wrong = tokenizer.encode("no").unwrap()[0];
     constraint.accept(wrong).unwrap_err();
     constraint.allowed(&mut [0; 64]).unwrap_err();
@@ -391,7 +431,7 @@ fn masks_of_a_large_vocabulary() {
         for seed in 0..8 {
             let mut random = Random(seed);
             let mut constraint =
-                structures.constraint(&structure, "response_format", None).unwrap();
+                structures.constraint(&structure, "response_format", None, &|| true).unwrap();
             let mut is_over = false;
             while !is_over && times.len() < (seed as usize + 1) * 60 {
                 let mut mask = vec![0_u32; VOCAB.div_ceil(32)];

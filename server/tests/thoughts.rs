@@ -57,7 +57,7 @@ fn structure() -> Structure {
 
 fn constraint(vocabulary: &Vocabulary, thoughts: Option<Thoughts>) -> Box<dyn TokenConstraint> {
     let structures = Structures::new(vocabulary, &[END]).unwrap();
-    structures.constraint(&structure(), "response_format", thoughts).unwrap()
+    structures.constraint(&structure(), "response_format", thoughts, &|| true).unwrap()
 }
 
 /// A reply of random ids, up to its end.
@@ -192,7 +192,8 @@ fn the_marks_of_one_request_are_not_those_of_another() {
         [("qwen3", MARKS, true), ("kimi", MARKS + 2, false), ("qwen3", MARKS, true)]
     {
         let thoughts = format(parser).thoughts("<assistant>\n");
-        let mut made = structures.constraint(&structure(), "response_format", thoughts).unwrap();
+        let mut made =
+            structures.constraint(&structure(), "response_format", thoughts, &|| true).unwrap();
         let begins = allowed(&mut made, ids);
         let begins = Vec::from_iter(begins.into_iter().filter(|id| *id >= MARKS));
         assert_eq!(begins, [begin], "{parser}");

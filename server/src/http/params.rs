@@ -1,12 +1,12 @@
 //! What both endpoints take about how tokens are chosen and when they end.
 
-use super::aside::aside;
+use super::aside::{aside, in_turn};
 use super::error::ApiError;
 use super::fields::{Field, Fields, field, ids, schema, whole};
 use super::generation::Part;
 use super::state::{Limits, Served, State, needed};
 use crate::chat::GenerationDefaults;
-use crate::structured::{Restraint, Structure, Thoughts};
+use crate::structured::{Restraint, Structure, Thoughts, Wanted};
 use crate::text::{OutputText, StopStrings};
 use piecewise_runtime::batch::Sampling;
 use piecewise_runtime::engine::Request;
@@ -319,13 +319,13 @@ impl Params {
         }
         let (turns, state, params) = (&state.structure_turns, Arc::clone(state), self.clone());
         let ends = Vec::from_iter(parts.iter().map(|part| part.request.stop_ids.clone()));
-        let make = move || {
+        let make = move |wanted: Wanted<'_>| {
             let served = state.served()?;
             let bad = params.bad_ids(served)?;
             let structure = params.structure.as_ref().map(|(field, structure)| {
                 let none = || ApiError::field(field, "this model has no tokenizer");
                 let structures = served.structures.as_ref().ok_or_else(none)?;
-                Ok::<_, ApiError>(structures.constraint(structure, field, thoughts)?)
+                Ok::<_, ApiError>(structures.constraint(structure, field, thoughts, wanted)?)
             });
             let structure = structure.transpose()?;
             let constraint = |ends| {
@@ -343,11 +343,10 @@ impl Params {
             Ok::<_, ApiError>(Vec::from_iter(ends.into_iter().map(constraint)))
         };
         // Texts are read beside, however many structures there are.
-        let _turn = match self.structure {
-            Some(_) => turns.acquire().await.ok(),
-            None => None,
+        let made = match self.structure.is_some() {
+            true => in_turn(turns, make).await?,
+            false => aside(move || make(&|| true)).await?,
         };
-        let made = aside(make).await?;
         parts.iter_mut().zip(made).for_each(|(part, made)| part.request.constraint = made);
         Ok(())
     }

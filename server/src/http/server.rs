@@ -1,5 +1,6 @@
 //! The life of a server: it listens, loads, serves, drains and ends.
 
+use super::aside::alone;
 use super::connections::Routers;
 use super::encoder::{EncoderState, ServedEncoder};
 use super::error::ApiError;
@@ -84,7 +85,7 @@ impl Server {
             keys,
             limits,
             admin,
-            structure_turns: Semaphore::new((aside / 2).max(1)),
+            structure_turns: Arc::new(Semaphore::new((aside / 2).max(1))),
             started: now(),
             served: OnceLock::new(),
             encoder: OnceLock::new(),
@@ -174,14 +175,14 @@ impl Server {
             }
             tracing::info!("draining: {} requests are there", live());
             let drained = async {
-                let joined = tokio::task::spawn_blocking(finish).await;
+                let finished = alone(finish).await?;
                 // What is sent to clients is sent to its end.
                 let _ = closing.send(true);
                 closing.closed().await;
-                joined.is_ok_and(|finished| finished)
+                Ok::<_, io::Error>(finished == Some(true))
             };
             let outcome = tokio::select! {
-                drained = drained => if drained { Outcome::Drained } else { Outcome::Died },
+                drained = drained => if drained? { Outcome::Drained } else { Outcome::Died },
                 _ = terminate.recv() => Outcome::Ended,
                 _ = interrupt.recv() => Outcome::Ended,
             };

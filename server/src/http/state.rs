@@ -114,7 +114,7 @@ pub(crate) struct State {
     /// Whether there are the operator's paths.
     pub(crate) admin: bool,
     /// Structures are read so many at a time.
-    pub(crate) structure_turns: Semaphore,
+    pub(crate) structure_turns: Arc<Semaphore>,
     /// When the server started, in seconds since 1970.
     pub(crate) started: u64,
     /// Empty while the model is being loaded, and of an encoder.

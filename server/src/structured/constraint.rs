@@ -10,7 +10,8 @@ use piecewise_runtime::engine::TokenConstraint;
 use serde_json::json;
 use toktrie::{ApproximateTokEnv, InferenceCapabilities, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 
-use super::bounds;
+use super::bounds::{self, Wanted, still_wanted};
+use super::ebnf;
 use super::structure::{FieldError, Structure};
 use super::thoughts::{AfterThoughts, MarkIds, Thoughts};
 
@@ -111,47 +112,51 @@ impl Structures {
     /// what follows is for the structure alone. Where a reply does not begin within them, its first id
     /// may begin them, if one id stands for their beginning.
     ///
-    /// Takes milliseconds for a large schema, and a second for the worst that is taken.
+    /// Takes milliseconds for a large schema, and a second for the worst that is taken; it is given up
+    /// sooner where it is no longer `wanted`.
     ///
     /// # Errors
-    /// When the structure is none, or asks for what can't be kept to; `field` is what the request
-    /// calls it.
+    /// When the structure is none, or asks for what can't be kept to, or nobody wants it any more;
+    /// `field` is what the request calls it.
     pub fn constraint(
         &self,
         structure: &Structure,
         field: &str,
         thoughts: Option<Thoughts>,
+        wanted: Wanted<'_>,
     ) -> Result<Box<dyn TokenConstraint>, FieldError> {
         let refused = |why: &str| FieldError::new(field, shortened(why));
-        bounds::check(structure).map_err(|why| refused(&why))?;
+        bounds::check(structure, wanted).map_err(|why| refused(&why))?;
         let thread = std::thread::Builder::new().name("structure".to_owned()).stack_size(STACK);
         let made = std::thread::scope(|scope| {
-            let thread = thread.spawn_scoped(scope, || self.read(structure));
+            let thread = thread.spawn_scoped(scope, || self.read(structure, wanted));
             let thread =
                 thread.map_err(|error| format!("there is no thread to read it: {error}"))?;
             thread.join().map_err(|_| "it can't be read".to_owned())?
         });
         let made: Box<dyn TokenConstraint> = Box::new(made.map_err(|why| refused(&why))?);
         let Some(thoughts) = thoughts else { return Ok(made) };
-        let (marks, ends) = (self.marks_of(thoughts), Arc::clone(&self.end_ids));
         let vocabulary = self.vocabulary.clone();
-        Ok(Box::new(AfterThoughts::new(thoughts.begun, marks, vocabulary, ends, made)))
+        Ok(Box::new(AfterThoughts::new(thoughts.begun, self.marks_of(thoughts), vocabulary, made)))
     }
 
     fn marks_of(&self, thoughts: Thoughts) -> Arc<MarkIds> {
         let mut known = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
         let fit = known.take().filter(|marks| marks.is_of(thoughts));
-        let marks = fit.unwrap_or_else(|| Arc::new(MarkIds::find(thoughts, &self.vocabulary)));
+        let marks = fit
+            .unwrap_or_else(|| Arc::new(MarkIds::find(thoughts, &self.vocabulary, &self.end_ids)));
         Arc::clone(known.insert(marks))
     }
 
-    fn read(&self, structure: &Structure) -> Result<GrammarConstraint, String> {
+    fn read(&self, structure: &Structure, wanted: Wanted<'_>) -> Result<GrammarConstraint, String> {
+        still_wanted(wanted)?;
+        let grammar = grammar(structure)?;
         let mut limits = self.factory.limits().clone();
         if matches!(structure, Structure::Regex(_) | Structure::Grammar(_)) {
             limits.initial_lexer_fuel = GRAMMAR_FUEL;
         }
         let create = || {
-            let grammar = GrammarInit::Serialized(grammar(structure));
+            let grammar = GrammarInit::Serialized(grammar);
             let capabilities = InferenceCapabilities::default();
             self.factory.create_parser_from_init_ext(
                 grammar,
@@ -165,6 +170,7 @@ impl Structures {
         if let Some(error) = matcher.get_error() {
             return Err(error);
         }
+        still_wanted(wanted)?;
         // Some have no text at all, which shows at the first mask.
         let first = matcher.compute_mask_or_eos().map_err(|_| {
             let why = matcher.get_error().unwrap_or_default();
@@ -177,8 +183,8 @@ impl Structures {
     }
 }
 
-fn grammar(structure: &Structure) -> TopLevelGrammar {
-    match structure {
+fn grammar(structure: &Structure) -> Result<TopLevelGrammar, String> {
+    Ok(match structure {
         Structure::JsonSchema(schema) => {
             let mut schema = schema.clone();
             if let Some(fields) = schema.as_object_mut() {
@@ -188,13 +194,16 @@ fn grammar(structure: &Structure) -> TopLevelGrammar {
             TopLevelGrammar::from_json_schema(schema)
         }
         Structure::Regex(regex) => TopLevelGrammar::from_regex(regex),
+        Structure::Grammar(grammar) if ebnf::is_ebnf(grammar) => {
+            TopLevelGrammar::from_lark(ebnf::to_lark(grammar)?)
+        }
         Structure::Grammar(grammar) => TopLevelGrammar::from_lark(grammar.clone()),
         Structure::Choice(texts) => {
             // One expression: as rules of their own, thousands take minutes.
             let texts: Vec<String> = texts.iter().map(|text| json!(text).to_string()).collect();
             TopLevelGrammar::from_lark(format!("start: CHOICE\nCHOICE: {}", texts.join(" | ")))
         }
-    }
+    })
 }
 
 fn shortened(error: &str) -> String {

@@ -3,10 +3,12 @@
 
 mod bounds;
 mod constraint;
+mod ebnf;
 mod restraint;
 mod structure;
 mod thoughts;
 
+pub use bounds::Wanted;
 pub use constraint::{StructureError, Structures};
 pub use restraint::Restraint;
 pub use structure::{FieldError, Structure};

@@ -9,7 +9,7 @@ pub enum Structure {
     JsonSchema(Value),
     /// A text that the regular expression matches from its beginning to its end.
     Regex(String),
-    /// A text of a grammar in llguidance's form of Lark.
+    /// A text of a grammar, in EBNF (`root ::= ..`) or in llguidance's form of Lark (`start: ..`).
     Grammar(String),
     /// One of some texts.
     Choice(Vec<String>),

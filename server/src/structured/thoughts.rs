@@ -1,5 +1,6 @@
 //! Structures that begin where a reply's thoughts end.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use piecewise::models::Vocabulary;
@@ -27,24 +28,67 @@ pub(super) struct MarkIds {
     of: Thoughts,
     /// Ids that begin thoughts.
     begins: Vec<u32>,
-    /// Ids whose text may complete a mark.
-    closing: Vec<u32>,
+    /// Every way in which a mark may have begun, from none on.
+    tails: Vec<Tail>,
+}
+
+/// What thoughts end with, as much of it as a mark may have begun in.
+#[derive(Debug)]
+struct Tail {
+    text: Vec<u8>,
+    /// A mask of the ids that may follow.
+    allowed: Vec<u32>,
 }
 
 impl MarkIds {
-    /// Looks at every id, which takes a millisecond for a large vocabulary.
-    pub(super) fn find(thoughts: Thoughts, vocabulary: &Vocabulary) -> Self {
+    /// Looks at every id, some of them once for each way in which a mark may have begun, which takes
+    /// some milliseconds for a large vocabulary. `ends` end a reply.
+    pub(super) fn find(thoughts: Thoughts, vocabulary: &Vocabulary, ends: &[u32]) -> Self {
         let ids = || 0..u32::try_from(vocabulary.len()).unwrap_or(u32::MAX);
         let begins = ids().filter(|id| vocabulary.bytes(*id) == thoughts.begin.as_bytes());
-        let lasts = marks(&thoughts).filter_map(|mark| mark.as_bytes().last().copied());
-        let lasts = Vec::from_iter(lasts);
+        let lasts = Vec::from_iter(marks(&thoughts).filter_map(|mark| mark.bytes().last()));
         let closes = |id: &u32| vocabulary.bytes(*id).iter().any(|byte| lasts.contains(byte));
-        Self { of: thoughts, begins: begins.collect(), closing: ids().filter(closes).collect() }
+        let closing = Vec::from_iter(ids().filter(closes));
+        let mut all = vec![0; vocabulary.len().div_ceil(32)];
+        allow_all(&mut all, vocabulary.len() as u64);
+        // A reply that ended here would have nothing that keeps to the structure.
+        ends.iter().for_each(|id| clear(&mut all, *id));
+        let begun =
+            marks(&thoughts).flat_map(|mark| (0..mark.len()).map(|end| &mark.as_bytes()[..end]));
+        let tails = BTreeSet::from_iter(begun).into_iter().map(|text| {
+            let mut allowed = all.clone();
+            let breaks = |id: &&u32| step(&thoughts, text, vocabulary.bytes(**id)) == Step::Breaks;
+            closing.iter().filter(breaks).for_each(|id| clear(&mut allowed, *id));
+            Tail { text: text.to_vec(), allowed }
+        });
+        let tails = tails.collect();
+        Self { of: thoughts, begins: begins.collect(), tails }
     }
 
     /// Whether those of `thoughts` are the same.
     pub(super) fn is_of(&self, thoughts: Thoughts) -> bool {
         thoughts == Thoughts { begun: thoughts.begun, ..self.of }
+    }
+
+    /// The longest tail of a text.
+    fn tail(&self, text: &[u8]) -> usize {
+        let tails = self.tails.iter().enumerate().filter(|(_, tail)| text.ends_with(&tail.text));
+        tails.max_by_key(|(_, tail)| tail.text.len()).map_or(0, |(number, _)| number)
+    }
+}
+
+/// What a text does to thoughts that end with `tail`.
+fn step(thoughts: &Thoughts, tail: &[u8], more: &[u8]) -> Step {
+    let text = [tail, more].concat();
+    let end_of = |mark: &str| {
+        let places = text.windows(mark.len()).enumerate();
+        let mut ends = places.filter(|(_, part)| *part == mark.as_bytes());
+        ends.find_map(|(at, _)| Some(at + mark.len()).filter(|end| *end > tail.len()))
+    };
+    match marks(thoughts).filter_map(end_of).min() {
+        None => Step::Within,
+        Some(end) if end == text.len() && text.ends_with(thoughts.end.as_bytes()) => Step::Ends,
+        Some(_) => Step::Breaks,
     }
 }
 
@@ -54,11 +98,9 @@ impl MarkIds {
 pub(super) struct AfterThoughts {
     marks: Arc<MarkIds>,
     vocabulary: Vocabulary,
-    /// Ids that end a reply.
-    ends: Arc<[u32]>,
     place: Place,
-    /// The end of the thoughts, as much of it as a mark may have begun in.
-    said: Vec<u8>,
+    /// The number of the [`Tail`] that the thoughts have now.
+    tail: usize,
     structure: Box<dyn TokenConstraint>,
 }
 
@@ -84,28 +126,11 @@ impl AfterThoughts {
         begun: bool,
         marks: Arc<MarkIds>,
         vocabulary: Vocabulary,
-        ends: Arc<[u32]>,
         structure: Box<dyn TokenConstraint>,
     ) -> Self {
         let place = if begun { Place::Thoughts } else { Place::Start };
-        Self { marks, vocabulary, ends, place, said: Vec::new(), structure }
-    }
-
-    fn step(&self, id: u32) -> Step {
-        let before = self.said.len();
-        let text = [&self.said, self.vocabulary.bytes(id)].concat();
-        let end_of = |mark: &str| {
-            let places = text.windows(mark.len()).enumerate();
-            let mut ends = places.filter(|(_, part)| *part == mark.as_bytes());
-            ends.find_map(|(at, _)| Some(at + mark.len()).filter(|end| *end > before))
-        };
-        match marks(&self.marks.of).filter_map(end_of).min() {
-            None => Step::Within,
-            Some(end) if end == text.len() && text.ends_with(self.marks.of.end.as_bytes()) => {
-                Step::Ends
-            }
-            Some(_) => Step::Breaks,
-        }
+        let tail = marks.tail(b"");
+        Self { marks, vocabulary, place, tail, structure }
     }
 }
 
@@ -127,11 +152,8 @@ impl TokenConstraint for AfterThoughts {
                 Ok(())
             }
             Place::Thoughts => {
-                allow_all(mask, self.vocabulary.len() as u64);
-                // A reply that ended here would have nothing that keeps to the structure.
-                self.ends.iter().for_each(|id| clear(mask, *id));
-                let broken = self.marks.closing.iter().filter(|id| self.step(**id) == Step::Breaks);
-                broken.for_each(|id| clear(mask, *id));
+                let allowed = &self.marks.tails[self.tail].allowed;
+                mask.iter_mut().zip(allowed).for_each(|(word, allowed)| *word = *allowed);
                 Ok(())
             }
         }
@@ -144,15 +166,14 @@ impl TokenConstraint for AfterThoughts {
                 self.place = Place::Reply;
                 return self.structure.accept(id);
             }
-            Place::Thoughts => match self.step(id) {
-                Step::Ends => self.place = Place::Reply,
-                Step::Breaks => return Err(format!("{id} breaks off the thoughts")),
-                Step::Within => {
-                    self.said.extend(self.vocabulary.bytes(id));
-                    let longest = marks(&self.marks.of).map(str::len).max().unwrap_or(0);
-                    self.said.drain(..self.said.len().saturating_sub(longest));
+            Place::Thoughts => {
+                let (tail, more) = (&self.marks.tails[self.tail].text, self.vocabulary.bytes(id));
+                match step(&self.marks.of, tail, more) {
+                    Step::Ends => self.place = Place::Reply,
+                    Step::Breaks => return Err(format!("{id} breaks off the thoughts")),
+                    Step::Within => self.tail = self.marks.tail(&[tail, more].concat()),
                 }
-            },
+            }
         }
         Ok(false)
     }
