@@ -18,6 +18,7 @@ use piecewise_runtime::metrics::Metrics;
 use piecewise_server::chat::ReplyFormat;
 use piecewise_server::structured::{Structures, Thoughts};
 use std::net::{SocketAddr, TcpListener};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -363,8 +364,12 @@ impl Worker {
                 self.service.refuse(&request, why, true, session);
             }
             Ok(asked) if asked.structure.is_some() => {
-                // The thread ends with the worker.
-                let _ = self.structured.send((request, asked, session.clone()));
+                if let Err(unheard) = self.structured.send((request, asked, session.clone())) {
+                    let (request, _, session) = unheard.0;
+                    let why = "structured_outputs: the thread that reads them has ended".to_owned();
+                    self.service.refuse(&request, why, true, &session);
+                    self.service.prepared();
+                }
             }
             Ok(asked) => self.service.hand_in(&request, asked, session),
         }
@@ -382,22 +387,35 @@ impl Service {
     /// Makes what the reply keeps to, and hands the request in unless it has been aborted.
     fn hand_in(&self, request: &Arc<str>, asked: Asked, session: &Session) {
         if session.requests.contains(request) {
-            match self.constraint(&asked) {
+            let wanted = || session.requests.contains(request);
+            // Whatever goes wrong with one is to reach no other.
+            let made = catch_unwind(AssertUnwindSafe(|| self.constraint(&asked, &wanted)));
+            let panicked = || Err("structured_outputs: what reads them panicked".to_owned());
+            match made.unwrap_or_else(|_| panicked()) {
                 Ok(constraint) => self.submit(request, asked, constraint, session),
                 Err(why) => self.refuse(request, why, false, session),
             }
         }
+        self.prepared();
+    }
+
+    /// A request that was on its way to the engine is there, or was refused.
+    fn prepared(&self) {
         if self.preparing.end() {
             self.engine.drain();
         }
     }
 
-    fn constraint(&self, asked: &Asked) -> Result<Option<Box<dyn TokenConstraint>>, String> {
+    fn constraint(
+        &self,
+        asked: &Asked,
+        wanted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Option<Box<dyn TokenConstraint>>, String> {
         let structure = asked.structure.as_ref().map(|structure| {
             let none = || "structured_outputs: this model has no tokenizer".to_owned();
             let structures = self.structures.as_ref().ok_or_else(none)?;
             let thoughts = self.thoughts(asked, structures)?;
-            let made = structures.constraint(structure, "structured_outputs", thoughts);
+            let made = structures.constraint(structure, "structured_outputs", thoughts, wanted);
             made.map_err(|error| error.to_string())
         });
         let structure = structure.transpose()?;
