@@ -71,7 +71,8 @@ impl Subject {
             self.name
         );
         let Some(assembly) = self.assembly.take() else { bail!("a subject is built once") };
-        let assembly = bench.configure(assembly, bounds, longest);
+        let usual = bench.config.max_seq_len.min(most);
+        let assembly = bench.configure(assembly, bounds, longest.max(usual));
         let assembly = assembly.check_weights().watch(watcher());
         Ok(match &bench.timeline {
             Some(_) => {

@@ -1,6 +1,6 @@
 //! Serving an encoder: embeddings, or scores of a cross-encoder.
 
-use super::super::encoder_args::{refuse_flags_of_writers, room_for_longest};
+use super::super::encoder_args::{refuse_flags_of_writers, with_room};
 use super::super::load::{layers_for_requests, print_settings_of};
 use super::super::progress::watcher;
 use super::{ServeArgs, ended, name_of};
@@ -34,7 +34,7 @@ pub(super) fn run(args: &ServeArgs, folder: &Path) -> anyhow::Result<ExitCode> {
     }
     let config = TextEncoderConfig::load(folder)?;
     let layers = args.dumps.over_layers(layers_for_requests(&args.bounds)?)?;
-    let layers = room_for_longest(args.items.over(layers)?, folder)?;
+    let layers = with_room(args.items.over(layers)?, folder)?;
     let room = usize::try_from(layers.clone().finish()?.config.max_num_tokens)?;
     if args.bounds.compile.shared.print_config {
         return print_settings_of(&layers.finish()?, false);
