@@ -6,7 +6,7 @@ use super::images::PromptImages;
 use super::load::{engine, print_settings};
 use super::model_args::ModelArgs;
 use super::step_file::{IterationLog, TraceArgs};
-use anyhow::Context;
+use anyhow::{Context, bail};
 use piecewise::models::{TextStream, TextTokenizer, TokenizerError};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::tuning::TuningReport;
@@ -142,6 +142,7 @@ struct Reply<'t> {
     text: String,
     stream: TextStream<&'t TextTokenizer>,
     finish: Option<FinishReason>,
+    failure: Option<String>,
     usage: Usage,
 }
 
@@ -192,6 +193,7 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     let then = args.then.iter().map(|text| encoded(text, tokenizer.encode_more(text)));
     let then: Vec<Vec<u32>> = then.collect::<Result<_, _>>()?;
     let mut conversations: Vec<RequestId> = Vec::new();
+    let mut failure = None;
     let (mut generated, mut elapsed) = (0, Duration::ZERO);
     for turn in 0..=args.then.len() {
         let mut replies: Vec<(RequestId, Reply<'_>)> = Vec::new();
@@ -227,6 +229,7 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
                 logprobs: Vec::new(),
                 text: String::new(),
                 finish: None,
+                failure: None,
                 usage: Usage::default(),
             };
             replies.push((id, reply));
@@ -235,8 +238,14 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         serve(&args, &mut *engine, &stop_ids, &mut replies)?;
         elapsed += started.elapsed();
         generated += replies.iter().map(|(_, reply)| reply.ids.len()).sum::<usize>();
-        for (_, reply) in replies {
+        for (number, (_, reply)) in (1..).zip(replies) {
+            if let (Some(message), None) = (&reply.failure, &failure) {
+                failure = Some(format!("prompt {number} ({:?}): {message}", reply.prompt));
+            }
             finish(&args, reply)?;
+        }
+        if failure.is_some() {
+            break;
         }
     }
     if let Some(log) = log {
@@ -252,7 +261,10 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     if args.stats {
         show_statistics(&args, &*engine, generated, elapsed)?;
     }
-    Ok(ExitCode::SUCCESS)
+    match failure {
+        Some(failure) => bail!(failure),
+        None => Ok(ExitCode::SUCCESS),
+    }
 }
 
 fn serve(
@@ -288,8 +300,11 @@ fn serve(
                     }
                     reply.text.push_str(&text);
                 }
-                RequestEvent::Finished { reason, usage, .. } => {
+                RequestEvent::Finished { reason, message, usage, .. } => {
                     (reply.finish, reply.usage) = (Some(reason), usage);
+                    let lost = || "its rows were lost with the device".into();
+                    reply.failure =
+                        reason.is_failure().then(|| message.unwrap_or_else(lost).into_string());
                 }
                 _ => {}
             }
@@ -299,7 +314,8 @@ fn serve(
 }
 
 fn finish(args: &GenerateArgs, reply: Reply<'_>) -> anyhow::Result<()> {
-    let Reply { prompt, prompt_ids, ids, logprobs, mut text, mut stream, finish, usage } = reply;
+    let Reply { prompt, prompt_ids, ids, logprobs, mut text, mut stream, finish, failure, usage } =
+        reply;
     let rest = stream.finish()?;
     text.push_str(&rest);
     if args.json {
@@ -311,6 +327,9 @@ fn finish(args: &GenerateArgs, reply: Reply<'_>) -> anyhow::Result<()> {
             "finish_reason": finish,
             "usage": usage,
         });
+        if let Some(failure) = failure {
+            object["error"] = failure.into();
+        }
         if args.logprobs.is_some() {
             object["logprobs"] = serde_json::json!(logprobs);
         }

@@ -44,6 +44,8 @@ pub struct EngineLoad {
     pub cached_kv_pages: u64,
     /// How often a sequence lost its pages or its slot and was computed again.
     pub preemptions: u64,
+    /// Requests that ended since their logits gave no id.
+    pub bad_logits: u64,
     /// What requests found in the prefix cache.
     pub prefix: PrefixCounts,
 }
@@ -288,6 +290,11 @@ fn families(snapshot: &Snapshot) -> Vec<MetricFamily> {
             "piecewise_preemptions_total",
             "Sequences that lost their pages and were computed again.",
             one(load.preemptions),
+        ),
+        counter(
+            "piecewise_bad_logits_total",
+            "Requests that ended since their logits were NaN or had no finite largest value.",
+            one(load.bad_logits),
         ),
         counter(
             "piecewise_prefix_cache_queries_total",

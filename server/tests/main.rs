@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 #![allow(clippy::print_stdout, reason = "a test says what it measured")]
 
+mod bad_logits;
 mod byte_fallback;
 mod chat_templates;
 mod client;
@@ -10,6 +11,8 @@ mod device_failure;
 mod generation_defaults;
 mod life;
 mod operator;
+#[path = "../../tests/support/overflowing.rs"]
+mod overflowing;
 mod replies;
 mod restraint;
 mod sampling_fields;

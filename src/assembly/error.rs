@@ -108,6 +108,12 @@ pub enum AssemblyError {
     /// The compiled model could not be loaded, captured or run.
     #[error(transparent)]
     Model(#[from] Box<ModelError>),
+    /// An engine that would read nothing back.
+    #[error(
+        "an engine reads sampled ids or logits back, but the purpose is `Rows`, of which nothing is read; \
+         leave `Assembly::purpose` out, or make a session"
+    )]
+    NothingRead,
     /// Pools or bounds that requests can't be served with.
     #[error(transparent)]
     Engine(#[from] EngineError),

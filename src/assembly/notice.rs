@@ -2,7 +2,8 @@
 
 use piecewise_runtime::model::Progress;
 
-/// What an assembly tells whoever watches it.
+/// What an assembly tells whoever watches it. Where nobody does, warnings go to the log of `tracing`,
+/// and the reason for a device too.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Notice<'a> {
@@ -15,3 +16,13 @@ pub enum Notice<'a> {
 }
 
 pub(crate) type Watcher = Box<dyn FnMut(Notice<'_>) + Send>;
+
+/// Tells the watcher, or the log.
+pub(super) fn tell(watcher: &mut Option<Watcher>, notice: Notice<'_>) {
+    match (watcher, notice) {
+        (Some(watcher), notice) => watcher(notice),
+        (None, Notice::Warning(text)) => tracing::warn!("{text}"),
+        (None, Notice::OnCpu(reason)) => tracing::info!("running on the CPU: {reason}"),
+        (None, Notice::Progress(_)) => {}
+    }
+}

@@ -1,12 +1,10 @@
 //! What is planned and not yet anywhere: a module, its pieces, and artifacts as they are asked for.
 
-use super::notice::{Notice, Watcher};
+use super::notice::{Notice, Watcher, tell};
 use super::settings::{Settings, symbols_of};
 use super::{Assembly, AssemblyError, Model, dumps};
 use crate::device::{CompilerOptions, OpenDevice, OpenError, Opened, lock};
-use crate::models::{
-    Checkpoint, DecoderBounds, DecoderConfig, check_weights, decoder, unused_tensors,
-};
+use crate::models::{Checkpoint, DecoderBounds, DecoderConfig, decoder};
 use crate::session::{InMemoryWeights, Session, StepSymbol};
 use piecewise_backend::compiler::{Compiler, NoStore, Store};
 use piecewise_backend::cpu::CpuDevice;
@@ -29,6 +27,7 @@ use piecewise_runtime::artifact_store::{
 use piecewise_runtime::batch::{RoleMap, row_probe};
 use piecewise_runtime::config::{Purpose, RuntimeConfig};
 use piecewise_runtime::engine::{BatchingEngine, Engine};
+use piecewise_runtime::kv::KvShape;
 use piecewise_runtime::measure::{ModelTimer, StepTimer};
 use piecewise_runtime::model::{BuildOptions, CompiledModel, Ledger, ModelError};
 use piecewise_runtime::pipeline::Planner;
@@ -37,11 +36,13 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+mod checkpoint;
 mod lowering;
 mod room;
 
 pub use lowering::{LoweredPiece, LoweredUnique};
 
+use checkpoint::check_checkpoint;
 use lowering::telling;
 
 /// A planned module with what it is to be compiled and run by. Each piece is lowered at most once
@@ -67,31 +68,6 @@ pub struct Planned {
     late: Vec<u64>,
     /// The key that bounds the memory of the model, and the bytes that it leaves.
     limit: Option<(&'static str, u64)>,
-}
-
-/// Holds the weights of a graph against a checkpoint: all there, of the right shape, and none left
-/// over that would change the result.
-fn check_checkpoint(
-    graph: &Graph,
-    checkpoint: &Checkpoint,
-    reads_images: bool,
-    warn: &mut dyn FnMut(&str),
-) -> Result<(), AssemblyError> {
-    check_weights(graph, checkpoint)?;
-    for name in unused_tensors(graph, checkpoint) {
-        if reads_images && ["visual.", "model.visual."].iter().any(|tower| name.starts_with(tower))
-        {
-            continue;
-        }
-        let inert = name.ends_with("rotary_emb.inv_freq") || name == "lm_head.weight";
-        if name.ends_with(".bias") {
-            return Err(AssemblyError::UnknownBias { tensor: name.to_owned() });
-        }
-        if !inert {
-            warn(&format!("checkpoint tensor \"{name}\" is not used"));
-        }
-    }
-    Ok(())
 }
 
 /// An op that is not there would never be split at, without a word.
@@ -143,11 +119,7 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
         assembly.observers.insert(0, Box::new(dump));
     }
     let mut watcher = assembly.watcher.take();
-    let mut warn = |text: &str| {
-        if let Some(watcher) = &mut watcher {
-            watcher(Notice::Warning(text));
-        }
-    };
+    let mut warn = |text: &str| tell(&mut watcher, Notice::Warning(text));
     let mut decoder_config = None;
     let checkpoint = match (assembly.checkpoint, &assembly.weights) {
         // Who brings weights does not need those of the folder.
@@ -180,9 +152,7 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
         }
     };
     if let (Some(checkpoint), true) = (&checkpoint, assembly.checks_weights) {
-        let reads_images = |config: &DecoderConfig| config.rope_sections.is_some();
-        let reads_images = decoder_config.as_ref().is_some_and(reads_images);
-        check_checkpoint(&graph, checkpoint, reads_images, &mut warn)?;
+        check_checkpoint(&graph, checkpoint, decoder_config.as_ref(), &mut warn)?;
     }
     let weights = assembly.weights.or_else(|| checkpoint.map(|c| Box::new(c) as _));
     for warning in settings.warnings() {
@@ -292,9 +262,7 @@ impl Planned {
     }
 
     fn tell(&self, notice: Notice<'_>) {
-        if let Some(watcher) = &mut *self.watcher.borrow_mut() {
-            watcher(notice);
-        }
+        tell(&mut self.watcher.borrow_mut(), notice);
     }
 
     /// The device, opened when it is first asked for.
@@ -429,14 +397,26 @@ impl Planned {
         Ok(RoleMap::resolve(self.module.graph(), &self.symbols, &self.ops)?)
     }
 
+    /// The roles, of a graph whose pages are rows of every KV state.
+    fn roles_to_serve(&self) -> Result<RoleMap, AssemblyError> {
+        KvShape::of(self.module.graph())?;
+        self.roles()
+    }
+
     /// An engine over the model, its weights loaded and its graphs captured. Sizes to specialize are
     /// lowered while it runs, once a step wants them, unless a budget of memory has counted them.
     ///
     /// # Errors
-    /// When the device can't be opened, the graph's roles do not fit, a piece does not compile, a
-    /// weight is missing, or memory is short.
+    /// When the graph does not return what [`Purpose`] reads back, or keeps other ids for the next step
+    /// than it returns; when the device can't be opened, the graph's roles do not fit, a piece does not
+    /// compile, a weight is missing, or memory is short.
     pub fn engine(mut self) -> Result<Box<dyn Engine>, AssemblyError> {
-        let roles = self.roles()?;
+        let roles = self.roles_to_serve()?;
+        match self.purpose {
+            Purpose::Generate => roles.check_generates()?,
+            Purpose::Logits => roles.logits_output().map(|_| ())?,
+            Purpose::Rows => return Err(AssemblyError::NothingRead),
+        }
         let mut options = self.options_there(Some(&roles))?;
         if self.lowering.get().is_none() {
             self.late = std::mem::take(&mut self.settings.dispatcher.rules.specialized);
@@ -469,7 +449,7 @@ impl Planned {
     /// When the pool has no room for them, the graph does not feed back what it samples, or as for
     /// [`Self::engine`].
     pub fn timer(mut self, positions: &[u64]) -> Result<Box<dyn StepTimer>, AssemblyError> {
-        let roles = self.roles()?;
+        let roles = self.roles_to_serve()?;
         let options = self.options_there(Some(&roles))?;
         Ok(match self.build(options)? {
             Built::Cpu(model) => Box::new(ModelTimer::new(*model, roles, positions)?),

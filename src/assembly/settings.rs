@@ -83,7 +83,15 @@ impl Settings {
             return Err(differs(asked, "dtype", "a dtype of each value".to_owned()).into());
         }
         let symbols = symbols_of(graph)?;
-        let positions = RoleMap::resolve(graph, &symbols, ops).ok().and_then(|r| r.max_positions());
+        let roles = RoleMap::resolve(graph, &symbols, ops).ok();
+        let positions = roles.as_ref().and_then(RoleMap::max_positions);
+        let has_controls = roles.as_ref().is_some_and(RoleMap::has_controls);
+        let controls =
+            layers.asked("sampling_controls").filter(|(asked, _)| asked.as_bool() == Some(true));
+        if let (Some(asked), false, false) = (controls, has_controls, built_by_settings) {
+            let own = "false (it has them where it returns both that `StepInputs::sample_controlled` gives)";
+            return Err(differs(asked, "sampling_controls", own.to_owned()).into());
+        }
         let count = |class| symbols.count(class, symbols.bounds());
         let bound = |class| number(count(class).max(1));
         let from = "the bounds of the graph";

@@ -19,6 +19,7 @@ mod own_plans;
 mod own_rows;
 mod plan_views;
 mod probes;
+mod returns;
 
 const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tiny-qwen3");
 

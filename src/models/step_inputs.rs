@@ -31,6 +31,7 @@ pub struct StepBounds {
 
 /// The inputs, symbols and states that the engine binds for a decoder: token ids with their
 /// feedback, positions, the metadata of paged attention, the rows that want logits, and sampling.
+/// What the graph returns as sampled ids is what [`Self::sample`] or [`Self::sample_controlled`] gives.
 ///
 /// ```
 /// use piecewise::models::{StepBounds, StepInputs};
@@ -118,7 +119,9 @@ impl<'b> StepInputs<'b> {
         };
         let sampled = b.state("sampled", DType::I32, [entries]).role(roles::SAMPLED);
         // Ids that the previous step sampled never leave the device: -1 takes the staged id.
-        let fed_back = sampled.gather(feedback);
+        // Where a step that runs ahead finds `NO_ID` there, nobody takes what becomes of it; it is an
+        // index all the same.
+        let fed_back = sampled.gather(feedback).maximum(0);
         let is_staged = feedback.less(0);
         let ids = is_staged.select(staged, fed_back);
         Self {
@@ -149,7 +152,11 @@ impl<'b> StepInputs<'b> {
         declare(b, name, input, self.pages)
     }
 
-    /// A token id for each row of `logits f32 [R, V]`: `i32 [R]`, which the next step can take.
+    /// A token id for each row of `logits f32 [R, V]`: `i32 [R]`, which is to be an output of the graph.
+    ///
+    /// Sampling goes through this, greedy or not: besides choosing, it keeps the ids where the next
+    /// step takes them before the host has read them. A graph that returns other ids, such as
+    /// `logits.argmax(1)`, or none is an error of [`Assembly::engine`](crate::assembly::Assembly::engine).
     #[track_caller]
     pub fn sample(&self, logits: Tensor<'b>) -> Tensor<'b> {
         let sampled = logits.sample(&self.parameters);

@@ -7,6 +7,7 @@ mod absorbing_op;
 mod alternatives;
 mod any_graph;
 mod background;
+mod bad_logits;
 mod capture_allocation;
 mod compare;
 mod compile;
@@ -74,7 +75,7 @@ macro_rules! suite {
             use crate::absorbing_op::Loads;
             use crate::user_op::{Form, Place};
             use crate::{
-                absorbing_op, alternatives, background, compare, drafts, equal_modes, late_sizes, frozen_list, modes,
+                absorbing_op, alternatives, background, bad_logits, compare, drafts, equal_modes, late_sizes, frozen_list, modes,
                 moved_memory, new_compositions, padding_ways, page_tails, planted_pages, probes, random_graphs, random_steps, row_treatments, sampling_controls, several_rows, slot_states, suspend, user_op, warm_start, wide_heads,
             };
             use piecewise_ir::dtype::DType::{BF16, F32};
@@ -130,6 +131,9 @@ macro_rules! suite {
                 }
                 launched_piecewise_and_full_give_the_same_bits_bf16 {
                     equal_modes::same_bits_in_every_mode::<T>(BF16);
+                }
+                a_request_of_nan_ends_and_no_other_notices {
+                    bad_logits::a_request_of_nan_ends_and_no_other_notices::<T>();
                 }
                 a_mode_is_known_by_its_launches {
                     modes::a_mode_is_known_by_its_launches::<T>();

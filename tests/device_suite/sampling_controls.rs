@@ -100,7 +100,7 @@ fn setup() -> Setup {
     }
 }
 
-fn engine_of<D: Device>(model: CompiledModel<D>, run_ahead: bool) -> BatchingEngine<D> {
+pub(crate) fn engine_of<D: Device>(model: CompiledModel<D>, run_ahead: bool) -> BatchingEngine<D> {
     let graph = model.module().graph();
     let roles = RoleMap::resolve(graph, model.symbols(), &OpRegistry::builtin()).unwrap();
     let options = EngineOptions { run_ahead, ..EngineOptions::of(&model, &roles) };
@@ -109,14 +109,14 @@ fn engine_of<D: Device>(model: CompiledModel<D>, run_ahead: bool) -> BatchingEng
 
 /// What a request got.
 #[derive(Clone, PartialEq, Debug, Default)]
-struct Got {
-    ids: Vec<u32>,
-    logprobs: Vec<Option<TokenLogprobs>>,
-    prompt: Vec<(u32, TokenLogprobs)>,
-    end: Option<(FinishReason, Option<String>)>,
+pub(crate) struct Got {
+    pub ids: Vec<u32>,
+    pub logprobs: Vec<Option<TokenLogprobs>>,
+    pub prompt: Vec<(u32, TokenLogprobs)>,
+    pub end: Option<(FinishReason, Option<String>)>,
 }
 
-fn got(events: &[RequestEvent]) -> BTreeMap<RequestId, Got> {
+pub(crate) fn got(events: &[RequestEvent]) -> BTreeMap<RequestId, Got> {
     let mut all: BTreeMap<RequestId, Got> = BTreeMap::new();
     for event in events {
         let got = all.entry(event.request()).or_default();

@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-fn folder() -> PathBuf {
+pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/tiny-qwen3")
 }
 
@@ -19,12 +19,22 @@ pub(crate) fn golden() -> Vec<Value> {
 }
 
 pub(crate) fn tiny_engine(faults: CpuFaults, max_num_seqs: u64) -> Box<dyn Engine> {
+    engine_of(&folder(), "f32", faults, max_num_seqs)
+}
+
+/// Of a folder, in a dtype.
+pub(crate) fn engine_of(
+    folder: &Path,
+    dtype: &str,
+    faults: CpuFaults,
+    max_num_seqs: u64,
+) -> Box<dyn Engine> {
     let mut device = CpuDevice::new(Arc::new(OpRegistry::new()), 2).unwrap();
     device.set_faults(faults);
-    Assembly::folder(folder())
+    Assembly::folder(folder)
         .unwrap()
         .on(&OpenDevice::from(device))
-        .set("dtype", "f32")
+        .set("dtype", dtype)
         .set("cache.enabled", false)
         .set("sampling_controls", true)
         .max_num_tokens(64)

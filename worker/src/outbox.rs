@@ -369,7 +369,7 @@ impl Tracked {
             }
             FinishReason::Length => finish(Reason::Length),
             FinishReason::Deadline => finish(Reason::Abort),
-            FinishReason::RowsLost | FinishReason::ConstraintFailed => {
+            FinishReason::RowsLost | FinishReason::ConstraintFailed | FinishReason::BadLogits => {
                 let message = message.unwrap_or_else(|| "what it brought was lost".into());
                 let error = OutputError { message: message.into(), retryable: false };
                 Finish { error: Some(error), ..finish(Reason::Error) }

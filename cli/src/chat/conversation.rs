@@ -131,7 +131,7 @@ impl Conversation {
             show(&delta.reasoning, &delta.content)
         };
         let mut events = Vec::new();
-        let mut is_over = false;
+        let (mut is_over, mut failure) = (false, None);
         while !is_over && !interrupt.is_asked() {
             self.engine.step(&mut events)?;
             for event in events.drain(..) {
@@ -142,8 +142,11 @@ impl Conversation {
                             take(parser.push(&output.push(id)?.text)?)?;
                         }
                     }
-                    RequestEvent::Finished { reason, usage, .. } => {
+                    RequestEvent::Finished { reason, message, usage, .. } => {
                         is_over = true;
+                        if reason.is_failure() {
+                            failure = Some(message.unwrap_or_else(|| "its rows were lost".into()));
+                        }
                         turn.usage = usage;
                         turn.outcome = match reason {
                             FinishReason::Stop => Outcome::Whole,
@@ -158,6 +161,9 @@ impl Conversation {
             turn.usage = self.engine.usage(id).unwrap_or_default();
             self.engine.remove(id)?;
             self.kept = None;
+        }
+        if let Some(failure) = failure {
+            bail!("the reply ended: {failure}");
         }
         take(parser.push(&output.finish()?.text)?)?;
         take(parser.finish()?)?;

@@ -20,6 +20,8 @@ mod model_families;
 mod nvtx;
 mod once;
 mod output;
+#[path = "../../../tests/support/overflowing.rs"]
+mod overflowing;
 mod plan;
 mod report;
 mod serve;

@@ -1,6 +1,7 @@
 //! The tiny model against the reference tokens and logits that are shipped with it.
 
-use crate::support::cli::{device_flags, logits, norm_error, root, stdout_of};
+use crate::overflowing::overflowing_model;
+use crate::support::cli::{command, device_flags, logits, norm_error, root, stdout_of};
 use serde_json::Value;
 
 const MODEL: &str = "examples/tiny-qwen3";
@@ -150,4 +151,41 @@ fn bf16_logits_are_close_to_f32() {
     }
     let error = norm_error(&bf16, &f32);
     assert!(error < 2e-2, "{error}");
+}
+
+/// In bf16 the model writes what the one that it was made from writes; in f16 nothing that would look
+/// like text.
+#[test]
+fn a_model_that_leaves_the_range_of_f16_says_so_and_what_to_try() {
+    let model = overflowing_model(&root().join(MODEL));
+    let cache = tempfile::tempdir().unwrap();
+    let generate = |model: &str, dtype: &str, extra: &[&str]| {
+        let args = ["generate", "--model", model, "--dtype", dtype, "--max-tokens", "6"];
+        let prompts = ["--prompt", "import", "--prompt", "def"];
+        let mut command = command(cache.path());
+        command.args(args).args(prompts).args(extra).args(device_flags()).output().unwrap()
+    };
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let folder = model.path().to_str().unwrap();
+    let expected = generate(MODEL, "bf16", &["--json"]);
+    let found = generate(folder, "bf16", &["--json"]);
+    assert!(found.status.success(), "{}", text(&found.stderr));
+    assert_eq!(text(&found.stdout), text(&expected.stdout));
+    let says = |message: &str| ["NaN", "f16", "--dtype bf16"].iter().all(|p| message.contains(p));
+    for extra in [&["--json"][..], &[], &["--temperature", "1"], &["--then", "more", "--json"]] {
+        let output = generate(folder, "f16", extra);
+        let error = text(&output.stderr);
+        assert!(!output.status.success() && says(&error) && error.contains("prompt 1"), "{error}");
+        let replies = text(&output.stdout);
+        if extra.contains(&"--json") {
+            let replies: Vec<Value> =
+                replies.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            assert_eq!(replies.len(), 2, "each prompt once: {replies:?}");
+            for reply in replies {
+                assert_eq!(reply["finish_reason"], "bad_logits");
+                assert_eq!(reply["ids"], serde_json::json!([]));
+                assert!(says(reply["error"].as_str().unwrap()), "{reply}");
+            }
+        }
+    }
 }

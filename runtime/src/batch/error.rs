@@ -92,6 +92,34 @@ pub enum RoleError {
     /// A role that no input has although another part of the graph needs it.
     #[error("no input has the role \"{role}\", needed because {because}")]
     Missing { role: &'static str, because: String },
+    /// Sampled ids that the next step would not find.
+    #[error(
+        "the graph has an input of role \"tokens.feedback\", but the next step would not take the ids \
+         that it returns: {because}; return what `StepInputs::sample(logits)` gives"
+    )]
+    Feedback { because: &'static str },
+    /// A state that is missing, or of another width.
+    #[error(
+        "no state of role \"{role}\" has {entries} rows of {words} i32, needed because {because}; sample \
+         by `StepInputs::sample_controlled`"
+    )]
+    NoState {
+        role: &'static str,
+        /// Rows that it has at least.
+        entries: u64,
+        /// Of each of its rows.
+        words: u64,
+        because: &'static str,
+    },
+    /// Several outputs that could be the logits.
+    #[error(
+        "outputs {outputs} could all be the logits, f32 [rows, vocabulary], and the sampled ids are not \
+         made from one of them; return one"
+    )]
+    Ambiguous {
+        /// Their places.
+        outputs: String,
+    },
     /// An output that is missing.
     #[error("the graph returns no {what}; return {expected}")]
     NoOutput {

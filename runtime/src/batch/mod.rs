@@ -2,6 +2,7 @@
 
 mod buffers;
 mod error;
+mod feedback;
 mod probe;
 mod role_map;
 mod synthetic;

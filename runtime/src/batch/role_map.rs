@@ -1,6 +1,7 @@
 //! The role map: which input of a graph gets what, found once at load.
 
 use super::error::{FillError, RoleError};
+use super::feedback;
 use crate::kv::StateKind;
 use crate::roles;
 use crate::symbols::{MAX_OWN, SymbolClass, SymbolTable};
@@ -12,7 +13,7 @@ use piecewise_ir::types::TensorType;
 use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_kernels::inputs::{BatchView, StepInput};
 use piecewise_kernels::op::{CountRows, OpRegistry};
-use piecewise_kernels::sampling::DETAIL_WORDS;
+use piecewise_kernels::sampling::{DETAIL_WORDS, mask_words, token_words};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -69,6 +70,9 @@ pub struct RoleMap {
     pub sampled: Option<usize>,
     /// The output `i32 [R, DETAIL_WORDS]` that log-probabilities are made from.
     pub details: Option<usize>,
+    /// Why the next step can't take the ids that the graph returns, and why rows can ask for nothing,
+    /// where the graph has a part of what that needs.
+    faults: [Option<RoleError>; 2],
 }
 
 impl RoleMap {
@@ -95,19 +99,20 @@ impl RoleMap {
         let mut tables = inputs.iter().filter(|bound| bound.input.role() == roles::KV_BLOCK_TABLE);
         let table = tables.next().filter(|_| kv_rows > 0);
         let table_pages = table.and_then(|bound| bound.ty.shape[1].as_constant());
-        let output = |wanted: &dyn Fn(&TensorType) -> bool| {
-            graph.outputs().iter().position(|&value| wanted(graph.ty(value)))
-        };
+        let outputs = || graph.outputs().iter().map(|&value| graph.ty(value));
         let over_rows = |ty: &TensorType, dtype, rank| {
             ty.dtype == dtype
                 && ty.rank() == rank
                 && ty.outer_symbol().is_some_and(|s| symbols.class(s) == SymbolClass::Rows)
         };
-        let logits = output(&|ty| over_rows(ty, DType::F32, 2)).map(|i| {
+        let sampled = outputs().position(|ty| over_rows(ty, DType::I32, 1));
+        let of_rows = outputs().enumerate().filter(|(_, ty)| over_rows(ty, DType::F32, 2));
+        let of_rows = of_rows.map(|(i, _)| i).collect();
+        let logits = the_logits(graph, of_rows, sampled)?.map(|i| {
             let dims = graph.ty(graph.outputs()[i]).dims(symbols.bounds());
             (i, dims.get(1).copied().unwrap_or(0))
         });
-        let map = Self {
+        let mut map = Self {
             symbols: symbols.clone(),
             own: own_counters(graph, symbols, ops)?,
             table_pages: table_pages.map(|pages| pages as usize),
@@ -115,14 +120,16 @@ impl RoleMap {
             state_slots: slots_of_states(graph, symbols)?,
             sampled_entries: rows_of_state(roles::SAMPLED).unwrap_or(0),
             logits,
-            sampled: output(&|ty| over_rows(ty, DType::I32, 1)),
-            details: output(&|ty| {
+            sampled,
+            details: outputs().position(|ty| {
                 let is_wide = |dim: &Dim| dim.as_constant() == Some(DETAIL_WORDS as u64);
                 over_rows(ty, DType::I32, 2) && is_wide(&ty.shape[1])
             }),
             inputs,
+            faults: [const { None }; 2],
         };
         map.check_complete()?;
+        map.faults = [map.check_feedback(graph).err(), map.check_controls(graph).err()];
         Ok(map)
     }
 
@@ -169,6 +176,10 @@ impl RoleMap {
 
     /// Whether a step can take ids that the step before it sampled, before they are read back.
     pub fn has_feedback(&self) -> bool {
+        self.declares_feedback() && self.faults[0].is_none()
+    }
+
+    fn declares_feedback(&self) -> bool {
         self.sampled_entries > 0 && self.has(roles::TOKEN_FEEDBACK) && self.has(roles::SAMPLE_SLOTS)
     }
 
@@ -187,10 +198,90 @@ impl RoleMap {
 
     /// Whether rows can ask for penalties, biases, masks, `min_p` and log-probabilities.
     pub fn has_controls(&self) -> bool {
-        self.details.is_some()
-            && self.has_sampling()
-            && self.has(roles::SAMPLE_CONTROLS)
-            && self.has(roles::SAMPLE_PENALTIES)
+        self.declares_controls() && self.faults[1].is_none()
+    }
+
+    fn declares_controls(&self) -> bool {
+        self.details.is_some() || self.has(roles::SAMPLE_CONTROLS)
+    }
+
+    /// Holds a graph that is to generate to what that rests on: it returns the ids that it samples,
+    /// where it keeps ids for the next step they are these, and where rows can ask for more of
+    /// sampling, all is there that this takes.
+    ///
+    /// # Errors
+    /// Says what the graph is to return.
+    pub fn check_generates(&self) -> Result<(), RoleError> {
+        self.check_samples()?;
+        self.faults.iter().flatten().next().map_or(Ok(()), |fault| Err(fault.clone()))
+    }
+
+    /// The place of the logits among the outputs.
+    ///
+    /// # Errors
+    /// When the graph returns none.
+    pub fn logits_output(&self) -> Result<usize, RoleError> {
+        let missing = RoleError::NoOutput { what: "logits", expected: "f32 [rows, vocabulary]" };
+        self.logits.map(|(output, _)| output).ok_or(missing)
+    }
+
+    /// # Errors
+    /// When no output is of sampled ids.
+    pub(crate) fn check_samples(&self) -> Result<(), RoleError> {
+        let expected = "what `StepInputs::sample(logits)` gives, i32 [rows]";
+        let missing = RoleError::NoOutput { what: "sampled ids", expected };
+        self.sampled.map(|_| ()).ok_or(missing)
+    }
+
+    fn check_feedback(&self, graph: &Graph) -> Result<(), RoleError> {
+        let sampled = self.sampled.filter(|_| self.declares_feedback());
+        let Some(sampled) = sampled.map(|output| graph.outputs()[output]) else { return Ok(()) };
+        match feedback::fault(graph, sampled) {
+            Some(fault) => Err(RoleError::Feedback { because: fault.because() }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_controls(&self, graph: &Graph) -> Result<(), RoleError> {
+        if !self.declares_controls() {
+            return Ok(());
+        }
+        let controls = "rows can ask for more of sampling";
+        let expected =
+            "both that `StepInputs::sample_controlled` gives, i32 [rows] and i32 [rows, 46]";
+        let lacks = |what| Err(RoleError::NoOutput { what, expected });
+        if self.details.is_none() {
+            return lacks("numbers that log-probabilities are made from");
+        }
+        let needed = [roles::SAMPLE_CONTROLS, roles::SAMPLE_PENALTIES, roles::SAMPLE_TEMPERATURE];
+        needed.into_iter().try_for_each(|role| self.need(role, controls))?;
+        let Some((_, vocabulary)) = self.logits else {
+            return lacks("logits f32 [rows, vocabulary]");
+        };
+        let entries = self.sampled_entries.max(1);
+        for (role, words) in [
+            (roles::SAMPLED, 1),
+            (roles::SAMPLE_MASKS, mask_words(vocabulary)),
+            (roles::SAMPLE_TOKENS, token_words(vocabulary)),
+        ] {
+            let mut states = graph.states().iter();
+            let state = states.find(|state| state.role.as_deref() == Some(role));
+            let fits = state.map(|state| graph.ty(state.value)).is_some_and(|ty| {
+                let (bounds, row) = (self.symbols.bounds(), ty.row());
+                row.bytes(bounds) == 4 * words && ty.dims(bounds)[0] >= entries
+            });
+            if !fits {
+                return Err(RoleError::NoState { role, entries, words, because: controls });
+            }
+        }
+        Ok(())
+    }
+
+    fn need(&self, role: &'static str, because: &str) -> Result<(), RoleError> {
+        if self.has(role) {
+            return Ok(());
+        }
+        Err(RoleError::Missing { role, because: because.to_owned() })
     }
 
     /// The most positions that a sequence can have; `None` where the graph keeps no KV.
@@ -200,12 +291,7 @@ impl RoleMap {
     }
 
     fn check_complete(&self) -> Result<(), RoleError> {
-        let need = |role: &'static str, because: &str| {
-            if self.has(role) {
-                return Ok(());
-            }
-            Err(RoleError::Missing { role, because: because.to_owned() })
-        };
+        let need = |role, because: &str| self.need(role, because);
         need(roles::TOKEN_IDS, "tokens can't get in without it")?;
         if self.logits.is_some() || self.sampled.is_some() {
             let because = "the graph returns a row for each token that wants logits";
@@ -224,6 +310,27 @@ impl RoleMap {
         }
         Ok(())
     }
+}
+
+/// Which of the outputs that could be logits are: the only one, or the one that the ids are sampled
+/// from.
+fn the_logits(
+    graph: &Graph,
+    mut outputs: Vec<usize>,
+    sampled: Option<usize>,
+) -> Result<Option<usize>, RoleError> {
+    if outputs.len() > 1 {
+        let sampler = sampled.and_then(|output| graph.defining_node(graph.outputs()[output]));
+        let reads = |&output: &usize| {
+            sampler.is_some_and(|node| graph.node(node).operands.contains(&graph.outputs()[output]))
+        };
+        let read = Vec::from_iter(outputs.iter().copied().filter(reads));
+        let [_] = *read else {
+            return Err(RoleError::Ambiguous { outputs: format!("{outputs:?}") });
+        };
+        outputs = read;
+    }
+    Ok(outputs.pop())
 }
 
 /// The slots that every state of role `sequence.state` has rows for.

@@ -4,8 +4,9 @@ use crate::symbols::SymbolTable;
 use crate::testing::{Bounds, fake_graph};
 use piecewise_ir::dim::SymbolDecl;
 use piecewise_ir::dtype::DType;
-use piecewise_ir::graph::Graph;
+use piecewise_ir::graph::{Graph, Loc};
 use piecewise_ir::literal::Scalar;
+use piecewise_ir::op::{Op, UnaryOp};
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::inputs::{Extent, StepInput};
 use piecewise_kernels::op::OpRegistry;
@@ -180,6 +181,49 @@ fn roles_that_do_not_fit_are_named() {
     assert!(matches!(&error, RoleError::Missing { role: "tokens.ids", .. }), "{error}");
     graph.add_input("plain", TensorType::scalar(DType::I32), None, None);
     assert!(matches!(resolve(&graph), Err(RoleError::NoRole { .. })));
+}
+
+/// What the graph keeps for the next step is what it returns, and the next step takes it.
+#[test]
+fn ids_that_the_next_step_would_not_find_are_an_error_of_who_generates() {
+    let bounds = Bounds::default();
+    let good = fake_graph(bounds);
+    assert!(resolve(&good).unwrap().has_feedback());
+    resolve(&good).unwrap().check_generates().unwrap();
+    let fails = |change: &dyn Fn(&mut Graph)| {
+        let mut graph = fake_graph(bounds);
+        change(&mut graph);
+        let roles = resolve(&graph).unwrap();
+        assert!(roles.sampled.is_none() || !roles.has_feedback());
+        roles.check_generates().unwrap_err().to_string()
+    };
+    let nodes: Vec<_> = good.nodes().collect();
+    let ids = good.outputs()[1];
+    let no_ids = fails(&|graph| graph.set_outputs(graph.outputs()[..1].to_vec()));
+    assert!(no_ids.contains("returns no sampled ids"), "{no_ids}");
+    // Others are returned than are kept.
+    let others = |graph: &mut Graph| {
+        let other =
+            graph.push(Op::Unary(UnaryOp::Neg), vec![ids], graph.ty(ids).clone(), Loc::default());
+        graph.set_outputs(vec![graph.outputs()[0], other]);
+    };
+    let others = fails(&others);
+    assert!(others.contains("others are written"), "{others}");
+    let unwritten = fails(&|graph| match &mut graph.node_mut(nodes[2]).op {
+        Op::Custom(call) => call.mutates.clear(),
+        _ => unreachable!(),
+    });
+    assert!(unwritten.contains("no node writes"), "{unwritten}");
+    let untaken = fails(&|graph| {
+        let [other, state] = [0, 1].map(|at| graph.states()[at].value);
+        for operand in &mut graph.node_mut(nodes[0]).operands {
+            *operand = if *operand == state { other } else { *operand };
+        }
+    });
+    assert!(untaken.contains("no node takes"), "{untaken}");
+    for said in [no_ids, others, unwritten, untaken] {
+        assert!(said.contains("return what `StepInputs::sample"), "{said}");
+    }
 }
 
 /// The small graph with an input of an own role over sequences.

@@ -159,6 +159,7 @@ impl<D: Device> Engine for BatchingEngine<D> {
             free_kv_pages: self.pool.free_pages() as u64,
             cached_kv_pages: self.pool.cached_pages() as u64,
             preemptions: self.preemptions,
+            bad_logits: self.bad_logits,
             prefix: self.prefix_counts,
         }
     }

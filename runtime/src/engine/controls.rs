@@ -65,7 +65,8 @@ impl Request {
                 (true, false) => expected,
                 (true, true) if roles.has_controls() => continue,
                 (true, true) => {
-                    "this model's graph does not do that; build it with sampling_controls = true"
+                    "this model's graph does not do that; build it with sampling_controls = true, or \
+                     sample by `StepInputs::sample_controlled` in a graph of your own"
                 }
             };
             return Err(EngineError::Parameter { parameter, value: value.to_string(), expected });
@@ -78,6 +79,11 @@ impl Sequence {
     /// Whether it goes by what came before, or by biases.
     fn weighs(&self) -> bool {
         counts(self.sampling) || !self.controls.logit_bias.is_empty()
+    }
+
+    /// Whether its ids are chosen by other logits than the model gives.
+    pub(super) fn controls_logits(&self) -> bool {
+        self.weighs() || self.controls.constraint.is_some()
     }
 }
 

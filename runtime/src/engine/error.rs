@@ -88,6 +88,18 @@ pub enum EngineError {
     /// A step could not be made because of one of its requests, which is removed.
     #[error("request {request}: {source}")]
     OfRequest { request: RequestId, source: Box<EngineError> },
+    /// A request that no step can be planned for; it is removed.
+    #[error(
+        "request {request} can't go on: nothing is on its way, and no step can be planned for it; of its \
+         {known} ids {computed} are computed, and {pending} were sampled and never read back"
+    )]
+    Stuck {
+        request: RequestId,
+        /// Of its prompt and generated.
+        known: usize,
+        computed: u64,
+        pending: u64,
+    },
     /// The model returned something that is no id.
     #[error(
         "request {request} sampled {id}, which is none of the model's {vocab} ids; run with \
@@ -136,6 +148,7 @@ impl EngineError {
             Self::UnknownRequest { request }
             | Self::NotKept { request }
             | Self::OfRequest { request, .. }
+            | Self::Stuck { request, .. }
             | Self::BadSample { request, .. } => Some(*request),
             _ => None,
         }

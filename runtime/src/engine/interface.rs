@@ -51,8 +51,9 @@ pub trait Engine: Any + std::fmt::Debug + Send {
     /// happened to `events`. Returns whether there is more to do.
     ///
     /// # Errors
-    /// When an input can't be filled, the model fails, the pool can't hold even one sequence, or
-    /// what was sampled is no id (then that request is removed and the others go on). What the device
+    /// When an input can't be filled, the model fails, the pool can't hold even one sequence, no step
+    /// can be planned for a request though nothing is on its way, or what was sampled is no id
+    /// (then that request is removed and the others go on). What the device
     /// fails at is tried again, after it was opened anew where it was lost; an error of it comes out
     /// where it can't be opened, or after three failures without a step between them. Requests stay
     /// whatever happens, and the next call tries them again.

@@ -3,9 +3,7 @@
 use super::own_rows::largest;
 use super::request::check_ids;
 use super::{BatchingEngine, Engine, EngineError, Request};
-use crate::batch::{
-    Chunk, ChunkRows, ChunkTokens, RoleError, SampleControls, Sampling, TokenValues,
-};
+use crate::batch::{Chunk, ChunkRows, ChunkTokens, SampleControls, Sampling, TokenValues};
 use crate::kv::{PageTable, StateSlot};
 use crate::model::Model;
 use piecewise_backend::device::Device;
@@ -62,10 +60,7 @@ impl<D: Device> BatchingEngine<D> {
         slot: Option<&StateSlot>,
         rows: &mut dyn FnMut(u64, &[u8]),
     ) -> Result<(), EngineError> {
-        let (output, _) = self
-            .roles
-            .logits
-            .ok_or(RoleError::NoOutput { what: "logits", expected: "f32 [rows, vocabulary]" })?;
+        let output = self.roles.logits_output()?;
         let most = self.options.max_num_tokens.min(self.model.max_logit_rows());
         let mut start = 0;
         let mut left = ids;

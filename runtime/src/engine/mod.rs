@@ -22,6 +22,7 @@
 //! page holds: requests that bring rows or values share none, and a model with states of one row a
 //! sequence has no such cache.
 
+mod bad_logits;
 mod batching;
 mod constraint;
 mod controls;
@@ -63,6 +64,7 @@ use crate::metrics::Ticker;
 use crate::model::{CompiledModel, Model};
 use in_flight::InFlight;
 use piecewise_backend::device::Device;
+use piecewise_ir::dtype::DType;
 use sequence::{Planned, Sequence};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
@@ -99,6 +101,10 @@ pub struct BatchingEngine<D: Device> {
     preemptions: u64,
     prefix_counts: PrefixCounts,
     retried_steps: u64,
+    /// Requests that ended since their logits gave no id.
+    bad_logits: u64,
+    /// What is named where they do.
+    computes_in: DType,
     /// Failures since a step was read.
     failures: u32,
     poison: Option<KvPoison>,
@@ -118,6 +124,7 @@ impl<D: Device> BatchingEngine<D> {
     ) -> Result<Self, EngineError> {
         let sample_states = SampleStates::new(&mut model, &roles)?;
         let graph = model.module().graph();
+        let computes_in = bad_logits::narrowest(graph);
         let options = options.checked(&model, &roles)?;
         let entries = u32::try_from(roles.sampled_entries).unwrap_or(u32::MAX);
         let poison = model.checks().poison.then(|| KvPoison::new(graph, model.memory()));
@@ -142,6 +149,8 @@ impl<D: Device> BatchingEngine<D> {
             preemptions: 0,
             prefix_counts: PrefixCounts::default(),
             retried_steps: 0,
+            bad_logits: 0,
+            computes_in,
             failures: 0,
             poison,
             observer: None,

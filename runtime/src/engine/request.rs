@@ -102,6 +102,7 @@ impl Request {
         options: &EngineOptions,
         roles: &RoleMap,
     ) -> Result<(), EngineError> {
+        roles.check_samples()?;
         if self.prompt.is_empty() {
             return Err(EngineError::EmptyPrompt);
         }
@@ -180,6 +181,18 @@ pub enum FinishReason {
     RowsLost,
     /// The constraint of the request failed, or allowed nothing.
     ConstraintFailed,
+    /// No id could be chosen: one of the logits was NaN or +inf, or none was above -inf.
+    BadLogits,
+}
+
+impl FinishReason {
+    /// Whether it ended since something went wrong, and not as it was asked to.
+    pub fn is_failure(self) -> bool {
+        match self {
+            Self::RowsLost | Self::ConstraintFailed | Self::BadLogits => true,
+            Self::Stop | Self::Length | Self::Deadline => false,
+        }
+    }
 }
 
 /// What a step brought about.

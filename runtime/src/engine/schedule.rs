@@ -90,7 +90,7 @@ impl<D: Device> BatchingEngine<D> {
                         return Ok(Schedule::ReadFirst);
                     }
                     if self.running.len() == 1 {
-                        return Err(full.into());
+                        return Err(self.give_up(request, full.into()));
                     }
                     self.preempt_last(events);
                 }
@@ -259,16 +259,30 @@ impl<D: Device> BatchingEngine<D> {
         Ok(())
     }
 
-    /// Fails where nothing runs, nothing is in flight and still nobody can be let in.
-    fn check_stuck(&self) -> Result<(), PoolFull> {
-        let idle = self.running.is_empty() && self.in_flight.is_empty();
-        match self.waiting.front().and_then(|id| self.sequences.get(id)) {
-            Some(sequence) if idle => Err(PoolFull {
-                wanted: PageTable::pages_for(sequence.ids.len() as u64),
-                free: self.pool.free_pages(),
-                pages: self.pool.pages(),
-            }),
-            _ => Ok(()),
+    /// Fails where nothing could be planned, nothing is in flight and there is work: the next step
+    /// would find it the same. The request that is in the way is removed.
+    fn check_stuck(&mut self) -> Result<(), EngineError> {
+        if !self.in_flight.is_empty() {
+            return Ok(());
         }
+        let (running, waiting) = (self.running.first(), self.waiting.front());
+        let Some(&request) = running.or(waiting) else { return Ok(()) };
+        let Some(sequence) = self.sequences.get(&request) else { return Ok(()) };
+        let known = sequence.ids.len();
+        let missing = sequence.table.missing(known as u64);
+        if self.roles.table_pages.is_some() && missing > self.pool.free_pages() {
+            let wanted = PageTable::pages_for(known as u64);
+            let (free, pages) = (self.pool.free_pages(), self.pool.pages());
+            return Err(self.give_up(request, PoolFull { wanted, free, pages }.into()));
+        }
+        let (computed, pending) = (sequence.computed, sequence.pending);
+        self.forget(request);
+        Err(EngineError::Stuck { request, known, computed, pending })
+    }
+
+    /// Removes the request that is in the way of all.
+    fn give_up(&mut self, request: RequestId, error: EngineError) -> EngineError {
+        self.forget(request);
+        EngineError::OfRequest { request, source: Box::new(error) }
     }
 }

@@ -3,7 +3,7 @@
 use super::constraint::TokenLogprobs;
 use super::in_flight::{InFlight, Row};
 use super::record::count;
-use super::request::{FinishReason, RequestEvent};
+use super::request::{FinishReason, RequestEvent, RequestId};
 use super::schedule::Schedule;
 use super::sequence::Planned;
 use super::{BatchingEngine, Engine, EngineError};
@@ -12,7 +12,7 @@ use crate::mode::StepMode;
 use crate::model::{Model, POISON};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::Device;
-use piecewise_kernels::sampling::Details;
+use piecewise_kernels::sampling::{Details, NO_ID};
 use piecewise_planner::IterationRecord;
 use smallvec::SmallVec;
 use std::borrow::Cow;
@@ -194,10 +194,16 @@ impl<D: Device> BatchingEngine<D> {
         let vocab = self.options.vocab;
         let mut bad = None;
         let mut ended = SmallVec::<[_; 16]>::new();
+        let mut without_id = SmallVec::<[(RequestId, u64); 4]>::new();
         for (place, (row, &id)) in step.rows.iter().zip(&step.sampled).enumerate() {
             let Row { request, turn, tells } = *row;
             let Some(sequence) = self.sequences.get_mut(&request) else { continue };
-            if sequence.turn != turn {
+            if sequence.turn != turn || without_id.iter().any(|(ended, _)| *ended == request) {
+                continue;
+            }
+            if id == NO_ID && (tells.is_some() || sequence.pending > 0) {
+                let position = tells.map_or(sequence.ids.len() as u64, |position| position + 1);
+                without_id.push((request, position));
                 continue;
             }
             if let Some(position) = tells {
@@ -249,6 +255,9 @@ impl<D: Device> BatchingEngine<D> {
         }
         for (request, reason, message) in ended {
             self.finish(request, reason, message, events);
+        }
+        for (request, tokens) in without_id {
+            self.end_without_id(request, tokens, events);
         }
         let microseconds = |time: Duration| time.as_secs_f64() * 1e6;
         let times = self.model.step_times(&step.ticket);

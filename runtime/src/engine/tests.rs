@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
+mod bad_logits;
 mod failures;
 mod order;
 mod prefix;

@@ -128,7 +128,7 @@ impl RequestMetrics {
             FinishReason::Stop => 0,
             FinishReason::Length => 1,
             FinishReason::Deadline => 2,
-            FinishReason::ConstraintFailed | FinishReason::RowsLost => 3,
+            FinishReason::ConstraintFailed | FinishReason::RowsLost | FinishReason::BadLogits => 3,
         };
         let counts = &self.counts;
         counts.prompt_tokens.add(usage.prompt);

@@ -28,6 +28,8 @@ pub(crate) struct Faults {
     pub failing_reopens: Arc<AtomicU64>,
     /// `test.mix` reads one row past the sequence's length.
     pub read_past_length: Arc<AtomicBool>,
+    /// `test.head` gives the next row that samples for this position no id; 0 is off.
+    pub no_id_at: Arc<AtomicU64>,
     /// A replay keeps its caller for a millisecond.
     pub slow_replays: Arc<AtomicBool>,
     /// So does a launch.

@@ -5,6 +5,7 @@ use super::graph::VOCAB;
 use crate::batch::Sampling;
 use piecewise_backend::device::{Address, DeviceError};
 use piecewise_kernels::attention::PAGE_ROWS;
+use piecewise_kernels::sampling::NO_ID;
 use std::sync::atomic::Ordering;
 
 /// The id after `ids`.
@@ -169,7 +170,12 @@ fn head(
             seed: u64::from_le_bytes(device.load(seed, r)?),
             ..Sampling::default()
         };
-        let id = choose(hash, sampling, int(device, position, r)?);
+        let position = int(device, position, r)?;
+        let id = choose(hash, sampling, position);
+        let fault = &device.faults.no_id_at;
+        let at = if r < count && position > 0 { position as u64 } else { u64::MAX };
+        let strikes = fault.compare_exchange(at, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        let given = if strikes { NO_ID } else { id as i32 };
         let width = program.columns as u64;
         for v in 0..width {
             let value = match width {
@@ -180,9 +186,9 @@ fn head(
             let value = value + if wrong { 0.5 } else { 0.0 };
             device.store(logits, r * width + v, value.to_le_bytes())?;
         }
-        device.store(out, r, id.to_le_bytes())?;
+        device.store(out, r, given.to_le_bytes())?;
         if let Ok(entry) = u64::try_from(int(device, entries, r)?) {
-            device.store(sampled, entry, id.to_le_bytes())?;
+            device.store(sampled, entry, given.to_le_bytes())?;
         }
     }
     Ok(())

@@ -181,20 +181,20 @@ impl Generation {
                 }
                 let stop = choice.stop.take();
                 let reason = match reason {
-                    _ if choice.is_of_prompt => "length",
                     _ if stop.is_some() => "stop",
-                    FinishReason::Stop => "stop",
-                    FinishReason::Length => "length",
-                    FinishReason::Deadline => "abort",
                     // Who asks again for what can't be kept to gets no further.
                     FinishReason::ConstraintFailed => {
                         let message = message.as_deref().unwrap_or("nothing may come next");
                         return Err(ApiError::bad_request(format!("the answer ended: {message}")));
                     }
-                    FinishReason::RowsLost => {
+                    FinishReason::RowsLost | FinishReason::BadLogits => {
                         let message = message.as_deref().unwrap_or("what it brought was lost");
                         return Err(ApiError::internal(format!("the answer ended: {message}")));
                     }
+                    _ if choice.is_of_prompt => "length",
+                    FinishReason::Stop => "stop",
+                    FinishReason::Length => "length",
+                    FinishReason::Deadline => "abort",
                 };
                 let usage = Usage { generated: choice.generated, ..usage };
                 delta.end = Some(End { reason, stop, usage });

@@ -97,7 +97,7 @@ fn an_op_of_a_graph_that_is_stepped_by_hand_is_probed_or_named() {
             let session = tracing::subscriber::with_default(warnings, || assembly.session());
             let (found, mode) = stepped(&mut session.unwrap());
             assert_eq!((found == expected, mode), (false, StepMode::Full));
-            let said = String::from_utf8(said.0.lock().unwrap().clone()).unwrap();
+            let said = said.text();
             let named = ["`test.by_sequence` is believed", "too large", "checks.compare"];
             assert!(named.iter().all(|part| said.contains(part) == warns), "{said}");
         }
@@ -106,7 +106,13 @@ fn an_op_of_a_graph_that_is_stepped_by_hand_is_probed_or_named() {
 
 /// What was logged.
 #[derive(Clone, Debug, Default)]
-struct Said(Arc<Mutex<Vec<u8>>>);
+pub(super) struct Said(Arc<Mutex<Vec<u8>>>);
+
+impl Said {
+    pub(super) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
 
 impl std::io::Write for Said {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {

@@ -12,10 +12,13 @@ use std::net::{Shutdown, TcpListener};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tiny_engine::{golden, tiny_engine};
+use tiny_engine::{engine_of, folder, golden, tiny_engine};
 
 #[path = "../../../tests/support/tiny_engine.rs"]
 mod tiny_engine;
+
+#[path = "../../../tests/support/overflowing.rs"]
+mod overflowing;
 
 const TOKENS: usize = 24;
 
@@ -49,6 +52,10 @@ fn joined(inputs: &TcpListener, outputs: &TcpListener) -> (Sender, Receiver) {
 
 impl Pair {
     fn start(faults: CpuFaults) -> Self {
+        Self::of(tiny_engine(faults, 16))
+    }
+
+    fn of(engine: Box<dyn Engine>) -> Self {
         let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let [handshake, inputs, outputs] = &listeners;
         let state = tempfile::tempdir().unwrap();
@@ -65,7 +72,7 @@ impl Pair {
             structures: None,
             reasoning: ReplyFormat::default(),
         };
-        let worker = Worker::new(tiny_engine(faults, 16), model, options).unwrap();
+        let worker = Worker::new(engine, model, options).unwrap();
         let handle = worker.handle();
         let worker = std::thread::spawn(move || {
             let _state = state;
@@ -277,6 +284,26 @@ fn every_request_is_answered_though_the_device_fails() {
     assert!(answers.iter().enumerate().all(|of| of.1.is_none() || is_golden(of)), "{answers:?}");
     let answers = pair.ask(&golden);
     assert!(answers.iter().enumerate().all(is_golden), "once it is back: {answers:?}");
+    pair.handle.drain();
+    assert!(pair.worker.join().unwrap());
+}
+
+/// Whoever asks again gets the same, so that the front end is not told to.
+#[test]
+fn a_request_whose_logits_are_nan_finishes_with_an_error() {
+    let model = overflowing::overflowing_model(&folder());
+    let mut pair = Pair::of(engine_of(model.path(), "f16", CpuFaults::default(), 4));
+    pair.add("a", &golden()[0]["ids"], TOKENS);
+    let ended = |output: &Value| output.get(5).is_some_and(|reason| !reason.is_null());
+    let end = loop {
+        if let Some(end) = pair.next().into_iter().find(ended) {
+            break end;
+        }
+    };
+    assert_eq!((&end[0], &end[5]), (&json!("a"), &json!(3)), "{end}");
+    assert_eq!(end[18]["retryable"], json!(false), "{end}");
+    let message = end[18]["message"].as_str().unwrap();
+    assert!(message.contains("NaN") && message.contains("--dtype bf16"), "{message}");
     pair.handle.drain();
     assert!(pair.worker.join().unwrap());
 }
