@@ -121,8 +121,9 @@ fn sampling_controls_are_there_as_a_whole_or_an_error() {
 #[test]
 fn kv_states_of_two_pools_are_no_engine() {
     let two_pools = returning(|b, step, logits| {
-        let few = b.symbol_with_role("F", 1, 16, roles::KV_ROWS);
-        for (name, rows) in [("keys", step.kv_rows), ("values", few)] {
+        let [many, few] = [("M", 64), ("F", 16)]
+            .map(|(name, rows)| b.symbol_with_role(name, 1, rows, roles::KV_ROWS));
+        for (name, rows) in [("keys", many), ("values", few)] {
             let state = b.state(name, DType::F32, (rows, 1, 1)).role(roles::KV_CACHE);
             state.scatter(step.kv_slots, step.ids.cast(DType::F32).reshape((step.tokens, 1, 1)));
         }
