@@ -159,6 +159,7 @@ mod tests {
             });
             for _ in 0..50 {
                 // No child of the tests beside this one is waited for.
+                #[expect(clippy::zombie_processes, reason = "it is reaped by its process below")]
                 let child = Command::new("true").spawn().unwrap();
                 let process = Pid::from_child(&child);
                 *kept.process() = Some(process);

@@ -34,7 +34,7 @@ pub(super) fn fault(graph: &Graph, sampled: Value) -> Option<Fault> {
     let mutates = |node: &&NodeData| {
         node.op.mutated_operands().iter().any(|&at| node.operands.get(at) == Some(&state))
     };
-    let Some(last) = nodes().filter(mutates).next_back() else { return Some(Fault::NotKept) };
+    let Some(last) = nodes().rfind(mutates) else { return Some(Fault::NotKept) };
     if !writes(last, state, sampled) {
         return Some(Fault::OtherIds);
     }
