@@ -80,10 +80,11 @@ impl EncoderPath {
             }
             _ => assembly,
         };
-        let assembly = assembly
-            .derive("capture_num_tokens", toml::Value::Array(sizes), &from)
-            .derive("batch_invariant", true, "what encoders do");
-        Ok(assembly.whole_where_possible()?)
+        Ok(assembly.derive("capture_num_tokens", toml::Value::Array(sizes), &from).derive(
+            "batch_invariant",
+            true,
+            "what encoders do",
+        ))
     }
 }
 
@@ -277,9 +278,7 @@ fn build<M: ItemEncoder>(
     }
     let ticker = settings.config.stats_interval().map(Ticker::new);
     let session = planned.session()?;
-    let compile = session.model().statistics().compile.clone();
-    let statistics =
-        PathStatistics { path: name.clone(), compile, unreachable, ..Default::default() };
+    let statistics = PathStatistics { path: name.clone(), unreachable, ..Default::default() };
     let path = Path { name: name.into(), session, budgets, rules, is_strict, statistics };
     Ok((path, ticker))
 }

@@ -3,7 +3,6 @@
 use super::measured::MAX_US;
 use super::{MonotoneCurve, PathCosts, StepCosts};
 use crate::error::PlannerError;
-use crate::head::LogHead;
 use crate::traffic::MAX_STEP_TOKENS;
 
 /// A dense decoder on one device. Attention is left out: it costs the same at every size that
@@ -66,18 +65,6 @@ impl Default for ModelledCosts {
     }
 }
 
-/// Read bandwidth and matmul rate of devices by what their names contain, at nine tenths and at six
-/// tenths of what their makers publish; of the CPU those of a few cores.
-const DEVICES: [(&str, f64, f64); 7] = [
-    ("H200", 4.3e12, 6.0e14),
-    ("H100", 3.0e12, 6.0e14),
-    ("A100", 1.8e12, 1.9e14),
-    ("L40S", 7.8e11, 2.2e14),
-    ("L4", 2.7e11, 7.0e13),
-    ("cpu", 2.0e10, 1.0e11),
-    ("CPU", 2.0e10, 1.0e11),
-];
-
 /// Launches outside the layers: embedding, final norm, head, sampling.
 const OTHER_LAUNCHES: f64 = 4.0;
 
@@ -85,27 +72,6 @@ const OTHER_LAUNCHES: f64 = 4.0;
 const VALUES_PER_LAYER: f64 = 19.0;
 
 impl ModelledCosts {
-    /// The same with what the head of a log says of the model, and what is known of its device, where
-    /// that is one of those in a list.
-    #[must_use]
-    pub fn of_log(mut self, head: &LogHead) -> Self {
-        if let Some(parameters) = head.parameters.filter(|&parameters| parameters > 0) {
-            self.parameters = parameters as f64;
-            if let Some(bytes) = head.weight_bytes.filter(|&bytes| bytes > 0) {
-                self.bytes_per_parameter = bytes as f64 / self.parameters;
-            }
-        }
-        self.layers = head.layers.filter(|&layers| layers > 0).unwrap_or(self.layers);
-        let named = head
-            .device
-            .iter()
-            .flat_map(|device| DEVICES.iter().find(|(name, ..)| device.contains(name)));
-        for &(_, bandwidth, flops) in named {
-            (self.bandwidth, self.flops) = (bandwidth, flops);
-        }
-        self
-    }
-
     /// The curves of this model.
     ///
     /// # Errors
@@ -129,21 +95,12 @@ impl ModelledCosts {
             (launches * self.launch_us)
                 .max(self.roofline_us(tokens) + launches * self.launch_gap_us)
         };
-        let parameters = match self.parameters {
-            few if few < 1e8 => format!("{:.1} million", few / 1e6),
-            many => format!("{:.1} billion", many / 1e9),
-        };
-        let bandwidth = match self.bandwidth {
-            little if little < 1e11 => format!("{:.0} GB/s", little / 1e9),
-            much => format!("{:.1} TB/s", much / 1e12),
-        };
-        let flops = match self.flops {
-            few if few < 1e12 => format!("{:.0} GFLOP/s", few / 1e9),
-            many => format!("{:.0} TFLOP/s", many / 1e12),
-        };
         let origin = format!(
-            "modelled: {parameters} parameters, {} layers, {bandwidth}, {flops}",
-            self.layers
+            "modelled: {:.1} billion parameters, {} layers, {:.1} TB/s, {:.0} TFLOP/s",
+            self.parameters / 1e9,
+            self.layers,
+            self.bandwidth / 1e12,
+            self.flops / 1e12
         );
         let bytes_per_piece_graph = 64.0 * 1024.0;
         Ok(StepCosts {
