@@ -29,10 +29,11 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// For a decoder.
+    /// For a decoder that serves so many sequences, where that is known.
     pub(super) fn of_model(
         mut layers: ConfigLayers,
         model: &DecoderConfig,
+        sequences: Option<u64>,
     ) -> Result<Self, AssemblyError> {
         let dtype = model.dtype.unwrap_or(DType::F32);
         layers = layers.derived("dtype", dtype.name(), "config.json")?;
@@ -40,6 +41,12 @@ impl Settings {
         if RuntimeConfig::default().max_seq_len > longest {
             let from = "max_position_embeddings of config.json";
             layers = layers.derived("max_seq_len", number(longest), from)?;
+        }
+        let given = layers.clone().finish()?.config;
+        let few = sequences.map(|n| n.clamp(1, given.max_num_seqs().max(1)));
+        if let (Some(few), false) = (few, layers.is_set("decode_batch_sizes")) {
+            let from = "the number of prompts";
+            layers = layers.derived("max_num_seqs", number(few), from)?;
         }
         let settings = Self::new(layers)?;
         let length = settings.config.max_seq_len;

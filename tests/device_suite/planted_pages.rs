@@ -61,13 +61,14 @@ pub(crate) fn stale_inputs_are_named<T: Target>() {
     let mut sequences = Sequences::of(&model);
     let mut rng = Rng::new(17);
     let all = sequences.list.len();
-    // Every sequence has two pages whenever it decodes, and in most rounds others than before.
+    // Every sequence has two pages whenever it decodes, and in most rounds others than before, and no two
+    // are at one position: their rows would be one.
     let mut earlier: Option<Vec<Vec<u8>>> = None;
     let mut stale = 0;
     for round in 0..8u64 {
         rng.permutation(all).into_iter().for_each(|sequence| sequences.restart(sequence));
         for sequence in rng.permutation(all) {
-            let view = sequences.fill(&[turn(sequence, 17 + round)], &mut rng);
+            let view = sequences.fill(&[turn(sequence, 17 + round + sequence as u64)], &mut rng);
             step(&mut model, &view);
         }
         let view = decode(&mut sequences, &mut rng);

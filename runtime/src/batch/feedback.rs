@@ -38,8 +38,13 @@ pub(super) fn fault(graph: &Graph, sampled: Value) -> Option<Fault> {
     if !writes(last, state, sampled) {
         return Some(Fault::OtherIds);
     }
-    let is_taken = nodes().any(|node| node.operands.contains(&state) && !mutates(&node));
-    (!is_taken).then_some(Fault::NotTaken)
+    let reads =
+        |value: Value| nodes().any(|node| node.operands.contains(&value) && !mutates(&node));
+    // Who takes no ids at all misses none.
+    let has_role = |role: &Option<String>| role.as_deref() == Some(roles::TOKEN_IDS);
+    let ids = graph.inputs().iter().find(|input| has_role(&input.role));
+    let is_missed = ids.is_some_and(|ids| reads(ids.value)) && !reads(state);
+    is_missed.then_some(Fault::NotTaken)
 }
 
 /// Whether a node that mutates `state` writes `ids` into it; of a custom op, whether it may.

@@ -6,16 +6,16 @@ use piecewise_backend::device::Device;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 
-/// The narrowest range of numbers that a graph computes in.
-pub(super) fn narrowest(graph: &Graph) -> DType {
-    let results = graph.nodes().flat_map(|node| &graph.node(node).results);
-    let dtypes = results.map(|&value| graph.ty(value).dtype);
-    let rank =
-        |dtype: &DType| [DType::F32, DType::BF16, DType::F16].iter().position(|d| d == dtype);
-    dtypes.filter(|dtype| rank(dtype).is_some()).max_by_key(rank).unwrap_or(DType::F32)
-}
-
 impl<D: Device> BatchingEngine<D> {
+    /// The narrowest range of numbers that a graph computes in.
+    pub(super) fn narrowest(graph: &Graph) -> DType {
+        let results = graph.nodes().flat_map(|node| &graph.node(node).results);
+        let dtypes = results.map(|&value| graph.ty(value).dtype);
+        let rank =
+            |dtype: &DType| [DType::F32, DType::BF16, DType::F16].iter().position(|d| d == dtype);
+        dtypes.filter(|dtype| rank(dtype).is_some()).max_by_key(rank).unwrap_or(DType::F32)
+    }
+
     /// Ends a request whose logits after so many tokens gave no id. Nobody goes on from what it
     /// computed, the request itself neither, where it is kept.
     pub(super) fn end_without_id(

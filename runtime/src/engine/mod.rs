@@ -124,7 +124,7 @@ impl<D: Device> BatchingEngine<D> {
     ) -> Result<Self, EngineError> {
         let sample_states = SampleStates::new(&mut model, &roles)?;
         let graph = model.module().graph();
-        let computes_in = bad_logits::narrowest(graph);
+        let computes_in = Self::narrowest(graph);
         let options = options.checked(&model, &roles)?;
         let entries = u32::try_from(roles.sampled_entries).unwrap_or(u32::MAX);
         let poison = model.checks().poison.then(|| KvPoison::new(graph, model.memory()));

@@ -73,8 +73,7 @@ pub(crate) struct FakeDevice {
     has_captured: bool,
     /// What was launched, by its name.
     warm: BTreeSet<String>,
-    /// What was captured and had not been launched before, as a GPU's driver forbids: it loads a kernel
-    /// when it is first launched.
+    /// What was captured and never launched before, for which a GPU's driver would load code.
     pub captured_cold: Vec<String>,
     /// Bytes of each copy to the device.
     pub copied_in: Vec<u64>,
