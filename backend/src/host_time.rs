@@ -8,6 +8,12 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
+/// So much time passes.
+#[cfg(not(piecewise_testing))]
+pub(crate) fn pass(time: Duration) {
+    std::thread::sleep(time);
+}
+
 #[cfg(piecewise_testing)]
 pub use held::{hold, now, pass};
 
