@@ -129,10 +129,6 @@ fn broken_grammars_are_refused_by_their_lines() {
         ("root ::= \"a\"{99999999999}", "line 1: a number of times is wanted"),
         ("root ::= \"a\" & \"b\"", "line 1: a text, a class, a group or a rule is wanted, not \"&"),
         ("root ::= \"a\" (= \"b\")", "line 1: what follows can't be asked for"),
-        ("root ::= root", ""),
-        ("root ::= \"a\" root", ""),
-        ("root ::= [a-z]{1000000000}", ""),
-        ("root ::= (\"a\" root)? {1000000000}", ""),
     ] {
         let error = grammars.error(grammar);
         assert!(error.starts_with(says), "{grammar}: {error}");
