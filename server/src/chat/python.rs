@@ -225,8 +225,11 @@ pub(super) fn strftime(format: &str, time: chrono::NaiveDateTime) -> String {
             Some('f') => given = format!("{:06}", time.and_utc().timestamp_subsec_micros()),
             Some('z' | 'Z') => {}
             Some(letter) if "aAbBcCdDeFgGhHIjklmMnpPrRsStTuUVwWxXyY%".contains(letter) => {
-                // A zone is all that could be lacking.
-                let _ = write!(given, "{}", time.and_utc().format(&format!("%{pad}{letter}")));
+                let time = time.and_utc();
+                if write!(given, "{}", time.format(&format!("%{pad}{letter}"))).is_err() {
+                    // What is no number has no padding.
+                    given = time.format(&format!("%{letter}")).to_string();
+                }
             }
             _ => given = format!("%{text}"),
         }
@@ -271,6 +274,7 @@ mod tests {
             ("100%", "100%"),
             ("100% é %!", "100% é %!"),
             ("%%d %^a", "%d SAT"),
+            ("%-p %-B", "AM March"),
             ("%j %U %y %x %X", "066 09 26 03/07/26 09:05:04"),
         ] {
             assert_eq!(strftime(format, time), expected, "{format}");
