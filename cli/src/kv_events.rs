@@ -4,6 +4,7 @@ use anyhow::Context;
 use piecewise_runtime::engine::Engine;
 use piecewise_worker::Address;
 use piecewise_worker::kv_events::{KvPublisher, KvPublisherOptions};
+use std::num::NonZeroUsize;
 
 /// Where KV events go.
 #[derive(Debug, clap::Args)]
@@ -18,6 +19,12 @@ pub(crate) struct KvEventArgs {
     /// What each message begins with.
     #[arg(long, value_name = "TEXT", default_value = "", requires = "kv_events_endpoint")]
     kv_events_topic: String,
+    /// Let so many read KV events at a time, of both endpoints; a further one is sent away.
+    #[arg(
+        long, value_name = "N", default_value_t = NonZeroUsize::new(64).unwrap_or(NonZeroUsize::MIN),
+        requires = "kv_events_endpoint"
+    )]
+    kv_events_max_readers: NonZeroUsize,
 }
 
 impl KvEventArgs {
@@ -34,6 +41,7 @@ impl KvEventArgs {
             replay_endpoint: self.kv_events_replay_endpoint.as_ref().map(of_rank).transpose()?,
             topic: self.kv_events_topic.clone(),
             rank,
+            most_readers: self.kv_events_max_readers.get(),
             ..KvPublisherOptions::new(of_rank(endpoint)?)
         };
         let publisher = KvPublisher::bind(options);

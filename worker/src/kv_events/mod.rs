@@ -3,6 +3,7 @@
 //! asks for them by number on a second socket.
 
 mod encode;
+mod log;
 mod publisher;
 
 pub use publisher::{KvPublisher, KvPublisherOptions};

@@ -1,11 +1,11 @@
 //! The sockets.
 
 use super::encode::batch;
+use super::log::EventLog;
 use crate::zmtp::{Address, Connection, Receiver, Role, Sender, ZmtpError};
 use piecewise_runtime::engine::{KvEvent, KvObserver};
-use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Where events are published, and how many are kept for those that missed some.
@@ -19,27 +19,26 @@ pub struct KvPublisherOptions {
     pub topic: String,
     /// The rank of the engine whose events they are; each message has it.
     pub rank: u16,
-    /// How many of the last batches can be asked for again.
+    /// How many of the last batches can be asked for again; a subscriber that is further behind misses
+    /// some, and can see that by the numbers.
     pub kept_batches: usize,
+    /// How many may read at a time, of both endpoints; a further one is not answered.
+    pub most_readers: usize,
 }
 
 impl KvPublisherOptions {
-    /// With an empty topic, rank 0, no replay and vLLM's bound on what is kept.
+    /// With an empty topic, rank 0, no replay, vLLM's bound on what is kept, and at most 64 readers.
     pub fn new(endpoint: Address) -> Self {
-        let (replay_endpoint, topic, rank, kept_batches) = (None, String::new(), 0, 10_000);
-        Self { endpoint, replay_endpoint, topic, rank, kept_batches }
+        let (replay_endpoint, topic, rank) = (None, String::new(), 0);
+        let (kept_batches, most_readers) = (10_000, 64);
+        Self { endpoint, replay_endpoint, topic, rank, kept_batches, most_readers }
     }
 }
 
-/// The most batches that wait for a subscriber; one that is slower misses some, and can see that by
-/// the numbers.
-const MAX_WAITING: usize = 100_000;
 /// What a replay ends with: number -1, and nothing.
 const END: [u8; 8] = [0xff; 8];
 /// How long a connection may say nothing before it is looked after again.
 const GLANCE: Duration = Duration::from_secs(3600);
-
-type Batch = (u64, Arc<[u8]>);
 
 /// Publishes what an engine tells its observer. Clones are the same.
 #[derive(Clone, Debug)]
@@ -52,15 +51,10 @@ pub struct KvPublisher {
 struct Shared {
     topic: Vec<u8>,
     rank: u16,
-    kept_batches: usize,
-    log: Mutex<Published>,
-}
-
-#[derive(Debug, Default)]
-struct Published {
-    next: u64,
-    kept: VecDeque<Batch>,
-    subscribers: Vec<mpsc::SyncSender<Batch>>,
+    log: EventLog,
+    most_readers: usize,
+    /// One for each that reads, and one for the publisher.
+    readers: Arc<()>,
 }
 
 impl KvPublisher {
@@ -69,9 +63,14 @@ impl KvPublisher {
     /// # Errors
     /// When an address is taken, or is not this machine's.
     pub fn bind(options: KvPublisherOptions) -> std::io::Result<Self> {
-        let KvPublisherOptions { endpoint, replay_endpoint, topic, rank, kept_batches } = options;
-        let (topic, log) = (topic.into_bytes(), Mutex::default());
-        let shared = Arc::new(Shared { topic, rank, kept_batches, log });
+        let KvPublisherOptions { endpoint, replay_endpoint, topic, rank, .. } = options;
+        let shared = Arc::new(Shared {
+            topic: topic.into_bytes(),
+            rank,
+            log: EventLog::new(options.kept_batches),
+            most_readers: options.most_readers,
+            readers: Arc::default(),
+        });
         let address = listen(&endpoint, &shared, subscriber)?;
         if let Some(endpoint) = replay_endpoint {
             listen(&endpoint, &shared, replay)?;
@@ -92,26 +91,16 @@ impl KvPublisher {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Published> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn publish(&self, event: &KvEvent) {
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let batch: Arc<[u8]> = batch(seconds.as_secs_f64(), event, self.rank).into();
-        let mut log = self.lock();
-        let number = log.next;
-        log.next += 1;
-        if log.kept.len() >= self.kept_batches {
-            log.kept.pop_front();
-        }
-        if self.kept_batches > 0 {
-            log.kept.push_back((number, Arc::clone(&batch)));
-        }
-        log.subscribers.retain(|subscriber| {
-            let sent = subscriber.try_send((number, Arc::clone(&batch)));
-            !matches!(sent, Err(mpsc::TrySendError::Disconnected(_)))
-        });
+        self.log.push(batch(seconds.as_secs_f64(), event, self.rank).into());
+    }
+
+    /// A place of one more reader, given back when it is dropped.
+    fn place(&self) -> Option<Arc<()>> {
+        let place = Arc::clone(&self.readers);
+        // The publisher's own is none of a reader.
+        (Arc::strong_count(&place) <= self.most_readers + 1).then_some(place)
     }
 }
 
@@ -125,10 +114,24 @@ fn listen(
     let shared = Arc::clone(shared);
     let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
     named("kv events").spawn(move || {
+        let mut is_full = false;
         for stream in listener.incoming() {
+            let place = shared.place();
+            let was_full = std::mem::replace(&mut is_full, place.is_none());
+            let Some(place) = place else {
+                if !was_full {
+                    tracing::warn!(
+                        "{} read KV events, which is the most, and others are sent away; see \
+                         --kv-events-max-readers",
+                        shared.most_readers
+                    );
+                }
+                continue;
+            };
             let shared = Arc::clone(&shared);
             let served = stream.and_then(|stream| {
                 named("kv events").spawn(move || {
+                    let _place = place;
                     if let Err(error) = serve(stream, &shared) {
                         tracing::debug!("a reader of KV events is gone: {error}");
                     }
@@ -144,50 +147,63 @@ fn listen(
     Ok(address)
 }
 
+/// The topics that a subscriber wants, until it is gone.
+type Wishes = Mutex<Option<Vec<Vec<u8>>>>;
+
 /// Sends what is published to one who has subscribed to it.
 fn subscriber(stream: TcpStream, shared: &Shared) -> Result<(), ZmtpError> {
     let (mut wishes, sender) = Connection::new(stream, Role::Publisher, b"")?.split();
     wishes.set_patience(GLANCE)?;
-    let topics = Arc::new(Mutex::new(Vec::new()));
-    let (batches, received) = mpsc::sync_channel(MAX_WAITING);
-    let (wanted, topic) = (Arc::clone(&topics), shared.topic.clone());
-    let mut batches = Some(batches);
-    let writer = std::thread::Builder::new().name("kv events".to_owned());
-    let writer = writer.spawn(move || send(sender, &received, &topic, &wanted))?;
-    let outcome = loop {
-        match wishes.receive_wish() {
-            Ok(Some((is_wanted, topic))) => {
-                let mut topics = topics.lock().unwrap_or_else(PoisonError::into_inner);
-                match is_wanted {
-                    true => topics.push(topic),
-                    false => {
-                        let at = topics.iter().position(|other| *other == topic);
-                        at.map(|at| topics.remove(at));
+    let wanted = Wishes::new(Some(Vec::new()));
+    let outcome = std::thread::scope(|scope| {
+        let writer = std::thread::Builder::new().name("kv events".to_owned());
+        let mut writer = Some(writer);
+        let mut sender = Some(sender);
+        let outcome = loop {
+            match wishes.receive_wish() {
+                Ok(Some((is_wanted, topic))) => {
+                    let mut wanted = wanted.lock().unwrap_or_else(PoisonError::into_inner);
+                    let topics = wanted.get_or_insert_default();
+                    match is_wanted {
+                        true => topics.push(topic),
+                        false => topics.retain(|other| *other != topic),
                     }
                 }
-                // Not before it has a wish: what comes earlier is not for it.
-                shared.lock().subscribers.extend(batches.take());
+                Ok(None) => continue,
+                Err(error) => break Err(error),
             }
-            Ok(None) => {}
-            Err(error) => break Err(error),
-        }
-    };
-    drop(writer);
+            // Not before it has a wish: what comes earlier is not for it.
+            if let (Some(writer), Some(sender)) = (writer.take(), sender.take()) {
+                let from = shared.log.next();
+                let wanted = &wanted;
+                let send = move || send(sender, shared, from, wanted);
+                if let Err(error) = writer.spawn_scoped(scope, send) {
+                    break Err(error.into());
+                }
+            }
+        };
+        *wanted.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        shared.log.wake();
+        outcome
+    });
     outcome
 }
 
-fn send(
-    mut sender: Sender,
-    batches: &mpsc::Receiver<Batch>,
-    topic: &[u8],
-    wanted: &Mutex<Vec<Vec<u8>>>,
-) {
-    for (number, batch) in batches {
-        let wanted = wanted.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_wanted = wanted.iter().any(|wish| topic.starts_with(wish));
-        drop(wanted);
-        if is_wanted && sender.send(&[topic, &number.to_be_bytes(), &batch]).is_err() {
-            break;
+/// Sends what is published from a number on, as long as there are wishes.
+fn send(mut sender: Sender, shared: &Shared, mut from: u64, wanted: &Wishes) {
+    let is_gone = || wanted.lock().unwrap_or_else(PoisonError::into_inner).is_none();
+    'all: while let Some(batches) = shared.log.wait(from, is_gone) {
+        for (number, batch) in batches {
+            from = number + 1;
+            let topics = wanted.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_wanted =
+                |topics: &Vec<Vec<u8>>| topics.iter().any(|wish| shared.topic.starts_with(wish));
+            let is_wanted = topics.as_ref().is_some_and(is_wanted);
+            drop(topics);
+            let frames: [&[u8]; 3] = [&shared.topic, &number.to_be_bytes(), &batch];
+            if is_wanted && sender.send(&frames).is_err() {
+                break 'all;
+            }
         }
     }
     sender.close();
@@ -207,12 +223,13 @@ fn replay(stream: TcpStream, shared: &Shared) -> Result<(), ZmtpError> {
             let why = "a replay is asked for by a number of 8 bytes".to_owned();
             return Err(ZmtpError::Protocol(why));
         };
-        let kept: Vec<Batch> = {
-            let log = shared.lock();
-            log.kept.iter().filter(|(number, _)| *number >= from).cloned().collect()
-        };
-        for (number, batch) in kept {
-            sender.send(&[b"", &number.to_be_bytes(), &batch])?;
+        let until = shared.log.next();
+        let mut from = from;
+        while from < until {
+            for (number, batch) in shared.log.from(from) {
+                from = number + 1;
+                sender.send(&[b"", &number.to_be_bytes(), &batch])?;
+            }
         }
         sender.send(&[b"", &END, b""])?;
     }
