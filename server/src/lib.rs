@@ -7,6 +7,6 @@ pub mod structured;
 pub mod text;
 
 pub use http::{
-    ApiKeys, EncoderKind, Limits, Matryoshka, Outcome, ServedEncoder, ServedModel, Server,
-    ServerOptions,
+    AllowedOrigins, ApiKeys, EncoderKind, Limits, Matryoshka, Outcome, ServedEncoder, ServedModel,
+    Server, ServerOptions, check_operator,
 };

@@ -2,7 +2,9 @@
 
 use piecewise_runtime::engine::Engine;
 use piecewise_runtime::engine_thread::{EngineThread, ThreadOptions};
-use piecewise_server::{ApiKeys, Limits, Outcome, ServedModel, Server, ServerOptions};
+use piecewise_server::{
+    AllowedOrigins, ApiKeys, Limits, Outcome, ServedModel, Server, ServerOptions,
+};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroUsize;
@@ -15,7 +17,12 @@ pub(crate) fn bind() -> Server {
 }
 
 pub(crate) fn bind_with(admin: bool, keys: ApiKeys) -> Server {
+    bind_for(admin, keys, AllowedOrigins::default())
+}
+
+pub(crate) fn bind_for(admin: bool, keys: ApiKeys, origins: AllowedOrigins) -> Server {
     Server::bind(ServerOptions {
+        origins,
         address: ([127, 0, 0, 1], 0).into(),
         model_names: vec!["tiny".to_owned()],
         keys,
@@ -48,11 +55,16 @@ pub(crate) fn serve_to_its_end(
 
 /// The whole answer to a request, such as `GET /health`, with this body.
 pub(crate) fn ask(address: SocketAddr, request: &str, body: &str) -> String {
+    ask_with(address, request, "Host: localhost\r\n", body)
+}
+
+/// As [`ask`], with headers of one's own.
+pub(crate) fn ask_with(address: SocketAddr, request: &str, headers: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     let length = body.len();
     write!(
         stream,
-        "{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+        "{request} HTTP/1.1\r\n{headers}Connection: close\r\nContent-Length: {length}\r\n\r\n{body}"
     )
     .unwrap();
     let mut answer = String::new();

@@ -12,6 +12,7 @@ mod generation_defaults;
 mod grammars;
 mod life;
 mod operator;
+mod origins;
 #[path = "../../tests/support/overflowing.rs"]
 mod overflowing;
 mod replies;

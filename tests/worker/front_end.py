@@ -353,10 +353,10 @@ def calls(fleet):
         assert status == 500 and why in answer["error"]["message"], (path, status, answer)
 
 
-def order(url):
+def order(url, headers={}):
     """Status and text of an operator's order."""
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, data=b""), timeout=60) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, data=b"", headers=headers), timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -385,6 +385,9 @@ def sleeps():
         status, answer = order(own + "/graphs?mode=none")
         assert status == 200 and json.loads(answer)["mode"] == "none", answer
         assert order(own + "/graphs?mode=quick")[0] == 400
+        # A page of another site, by the browser of who sits at this machine.
+        for headers in [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Host": "evil.example"}]:
+            assert order(own + "/graphs?mode=none", headers)[0] == 403, headers
         status, answer = order(own + "/graphs?mode=full_decode_only&recapture=true")
         graphs = json.loads(answer)
         assert status == 200 and graphs["ready"] == len(graphs["graphs"]) == graphs["recaptures"] > 0, answer

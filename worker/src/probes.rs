@@ -1,7 +1,9 @@
 //! What orchestrators, monitors and operators ask of a worker, over HTTP: `/health`, `/ready`, `/metrics` and,
 //! where they are asked for, the operator's paths.
 
+use http::{HeaderMap, HeaderName, HeaderValue};
 use piecewise_runtime::engine_thread::{EngineHandle, Phase, Rest};
+use piecewise_server::check_operator;
 use piecewise_server::operate::{Order, Refusal};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -57,7 +59,7 @@ fn answer(mut stream: TcpStream, probed: &Probed) -> std::io::Result<()> {
     let head = String::from_utf8_lossy(&head);
     let mut words = head.split_ascii_whitespace();
     let (status, text) = match (words.next(), words.next()) {
-        (Some(method), Some(target)) => probed.answer(method, target),
+        (Some(method), Some(target)) => probed.answer(method, target, &headers(&head)),
         _ => ("400 Bad Request", "this is no HTTP\n".to_owned()),
     };
     let length = text.len();
@@ -69,12 +71,25 @@ fn answer(mut stream: TcpStream, probed: &Probed) -> std::io::Result<()> {
     )
 }
 
+/// The headers of a request, but for what is none.
+fn headers(head: &str) -> HeaderMap {
+    let lines = head.lines().skip(1).map_while(|line| line.split_once(':'));
+    let header = |(name, value): (&str, &str)| {
+        Some((name.parse::<HeaderName>().ok()?, value.trim().parse::<HeaderValue>().ok()?))
+    };
+    lines.filter_map(header).collect()
+}
+
 impl Probed {
-    fn answer(&self, method: &str, target: &str) -> (&'static str, String) {
+    fn answer(&self, method: &str, target: &str, headers: &HeaderMap) -> (&'static str, String) {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         if self.admin {
             match Order::read(method, path, query) {
                 Err(Refusal::NoPath) => {}
+                // Nobody has a key here, and only this machine reaches it.
+                _ if let Err(why) = check_operator(headers) => {
+                    return ("403 Forbidden", format!("{why}\n"));
+                }
                 order => return order.map_or_else(refused, |order| self.give(order)),
             }
         }

@@ -63,6 +63,12 @@ impl ApiError {
         Self { code, ..Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message) }
     }
 
+    /// A page of another site asks by somebody's browser.
+    pub(crate) fn foreign(message: &str) -> Self {
+        let code = Some("foreign_site");
+        Self { code, ..Self::new(StatusCode::FORBIDDEN, "invalid_request_error", message) }
+    }
+
     pub(crate) fn no_model(asked: &str, served: &str) -> Self {
         let asked: String = asked.chars().take(80).collect();
         let message = format!("there is no model `{asked}` here; this server has `{served}`");

@@ -5,10 +5,11 @@ use super::connections::Routers;
 use super::encoder::{EncoderState, ServedEncoder};
 use super::error::ApiError;
 use super::keys::ApiKeys;
+use super::origins::AllowedOrigins;
 use super::state::{Limits, Served, ServedModel, State, now};
 use super::{
     access, chat_completions, completions, connections, descriptors, encoder, models, openapi,
-    operator, probes,
+    operator, origins, probes,
 };
 use crate::operate::OPERATOR_PATHS;
 use axum::routing::{MethodRouter, get, post};
@@ -33,6 +34,8 @@ pub struct ServerOptions {
     pub model_names: Vec<String>,
     /// The keys of those who may ask.
     pub keys: ApiKeys,
+    /// The sites whose pages may ask by a browser.
+    pub origins: AllowedOrigins,
     /// What a client may take.
     pub limits: Limits,
     /// Whether there are the paths of [`OPERATOR_PATHS`], for whoever has a key.
@@ -68,7 +71,7 @@ impl Server {
     /// # Errors
     /// When the address can't be had, or the system gives no threads.
     pub fn bind(options: ServerOptions) -> io::Result<Self> {
-        let ServerOptions { address, model_names, keys, limits, admin, threads } = options;
+        let ServerOptions { address, model_names, keys, origins, limits, admin, threads } = options;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let aside = cores.max(2);
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -83,6 +86,8 @@ impl Server {
         let state = Arc::new(State {
             names: model_names,
             keys,
+            origins,
+            is_loopback: address.ip().is_loopback(),
             limits,
             admin,
             structure_turns: Arc::new(Semaphore::new((aside / 2).max(1))),
@@ -258,18 +263,29 @@ fn routers(state: &Arc<State>) -> Routers {
     let admitted = |routes: Routes| match routes.is_empty() {
         true => Router::new(),
         false => with(routes)
-            .route_layer(middleware::from_fn_with_state(Arc::clone(state), access::admit)),
+            .route_layer(middleware::from_fn_with_state(Arc::clone(state), access::admit))
+            .route_layer(middleware::from_fn_with_state(Arc::clone(state), origins::admit)),
     };
-    let of_operators = || if state.admin { of_operators() } else { Vec::new() };
+    let of_operators = || match state.admin {
+        true => admitted(of_operators()).route_layer(middleware::from_fn_with_state(
+            Arc::clone(state),
+            origins::admit_operator,
+        )),
+        false => Router::new(),
+    };
     let logged = |router: Router<Arc<State>>| {
+        let router = match state.origins.layer() {
+            Some(layer) => router.layer(layer),
+            None => router,
+        };
         router.layer(middleware::from_fn(access::log)).with_state(Arc::clone(state))
     };
     let all = admitted(guarded())
-        .merge(admitted(of_operators()))
+        .merge(of_operators())
         .merge(with(open()))
         .fallback(async |request: Request| ApiError::no_path(request.uri().path()))
         .method_not_allowed_fallback(async || ApiError::wrong_method());
-    let probes = admitted(of_operators()).merge(with(open()));
+    let probes = of_operators().merge(with(open()));
     let probes = probes.fallback(async || ApiError::crowded());
     Routers { all: logged(all), probes: logged(probes) }
 }

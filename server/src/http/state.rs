@@ -3,6 +3,7 @@
 use super::encoder::EncoderState;
 use super::error::ApiError;
 use super::keys::ApiKeys;
+use super::origins::AllowedOrigins;
 use crate::chat::{ChatTemplate, GenerationDefaults, ReplyFormat};
 use crate::structured::Structures;
 use piecewise::models::{TextTokenizer, Vocabulary};
@@ -110,6 +111,10 @@ pub(crate) struct State {
     /// The names of the model; answers have the first.
     pub(crate) names: Vec<String>,
     pub(crate) keys: ApiKeys,
+    /// The sites whose pages may ask.
+    pub(crate) origins: AllowedOrigins,
+    /// Whether only this machine reaches it.
+    pub(crate) is_loopback: bool,
     pub(crate) limits: Limits,
     /// Whether there are the operator's paths.
     pub(crate) admin: bool,
