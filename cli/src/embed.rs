@@ -6,7 +6,7 @@ use super::model_args::ModelArgs;
 use super::out_file::OutFile;
 use super::progress::watcher;
 use anyhow::{Context, bail};
-use piecewise::encoding::{ItemError, TextEncoder};
+use piecewise::encoding::TextEncoder;
 use piecewise::models::DecoderConfig;
 use piecewise::models::encoder::{TextOutput, is_encoder};
 use safetensors::tensor::{Dtype, TensorView};
@@ -66,7 +66,7 @@ pub(crate) fn run(args: EmbedArgs) -> anyhow::Result<ExitCode> {
     if args.model.bounds.compile.shared.print_config {
         return print_settings_of(&layers.finish()?, false);
     }
-    let texts = texts(&args)?;
+    let (texts, unread) = texts(&args)?;
     if texts.is_empty() {
         bail!("nothing to embed: give --text or --file");
     }
@@ -81,8 +81,12 @@ pub(crate) fn run(args: EmbedArgs) -> anyhow::Result<ExitCode> {
     let outputs = [TextOutput::Embedding];
     let mut encoder = TextEncoder::load(&args.model.model, layers, &outputs, watcher())?;
     args.encoder.prepare(&mut encoder)?;
-    let embeddings: Embeddings =
-        in_calls("embedding", texts.len(), |call| encoder.embed(&texts[call]));
+    let embeddings = in_calls("embedding", texts.len(), |call| encoder.embed(&texts[call]));
+    let embedded = embeddings.into_iter().map(|row| row.map_err(|error| error.to_string()));
+    let mut embeddings: Embeddings = embedded.collect();
+    for (at, reason) in unread {
+        embeddings[at] = Err(reason);
+    }
     let failed = embeddings.iter().filter(|embedding| embedding.is_err()).count();
     for (i, embedding) in embeddings.iter().enumerate() {
         if let Err(error) = embedding {
@@ -112,16 +116,28 @@ pub(crate) fn run(args: EmbedArgs) -> anyhow::Result<ExitCode> {
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-type Embeddings = Vec<Result<Vec<f32>, ItemError>>;
+type Embeddings = Vec<Result<Vec<f32>, String>>;
 
-fn texts(args: &EmbedArgs) -> anyhow::Result<Vec<String>> {
-    let mut texts = args.text.clone();
+/// The texts, and why some of them, by number, can't be read: those stand with marks in the place of what
+/// is no text, so that a row is a line.
+fn texts(args: &EmbedArgs) -> anyhow::Result<(Vec<String>, Vec<(usize, String)>)> {
+    let (mut texts, mut unread) = (args.text.clone(), Vec::new());
     if let Some(file) = &args.file {
-        let lines = std::fs::read_to_string(file)
-            .with_context(|| format!("can't read {}", file.display()))?;
-        texts.extend(lines.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned));
+        let name = file.display();
+        let bytes = std::fs::read(file).with_context(|| format!("can't read {name}"))?;
+        for (number, line) in bytes.split(|&byte| byte == b'\n').enumerate() {
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            if let Err(error) = std::str::from_utf8(line) {
+                let reason = format!("line {} of {name} is no text: {error}", number + 1);
+                unread.push((texts.len(), reason));
+            }
+            let text = String::from_utf8_lossy(line);
+            if !text.trim().is_empty() {
+                texts.push(text.into_owned());
+            }
+        }
     }
-    Ok(texts)
+    Ok((texts, unread))
 }
 
 /// What JSON says of each text.
@@ -131,7 +147,7 @@ fn objects<'a>(
 ) -> impl Iterator<Item = serde_json::Value> + 'a {
     texts.iter().zip(embeddings).map(|(text, embedding)| match embedding {
         Ok(embedding) => serde_json::json!({"text": text, "embedding": embedding}),
-        Err(error) => serde_json::json!({"text": text, "error": error.to_string()}),
+        Err(error) => serde_json::json!({"text": text, "error": error}),
     })
 }
 

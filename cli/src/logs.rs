@@ -1,12 +1,17 @@
 //! What goes to standard error: log lines with time and level, as text or as JSON, and what commands say
 //! to people.
 
+use crate::log_queue::LogQueue;
+use anyhow::Context;
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use piecewise_runtime::metrics::Metrics;
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
+use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::{Directive, LevelFilter};
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 /// The environment variable with what is shown, as filters of the crate `tracing` are written.
 const VARIABLE: &str = "PIECEWISE_LOG";
@@ -64,10 +69,35 @@ fn is_log() -> bool {
     WRITING.get().is_some_and(|writing| *writing != (LogFormat::Text, Logging::Command))
 }
 
+/// What is on its way to standard error, of a process that serves.
+static QUEUE: OnceLock<LogQueue> = OnceLock::new();
+
+/// How long the end of a process that serves waits for lines that nobody has read.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Waits, but not for ever, until what was said is written: the last that a process does.
+pub(crate) fn flush() {
+    if let Some(queue) = QUEUE.get() {
+        queue.flush(PATIENCE);
+    }
+}
+
+/// Shows among these metrics how many lines were lost.
+pub(crate) fn count_lost(metrics: &Metrics) {
+    let help = "Log lines that were not written: standard error was full, closed, or not read.";
+    let lost = || QUEUE.get().map_or(0, LogQueue::lost);
+    // The program's own name, which is free.
+    let counted = metrics.count("piecewise_log_lines_lost_total", help, lost);
+    debug_assert!(counted.is_ok(), "{counted:?}");
+}
+
 /// Writes a line to standard error.
 fn write_line(line: &str) {
-    // A closed standard error leaves nobody to tell.
-    let _ = writeln!(std::io::stderr(), "{line}");
+    match QUEUE.get() {
+        Some(queue) => queue.push(format!("{line}\n").as_bytes()),
+        // A closed standard error leaves nobody to tell.
+        None => drop(writeln!(std::io::stderr(), "{line}")),
+    }
 }
 
 /// Says something on standard error that is no reason to stop.
@@ -106,13 +136,23 @@ impl LogArgs {
     /// Has log lines written from now on.
     ///
     /// # Errors
-    /// When the environment asks for what can't be understood.
+    /// When the environment asks for what can't be understood, or there is no thread to write lines.
     pub(crate) fn start(&self, logging: Logging) -> anyhow::Result<()> {
         let variable = std::env::var(VARIABLE).unwrap_or_default();
         let filter = filter(self.log_level, &variable, logging).map_err(anyhow::Error::msg)?;
+        let writer = match logging {
+            Logging::Command => BoxMakeWriter::new(std::io::stderr),
+            Logging::Worker | Logging::Server { .. } => {
+                let queue = LogQueue::start(std::io::stderr()).context("no thread for the log")?;
+                let queue = QUEUE.get_or_init(|| queue);
+                BoxMakeWriter::new(|| queue.clone())
+            }
+        };
+        // What can't be written is no reason to stop, and there is nowhere else to say it.
         let lines = tracing_subscriber::fmt()
+            .log_internal_errors(false)
             .with_env_filter(filter)
-            .with_writer(std::io::stderr)
+            .with_writer(writer)
             .with_ansi(std::io::stderr().is_terminal());
         match self.log_format {
             LogFormat::Text => lines.with_target(false).init(),

@@ -19,6 +19,7 @@ mod keeper;
 mod kept;
 mod kv_events;
 mod load;
+mod log_queue;
 mod logits;
 mod logs;
 mod model_args;
@@ -38,6 +39,7 @@ mod tune;
 mod usage;
 mod worker;
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
 use logs::{LogArgs, Logging, say, tell, warn};
 use std::io::Write;
@@ -111,10 +113,12 @@ fn main() -> ExitCode {
         Command::Worker(_) => Logging::Worker,
         _ => Logging::Command,
     };
-    match arguments.log.start(logging).and_then(|()| run(arguments.command)) {
+    let code = match arguments.log.start(logging).and_then(|()| run(arguments.command)) {
         Ok(code) => code,
         Err(error) => fail(&error),
-    }
+    };
+    logs::flush();
+    code
 }
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
@@ -161,10 +165,16 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 /// Prints a line to standard output.
 ///
 /// # Errors
-/// When standard output is closed.
+/// When standard output is closed or full.
 fn print_line(line: &str) -> anyhow::Result<()> {
-    writeln!(std::io::stdout(), "{line}")?;
-    Ok(())
+    writeln!(std::io::stdout(), "{line}").context("can't write to standard output")
+}
+
+/// Prints a line for whoever waits for it; what serves goes on without them.
+fn announce(line: &str) {
+    if let Err(error) = print_line(line) {
+        warn(&format!("{error:#}: {line}"));
+    }
 }
 
 /// Prints a report as JSON, or as `show` does.

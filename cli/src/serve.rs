@@ -17,7 +17,9 @@ use piecewise::models::encoder::is_encoder;
 use piecewise::models::{Preset, TextTokenizer};
 use piecewise_runtime::engine_thread::{EngineThread, ThreadOptions};
 use piecewise_server::chat::{ChatTemplate, ReplyFormat};
-use piecewise_server::{ApiKeys, Limits, Outcome, ServedModel, Server, ServerOptions};
+use piecewise_server::{
+    AllowedOrigins, ApiKeys, Limits, Outcome, ServedModel, Server, ServerOptions,
+};
 use std::net::{IpAddr, SocketAddr};
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
@@ -59,6 +61,10 @@ pub(crate) struct ServeArgs {
     /// /graphs shows and changes its graphs.
     #[arg(long)]
     admin: bool,
+    /// The sites whose pages may ask by a browser, such as https://chat.example; * is any. Others are
+    /// refused, unless they have a key.
+    #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
+    allowed_origins: Vec<String>,
     /// The most requests that may wait beyond those that run; more are told to try again later.
     #[arg(long, default_value_t = 1024, value_name = "N")]
     max_queue: usize,
@@ -179,10 +185,12 @@ impl ServeArgs {
         let address = SocketAddr::new(self.host, self.port);
         let threads = self.http_threads;
         let admin = self.admin;
-        let options = ServerOptions { address, model_names, keys, limits, admin, threads };
+        let origins = AllowedOrigins::new(self.allowed_origins.iter().map(String::as_str))
+            .map_err(|error| anyhow::anyhow!("--allowed-origins: {error}"))?;
+        let options = ServerOptions { address, model_names, keys, origins, limits, admin, threads };
         let server = Server::bind(options)
             .with_context(|| format!("can't listen at {address}; try --port"))?;
-        super::print_line(&format!("listening at http://{}", server.address()))?;
+        super::announce(&format!("listening at http://{}", server.address()));
         Ok((server, model_name))
     }
 
@@ -260,8 +268,8 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let thread =
         ThreadOptions { max_queue: args.max_queue, model_name, ..ThreadOptions::default() };
     let thread = EngineThread::start(engine, thread).context("no thread for the engine")?;
-    // Whoever closed standard output does not wait for this line.
-    let outcome = server.serve(thread, model, || drop(super::print_line("ready")))?;
+    super::logs::count_lost(thread.metrics());
+    let outcome = server.serve(thread, model, || super::announce("ready"))?;
     log.map_or(Ok(()), StepFile::finish)?;
     trace.map_or(Ok(()), StepFile::finish)?;
     ended(outcome)

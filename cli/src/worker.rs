@@ -144,6 +144,7 @@ pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     let options = WorkerOptions { handshake, rank, state_dir, stand_in, admin, thread };
     let model = Model { dtype, structures, reasoning };
     let worker = Worker::new(engine, model, options).context("no thread for the engine")?;
+    super::logs::count_lost(worker.metrics());
     if let Some(probes) = probes {
         super::tell(&format!("metrics at http://{}/metrics", worker.answer_probes(probes)?));
     }

@@ -17,6 +17,7 @@ use exposition::{counter, distribution, gauge, histogram};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{Registry, TextEncoder};
+use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -112,6 +113,20 @@ impl Metrics {
         &self.registry
     }
 
+    /// Shows a count that something else keeps, as it is whenever somebody asks.
+    ///
+    /// # Errors
+    /// When no metric may have the name, or one has it already.
+    pub fn count(
+        &self,
+        name: &str,
+        help: &str,
+        value: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> Result<(), prometheus::Error> {
+        let desc = Desc::new(name.to_owned(), help.to_owned(), Vec::new(), HashMap::new())?;
+        self.registry.register(Box::new(Count { desc, value }))
+    }
+
     /// Shows this from now on.
     pub fn publish(&self, snapshot: Snapshot) {
         let mut shown = Arc::new(snapshot);
@@ -141,6 +156,23 @@ impl Published {
 
     fn shown(&self) -> Arc<Snapshot> {
         Arc::clone(&self.lock())
+    }
+}
+
+/// A count that something else keeps.
+struct Count<Value> {
+    desc: Desc,
+    value: Value,
+}
+
+impl<Value: Fn() -> u64 + Send + Sync> Collector for Count<Value> {
+    fn desc(&self) -> Vec<&Desc> {
+        vec![&self.desc]
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let Desc { fq_name: name, help, .. } = &self.desc;
+        vec![counter(name, help, vec![(Vec::new(), (self.value)() as f64)])]
     }
 }
 

@@ -90,13 +90,13 @@ class Server:
     """A server on a free port; `with` ends it and holds that it drained, and that nothing panicked: a
     panic of a connection's task would only close the connection."""
 
-    def __init__(self, *flags, source=("--model", str(MODEL)), settings=FAST, logs=False, waits=True, files=None):
-        """`files` are the soft and the hard limit on its descriptors."""
+    def __init__(self, *flags, source=("--model", str(MODEL)), settings=FAST, logs=False, waits=True, files=None, stderr=None):
+        """`files` are the soft and the hard limit on its descriptors; `stderr` takes what it says in place of `said`."""
         command = [BINARY, "serve", *source, *settings, "--port", "0", *flags]
         command += [] if logs else ["--no-access-log"]
         self.errors = tempfile.TemporaryFile("w+")
         limit = (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, files)) if files else None
-        self.process = subprocess.Popen(command, cwd=ROOT, preexec_fn=limit, stdout=subprocess.PIPE, stderr=self.errors, text=True)
+        self.process = subprocess.Popen(command, cwd=ROOT, preexec_fn=limit, stdout=subprocess.PIPE, stderr=stderr or self.errors, text=True)
         line = self.process.stdout.readline().strip()
         assert line.startswith("listening at http://"), line + self.said()
         self.url = line.removeprefix("listening at ")

@@ -149,13 +149,21 @@ fn talk(mut conversation: Conversation, system: Option<&str>) -> anyhow::Result<
     let is_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     let mut out = std::io::stdout();
     let mut last: Option<Turn> = None;
-    let mut lines = std::io::stdin().lock().lines();
+    let mut lines = (1_u64..).zip(std::io::stdin().lock().split(b'\n'));
     loop {
         if is_terminal {
             write!(out, "> ")?;
             out.flush()?;
         }
-        let Some(line) = lines.next().transpose()? else { break };
+        let Some((number, line)) = lines.next() else { break };
+        let line = match String::from_utf8(line?) {
+            Ok(line) => line,
+            Err(error) => {
+                let reason = error.utf8_error();
+                super::warn(&format!("line {number} is no text and left out: {reason}"));
+                continue;
+            }
+        };
         match line.trim() {
             "" => continue,
             "/exit" | "/quit" => break,

@@ -58,8 +58,8 @@ pub(super) fn run(args: &ServeArgs, folder: &Path, started: Instant) -> anyhow::
     let served = ServedEncoder { tokenizer, longest: config.longest().min(room), kind };
     let thread = EncoderThread::start(encoder, args.max_queue.max(1), &model_name);
     let thread = thread.context("no thread for the encoder")?;
-    // Whoever closed standard output does not wait for this line.
-    ended(server.serve_encoder(thread, served, || drop(super::super::print_line("ready")))?)
+    super::super::logs::count_lost(thread.handle().metrics());
+    ended(server.serve_encoder(thread, served, || super::super::announce("ready"))?)
 }
 
 /// What the folder makes of texts.

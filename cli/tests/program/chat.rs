@@ -30,9 +30,9 @@ fn start(extra: &[&str]) -> (Child, tempfile::TempDir) {
 }
 
 /// What the program prints for these lines, on standard output and error.
-fn said(lines: &str, extra: &[&str]) -> (String, String) {
+fn said(lines: impl AsRef<[u8]>, extra: &[&str]) -> (String, String) {
     let (mut child, _cache) = start(extra);
-    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    child.stdin.take().unwrap().write_all(lines.as_ref()).unwrap();
     let output = child.wait_with_output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{errors}");
@@ -45,6 +45,14 @@ fn generated(prompt: &str, tokens: &str) -> String {
     let line = stdout_of(&[&flags[..], &["--max-tokens", tokens]].concat());
     let reply: serde_json::Value = serde_json::from_str(&line).unwrap();
     reply["text"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_line_that_is_no_text_is_named_and_left_out() {
+    let (_folder, file) = template();
+    let (out, errors) = said(b"/stats\ncaf\xe9\n/stats\n", &["--chat-template", &file]);
+    assert_eq!(out, "nothing was said yet\nnothing was said yet\n");
+    assert!(errors.contains("line 2 is no text and left out: "), "{errors}");
 }
 
 #[test]

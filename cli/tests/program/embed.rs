@@ -128,6 +128,28 @@ fn texts_share_steps_as_the_flags_say() {
     assert!(unwritten.contains("can't write /dev/null/items.jsonl"), "{unwritten}");
 }
 
+/// A line that is no text is told by its number, and its row says why it is empty.
+#[test]
+fn lines_beside_one_that_is_no_text_are_embedded() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = with_tokenizer(folder.path());
+    let lines = folder.path().join("lines.txt");
+    std::fs::write(&lines, b"one two three\n\ntw\xff\ntwo\n").unwrap();
+    let args = ["embed", "--model", model, "--dtype", "f32", "--file", lines.to_str().unwrap()];
+    let output = piecewise(&args);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    let why = format!("line 3 of {} is no text: invalid utf-8", lines.display());
+    assert!(errors.contains(&format!("error: text 2: {why}")), "{errors}");
+    assert_eq!(output.status.code(), Some(1));
+    let rows = String::from_utf8(output.stdout).unwrap();
+    let rows: Vec<Value> = rows.lines().map(|row| serde_json::from_str(row).unwrap()).collect();
+    assert_eq!(rows.len(), 3);
+    assert!(rows[1]["error"].as_str().unwrap().starts_with(&why), "{}", rows[1]);
+    let alone =
+        vectors(&stdout_of(&["embed", "--model", model, "--dtype", "f32", "--text", "two"]));
+    assert_eq!(json!(alone[0]), rows[2]["embedding"]);
+}
+
 /// More texts than one call takes: every one is there, in its place.
 #[test]
 fn more_texts_than_a_call_takes_keep_their_order() {

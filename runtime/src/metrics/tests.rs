@@ -6,6 +6,7 @@ use crate::dispatch::{Dispatcher, FallbackReason, StepShape};
 use crate::mode::{GraphMode, StepMode};
 use crate::sizes::SizeList;
 use piecewise_backend::artifact::PieceSize;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 fn dispatcher() -> Dispatcher {
     let list = |max| SizeList::new("sizes", vec![1, max], "bound", max).unwrap();
@@ -75,6 +76,24 @@ fn the_text_is_prometheus_own() {
     assert!(text.contains(bucket), "{text}");
     let lines = text.split_inclusive('\n').filter(|line| !line.contains("_bucket{"));
     insta::assert_snapshot!(lines.collect::<String>());
+}
+
+#[test]
+fn a_count_that_something_else_keeps_is_read_whenever_somebody_asks() {
+    let metrics = Metrics::new();
+    let kept = Arc::new(AtomicU64::new(1));
+    let read = {
+        let kept = Arc::clone(&kept);
+        move || kept.load(Ordering::Relaxed)
+    };
+    metrics.count("lines_lost_total", "Lines.", read.clone()).unwrap();
+    for n in [1, 7] {
+        kept.store(n, Ordering::Relaxed);
+        let text = metrics.text().unwrap();
+        assert!(text.contains(&format!("# TYPE lines_lost_total counter\nlines_lost_total {n}\n")));
+    }
+    assert!(metrics.count("lines_lost_total", "Lines.", read.clone()).is_err(), "there is one");
+    assert!(metrics.count("lines lost", "Lines.", read).is_err(), "no name");
 }
 
 /// Debian's package `prometheus` has the tool.
