@@ -1,6 +1,8 @@
 //! Bad configurations and tokenizers are errors that name the file and the field, never a panic.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use piecewise::models::tokenizer::check_token_ids;
 use piecewise::models::{ConfigError, DecoderConfig, TextTokenizer, TokenizerError};
@@ -227,10 +229,55 @@ fn a_tokenizer_that_does_not_fit_is_refused() {
 #[test]
 fn a_token_that_the_model_lacks_is_found_by_its_id_not_by_the_number_of_tokens() {
     let mut tokenizer: Value = serde_json::from_slice(&tokenizer_text()).unwrap();
-    tokenizer["added_tokens"][0]["content"] = json!("<|far|>");
-    tokenizer["added_tokens"][0]["id"] = json!(2048);
+    let words = tokenizer["model"]["vocab"].as_object_mut().unwrap();
+    let (word, _) = words.iter().find(|(_, id)| **id == 2047).unwrap();
+    let word = word.clone();
+    words[&word] = json!(2048);
     let error = parse_tokenizer(tokenizer.to_string().as_bytes()).unwrap_err();
     assert!(matches!(error, TokenizerError::DoesNotFit { id: 2048, .. }), "{error}");
+}
+
+/// What a log has said.
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// As fine-tunes have one to pad by, beside the embedding of the model that they come from.
+#[test]
+fn an_added_token_that_the_model_lacks_is_refused_in_prompts_alone() {
+    let mut tokenizer: Value = serde_json::from_slice(&tokenizer_text()).unwrap();
+    let pad = json!({
+        "id": 2048, "content": "[PAD]", "single_word": false, "lstrip": false, "rstrip": false,
+        "normalized": false, "special": true,
+    });
+    tokenizer["added_tokens"].as_array_mut().unwrap().push(pad);
+    let written = Written::default();
+    let writer = written.clone();
+    let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
+    let log = log.finish();
+    let parsed = tracing::subscriber::with_default(log, || {
+        parse_tokenizer(tokenizer.to_string().as_bytes())
+    });
+    let parsed = parsed.unwrap();
+    let warned = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    assert!(warned.contains("WARN") && warned.contains("\"[PAD]\" has id 2048"), "{warned}");
+    let plain = parse_tokenizer(&tokenizer_text()).unwrap();
+    assert_eq!(parsed.encode("import os").unwrap(), plain.encode("import os").unwrap());
+    assert_eq!(parsed.vocabulary().len(), 2048);
+    let error = parsed.encode("import [PAD]").unwrap_err();
+    assert!(matches!(error, TokenizerError::IdOutOfRange { id: 2048, .. }), "{error}");
+    let error = parsed.decode(&[2048]).unwrap_err();
+    assert!(matches!(error, TokenizerError::IdOutOfRange { id: 2048, .. }), "{error}");
 }
 
 #[test]

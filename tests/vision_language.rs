@@ -390,9 +390,8 @@ fn ropes_that_are_not_supported_are_refused_by_name() {
         rope(json!({"type": "yarn", "mrope_section": [2, 3, 3], "factor": 4.0})),
         said(&|config| config["model_type"] = json!("qwen3_vl")),
         said(&|config| {
-            config["use_sliding_window"] = json!(true);
-            config["sliding_window"] = json!(16);
-            config["max_window_layers"] = json!(1);
+            config["layer_types"] =
+                json!(["sliding_attention", "full_attention", "full_attention"]);
         }),
     ];
     insta::assert_snapshot!(all.join("\n").replace(to.path().to_str().unwrap(), "DIR"));

@@ -57,7 +57,7 @@ pub(crate) struct GenerateArgs {
     /// Sample among the K likeliest tokens; 0 is off.
     #[arg(long, default_value_t = 0, value_name = "K")]
     top_k: u32,
-    /// Sample among the likeliest tokens that make up this share; 1 is off.
+    /// Sample among the likeliest tokens that make up this share; 1 is off, 0 takes the likeliest.
     #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     top_p: f32,
     /// Sample among tokens at least this many times as likely as the likeliest; 0 is off.

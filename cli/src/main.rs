@@ -18,6 +18,7 @@ mod inspect;
 mod keeper;
 mod kept;
 mod kv_events;
+mod listen;
 mod load;
 mod log_queue;
 mod logits;

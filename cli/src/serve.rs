@@ -6,6 +6,7 @@ use super::amounts::parse_bytes;
 use super::dumps::DumpArgs;
 use super::encoder_args::ItemLogArgs;
 use super::kv_events::{KvEventArgs, publish};
+use super::listen::{addresses, are_loopback};
 use super::load::{engine, for_requests, generation_defaults, layers_for_requests, print_settings};
 use super::model_args::BoundArgs;
 use super::preset_weights;
@@ -20,7 +21,6 @@ use piecewise_server::chat::{ChatTemplate, ReplyFormat};
 use piecewise_server::{
     AllowedOrigins, ApiKeys, Limits, Outcome, ServedModel, Server, ServerOptions,
 };
-use std::net::{IpAddr, SocketAddr};
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -44,9 +44,10 @@ pub(crate) struct ServeArgs {
     /// llama-3.1-8b. It has no tokenizer: prompts are token ids.
     #[arg(long, value_name = "NAME")]
     preset: Option<Preset>,
-    /// The address to listen at; 0.0.0.0 is every one that the machine has.
+    /// The address to listen at, or a name of it such as localhost; 0.0.0.0 is every one that the
+    /// machine has.
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
-    host: IpAddr,
+    host: String,
     /// The port to listen at; 0 is one that is free.
     #[arg(long, default_value_t = 8000)]
     port: u16,
@@ -156,7 +157,9 @@ impl ServeArgs {
                 .with_context(|| format!("can't take keys from {}", file.display()))?,
             None => ApiKeys::default(),
         };
-        if !self.host.is_loopback() && self.api_key_file.is_none() {
+        let host = self.host.trim_start_matches('[').trim_end_matches(']');
+        let addresses = addresses(&format!("--host {}", self.host), (host, self.port))?;
+        if !are_loopback(&addresses) && self.api_key_file.is_none() {
             if self.admin {
                 bail!(
                     "--admin lets whoever reaches this machine put the engine to sleep; give \
@@ -182,14 +185,14 @@ impl ServeArgs {
             connections_of_address: self.max_connections_per_address.map(NonZeroUsize::get),
             request_time: self.request_timeout.map(|seconds| Duration::from_secs(seconds.get())),
         };
-        let address = SocketAddr::new(self.host, self.port);
         let threads = self.http_threads;
         let admin = self.admin;
         let origins = AllowedOrigins::new(self.allowed_origins.iter().map(String::as_str))
             .map_err(|error| anyhow::anyhow!("--allowed-origins: {error}"))?;
-        let options = ServerOptions { address, model_names, keys, origins, limits, admin, threads };
+        let options =
+            ServerOptions { addresses, model_names, keys, origins, limits, admin, threads };
         let server = Server::bind(options)
-            .with_context(|| format!("can't listen at {address}; try --port"))?;
+            .with_context(|| format!("can't listen at {}:{}; try --port", self.host, self.port))?;
         super::announce(&format!("listening at http://{}", server.address()));
         Ok((server, model_name))
     }

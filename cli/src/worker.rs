@@ -6,6 +6,7 @@
 use super::dumps::DumpArgs;
 use super::keeper::{keep, on_signals};
 use super::kv_events::{KvEventArgs, publish};
+use super::listen::{addresses, are_loopback};
 use super::load::{engine, for_requests, layers_for_requests, print_settings};
 use super::model_args::BoundArgs;
 use super::serve::name_of;
@@ -19,7 +20,7 @@ use piecewise_runtime::engine_thread::ThreadOptions;
 use piecewise_server::chat::{ChatTemplate, ReplyFormat};
 use piecewise_server::structured::Structures;
 use piecewise_worker::{Address, Model, StandIn, Worker, WorkerOptions};
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -63,7 +64,7 @@ pub(crate) struct WorkerArgs {
     kept: bool,
     /// Answer /health, /ready and /metrics over HTTP at this address, such as 127.0.0.1:9100.
     #[arg(long, value_name = "HOST:PORT")]
-    metrics_address: Option<SocketAddr>,
+    metrics_address: Option<String>,
     /// Let the front end put the engine to sleep and wake it, and whoever reaches --metrics-address, which
     /// must be of this machine, change its graphs besides.
     #[arg(long)]
@@ -101,18 +102,24 @@ pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     if args.bounds.compile.shared.print_config {
         return print_settings(&settings, false);
     }
-    if let Some(address) = args.metrics_address.filter(|address| !address.ip().is_loopback())
+    let probes = args.metrics_address.as_ref().map(|address| {
+        let flag = format!("--metrics-address {address}");
+        addresses(&flag, address).map(|addresses| (address, addresses))
+    });
+    let probes = probes.transpose()?;
+    if let Some((address, addresses)) = &probes
         && args.admin
+        && !are_loopback(addresses)
     {
         bail!(
             "--admin lets whoever reaches {address} put the engine to sleep; use an address of this \
              machine for --metrics-address, such as 127.0.0.1:{}",
-            address.port()
+            addresses[0].port()
         );
     }
     let publisher = args.kv_events.bind(args.rank)?;
-    let probes = args.metrics_address.map(|address| {
-        TcpListener::bind(address).with_context(|| format!("can't listen at {address}"))
+    let probes = probes.map(|(address, addresses)| {
+        TcpListener::bind(&*addresses).with_context(|| format!("can't listen at {address}"))
     });
     let probes = probes.transpose()?;
     let config = settings.configured()?.config;

@@ -23,7 +23,7 @@ pub(crate) fn bind_with(admin: bool, keys: ApiKeys) -> Server {
 pub(crate) fn bind_for(admin: bool, keys: ApiKeys, origins: AllowedOrigins) -> Server {
     Server::bind(ServerOptions {
         origins,
-        address: ([127, 0, 0, 1], 0).into(),
+        addresses: vec![([127, 0, 0, 1], 0).into()],
         model_names: vec!["tiny".to_owned()],
         keys,
         limits: Limits::default(),
@@ -38,17 +38,27 @@ pub(crate) fn serve(engine: Box<dyn Engine>) -> SocketAddr {
     serve_to_its_end(engine).0
 }
 
-/// The same, and how the server ended once it does.
+/// The same, of a model that says more of itself.
+pub(crate) fn serve_model(engine: Box<dyn Engine>, model: ServedModel) -> SocketAddr {
+    run(engine, model).0
+}
+
+/// As [`serve`], and how the server ended once it does.
 pub(crate) fn serve_to_its_end(
     engine: Box<dyn Engine>,
+) -> (SocketAddr, JoinHandle<std::io::Result<Outcome>>) {
+    run(engine, ServedModel::default())
+}
+
+fn run(
+    engine: Box<dyn Engine>,
+    model: ServedModel,
 ) -> (SocketAddr, JoinHandle<std::io::Result<Outcome>>) {
     let server = bind();
     let address = server.address();
     let thread = EngineThread::start(engine, ThreadOptions::default()).unwrap();
     let (ready, is_ready) = mpsc::channel();
-    let end = std::thread::spawn(move || {
-        server.serve(thread, ServedModel::default(), || ready.send(()).unwrap())
-    });
+    let end = std::thread::spawn(move || server.serve(thread, model, || ready.send(()).unwrap()));
     is_ready.recv().unwrap();
     (address, end)
 }

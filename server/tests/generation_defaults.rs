@@ -28,6 +28,8 @@ fn a_model_s_defaults_are_read() {
         parse(r#"{"do_sample": false, "temperature": 0.6}"#).unwrap().temperature,
         Some(0.0)
     );
+    // What takes the likeliest token, whoever says so.
+    assert_eq!(parse(r#"{"top_p": 0}"#).unwrap().top_p, Some(0.0));
     let nothing = r#"{"temperature": null, "eos_token_id": 7, "top_k": null}"#;
     assert_eq!(parse(nothing).unwrap(), GenerationDefaults::default());
 }
@@ -38,7 +40,7 @@ fn what_can_t_be_used_is_named() {
         ("[]", "generation_config.json: not a JSON object"),
         (r#"{"temperature": "hot"}"#, "`temperature` is \"hot\", but it must be 0 or above"),
         (r#"{"temperature": -1}"#, "`temperature` is -1"),
-        (r#"{"top_p": 0}"#, "`top_p` is 0, but it must be above 0 and at most 1"),
+        (r#"{"top_p": -0.1}"#, "`top_p` is -0.1, but it must be from 0 to 1"),
         (r#"{"top_k": -1}"#, "`top_k` is -1"),
         (r#"{"min_p": 2}"#, "`min_p` is 2"),
         (r#"{"repetition_penalty": 0}"#, "`repetition_penalty` is 0"),

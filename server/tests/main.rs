@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 #![allow(clippy::print_stdout, reason = "a test says what it measured")]
 
+mod asked_fields;
 mod bad_logits;
 mod byte_fallback;
 mod chat_templates;

@@ -30,6 +30,17 @@ fn each_field_of_sampling_is_the_engine_s_own() {
     // What was generated comes again, so that penalties tell themselves apart.
     let cool = Sampling { temperature: 0.2, ..hot };
     let mut seen: Vec<Vec<u32>> = Vec::new();
+    let token_ids = |fields: &Value| {
+        let mut body = json!({
+            "prompt": PROMPT, "max_tokens": LENGTH, "ignore_eos": true, "return_token_ids": true,
+            "temperature": 1.5, "seed": 11,
+        });
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let answer = client::ask(address, "POST /v1/completions", &body.to_string());
+        let (_, answer) = answer.split_once("\r\n\r\n").unwrap();
+        let answer: Value = serde_json::from_str(answer).unwrap();
+        answer["choices"][0]["token_ids"].clone()
+    };
     for (fields, sampling) in [
         (json!({"temperature": 0}), Sampling::default()),
         (json!({}), hot),
@@ -51,20 +62,17 @@ fn each_field_of_sampling_is_the_engine_s_own() {
             Sampling { repetition_penalty: 1.5, ..cool },
         ),
     ] {
-        let mut body = json!({
-            "prompt": PROMPT, "max_tokens": LENGTH, "ignore_eos": true, "return_token_ids": true,
-            "temperature": 1.5, "seed": 11,
-        });
-        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-        let answer = client::ask(address, "POST /v1/completions", &body.to_string());
-        let (_, answer) = answer.split_once("\r\n\r\n").unwrap();
-        let answer: Value = serde_json::from_str(answer).unwrap();
-        let expected = offline(&mut *alone, sampling);
-        assert_eq!(answer["choices"][0]["token_ids"], json!(expected), "{fields}: {answer}");
+        let (found, expected) = (token_ids(&fields), offline(&mut *alone, sampling));
+        assert_eq!(found, json!(expected), "{fields}");
         assert!(
             !seen.contains(&expected),
             "{fields} changes nothing: the test would see no mistake"
         );
         seen.push(expected);
     }
+    assert_eq!(
+        token_ids(&json!({"top_p": 0})),
+        json!(seen[0]),
+        "the likeliest token alone is left"
+    );
 }

@@ -31,14 +31,13 @@ pub enum AssemblyError {
         reason: String,
     },
     /// Sequences longer than the model can have.
-    #[error(
-        "{from}: max_seq_len = {length} is above max_position_embeddings = {longest} of \
-         config.json; lower it"
-    )]
+    #[error("{from}: max_seq_len = {length} is above {key} = {longest} of config.json; lower it")]
     TooLong {
         /// Where the length was set.
         from: Source,
         length: u64,
+        /// What says so: the positions that the model was made for, or those that its layers see.
+        key: &'static str,
         /// The longest that the model can have.
         longest: u64,
     },

@@ -146,6 +146,12 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
             for key in &model.ignored_keys {
                 warn(&format!("config.json: `{key}` is not known here and is ignored"));
             }
+            if let (longest, key @ "sliding_window") = model.longest_sequence()
+                && config.max_seq_len == longest as u64
+            {
+                let why = "attention here sees all, so a sequence has at most as many tokens";
+                warn(&format!("config.json: layers see `{key}` = {longest} positions; {why}"));
+            }
             // Tensors of another type than the configuration's make other pieces.
             let stored = checkpoint.as_ref().map(Checkpoint::dtypes);
             let rows = settings.most_kv_rows(assembly.sequences);

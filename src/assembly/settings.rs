@@ -37,10 +37,11 @@ impl Settings {
     ) -> Result<Self, AssemblyError> {
         let dtype = model.dtype.unwrap_or(DType::F32);
         layers = layers.derived("dtype", dtype.name(), "config.json")?;
-        let longest = model.max_position_embeddings as u64;
+        let (longest, key) = model.longest_sequence();
+        let longest = longest as u64;
         if RuntimeConfig::default().max_seq_len > longest {
-            let from = "max_position_embeddings of config.json";
-            layers = layers.derived("max_seq_len", number(longest), from)?;
+            let from = format!("{key} of config.json");
+            layers = layers.derived("max_seq_len", number(longest), &from)?;
         }
         let given = layers.clone().finish()?.config;
         let few = sequences.map(|n| n.clamp(1, given.max_num_seqs().max(1)));
@@ -52,7 +53,7 @@ impl Settings {
         let length = settings.config.max_seq_len;
         if length > longest {
             let from = settings.layers.clone().finish()?.source("max_seq_len");
-            return Err(AssemblyError::TooLong { from, length, longest });
+            return Err(AssemblyError::TooLong { from, length, key, longest });
         }
         Ok(settings)
     }

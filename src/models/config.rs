@@ -147,6 +147,9 @@ pub struct DecoderConfig {
     pub tie_word_embeddings: bool,
     /// Positions that the model was made for: the longest sequence, prompt and reply together.
     pub max_position_embeddings: usize,
+    /// The positions that a layer with a sliding window sees, where that is fewer. Attention here sees
+    /// all, which is the same in a sequence that is no longer.
+    pub window: Option<usize>,
     /// The type that activations and weights are meant to have (`f32`, `f16` or `bf16`), where the
     /// configuration states it. Each tensor of the checkpoint states its own.
     pub dtype: Option<DType>,
@@ -229,7 +232,7 @@ impl DecoderConfig {
         let max_position_embeddings = root
             .count("max_position_embeddings", POSITIONS)?
             .unwrap_or_else(|| family.default_positions());
-        options::check_window(family, &root, num_layers, max_position_embeddings)?;
+        let window = options::read_window(family, &root, num_layers, max_position_embeddings)?;
         let biases = options::read_biases(family, &root)?;
         let (default_bos, default_eos) = family.default_bos_and_eos().unzip();
         let eos = read_eos(&root, vocab_size)?;
@@ -245,6 +248,7 @@ impl DecoderConfig {
             rms_norm_eps: root.number("rms_norm_eps", 1e-30..=1.0)?.unwrap_or(1e-6),
             tie_word_embeddings: root.boolean("tie_word_embeddings")?.unwrap_or(false),
             max_position_embeddings,
+            window,
             dtype: read_dtype(&root)?,
             bos_token_id: read_bos(&root, vocab_size)?.or(default_bos
                 .filter(|id| !root.is_present("bos_token_id") && (*id as usize) < vocab_size)),
@@ -297,6 +301,15 @@ impl DecoderConfig {
             self.eos_token_ids = ids;
         }
         Ok(())
+    }
+
+    /// The most tokens of a sequence, prompt and reply together, and the key of `config.json` that says
+    /// so.
+    pub fn longest_sequence(&self) -> (usize, &'static str) {
+        match self.window {
+            Some(window) => (window, "sliding_window"),
+            None => (self.max_position_embeddings, "max_position_embeddings"),
+        }
     }
 
     /// Number of weights of the whole model, norms and biases left out; saturating.

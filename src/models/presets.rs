@@ -104,6 +104,7 @@ fn qwen3() -> DecoderConfig {
         rms_norm_eps: 1e-6,
         tie_word_embeddings: false,
         max_position_embeddings: 40_960,
+        window: None,
         dtype: Some(DType::BF16),
         bos_token_id: Some(151_643),
         eos_token_ids: vec![151_645, 151_643],

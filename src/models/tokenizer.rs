@@ -43,7 +43,7 @@ pub enum TokenizerError {
         /// What the `tokenizers` crate said.
         source: tokenizers::Error,
     },
-    /// The tokenizer has a token that the model does not know.
+    /// The tokenizer has a token that the model does not know, and that nobody added to it.
     #[error(
         "{}: token {token:?} has id {id}, but `vocab_size` of config.json is {vocab_size}: the \
          tokenizer belongs to another model",
@@ -109,7 +109,9 @@ impl TextTokenizer {
     /// # Errors
     /// [`TokenizerError::Io`], [`TokenizerError::TooLarge`], [`TokenizerError::Invalid`], or
     /// [`TokenizerError::DoesNotFit`] if a token's id is `vocab_size` or more. Fewer tokens than
-    /// `vocab_size` are fine: models round it up.
+    /// `vocab_size` are fine: models round it up. So are added tokens above it, with a warning in the
+    /// log: whoever tunes a model may add one to pad by and leave the embedding alone. A prompt with
+    /// such a token is refused, and the model gives none.
     pub fn load(folder: &Path, vocab_size: usize) -> Result<Self, TokenizerError> {
         let file = folder.join("tokenizer.json");
         let text = read_bounded(&file, LARGEST_FILE).map_err(|error| match error {
@@ -132,19 +134,24 @@ impl TextTokenizer {
         let mut inner = contained(|| tokenizers::Tokenizer::from_bytes(text)).map_err(invalid)?;
         inner.with_padding(None);
         inner.with_truncation(None).map_err(invalid)?;
-        let highest = inner.get_vocab(true).into_iter().max_by_key(|(_, id)| *id);
-        match highest {
-            Some((token, id)) if id as usize >= vocab_size => Err(TokenizerError::DoesNotFit {
-                file: file.to_path_buf(),
-                token: token.chars().take(40).collect(),
-                id,
-                vocab_size,
-            }),
-            _ => {
-                let (vocabulary, makes_texts) = (OnceLock::new(), OnceLock::new());
-                Ok(Self { inner, vocab_size, vocabulary, makes_texts })
-            }
+        let shortened = |token: String| token.chars().take(40).collect::<String>();
+        let beyond = |id: u32| id as usize >= vocab_size;
+        let added = inner.get_added_tokens_decoder();
+        let own = inner.get_vocab(false).into_iter().filter(|(_, id)| !added.contains_key(id));
+        if let Some((token, id)) = own.max_by_key(|(_, id)| *id).filter(|(_, id)| beyond(*id)) {
+            let (file, token) = (file.to_path_buf(), shortened(token));
+            return Err(TokenizerError::DoesNotFit { file, token, id, vocab_size });
         }
+        let added = added.into_iter().filter(|(id, _)| beyond(*id));
+        if let Some((id, token)) = added.min_by_key(|(id, _)| *id) {
+            let (file, token) = (file.display(), shortened(token.content));
+            tracing::warn!(
+                "{file}: the added token {token:?} has id {id}, but `vocab_size` of config.json is \
+                 {vocab_size}: a prompt with it is refused"
+            );
+        }
+        let (vocabulary, makes_texts) = (OnceLock::new(), OnceLock::new());
+        Ok(Self { inner, vocab_size, vocabulary, makes_texts })
     }
 
     /// The token ids of a prompt, with the special tokens that the tokenizer's own post-processor
@@ -182,7 +189,11 @@ impl TextTokenizer {
         Ok((ids.to_vec(), types.to_vec()))
     }
 
-    fn encode_with(&self, prompt: &str, special: bool) -> Result<Vec<u32>, TokenizerError> {
+    /// As [`Self::encode`]; `special` is whether the post-processor's special tokens are added.
+    ///
+    /// # Errors
+    /// As for [`Self::encode`].
+    pub fn encode_with(&self, prompt: &str, special: bool) -> Result<Vec<u32>, TokenizerError> {
         let encoding = contained(|| self.inner.encode(prompt, special))
             .map_err(|source| TokenizerError::Encode { source })?;
         let ids = encoding.get_ids();

@@ -17,7 +17,7 @@ FIELDS = {
     "prompt": [None, {}, True, 1, [], [[]], ["a", 1], [1.5], [-1], [4_000_000_000_000], [[1], "x"], ""],
     "max_tokens": [0, -1, 1.5, "7", [], 1e300, {}], "n": [0, -1, 129, "1", 1e20], "echo": [1, "yes"],
     "stream": ["true", 1, []], "stream_options": [{"include_usage": True}, 1], "stop": [1, [1], "", [[]], ["x"] * 65],
-    "stop_token_ids": [1, ["x"], [-1]], "temperature": [-1, "x", 101, [], 1e300], "top_p": [0, -1, 2, "x"],
+    "stop_token_ids": [1, ["x"], [-1]], "temperature": [-1, "x", 101, [], 1e300], "top_p": [-1, 2, "x"],
     "top_k": [-2, 1.5, "x", 1e12], "min_p": [-1, 2, "x"], "seed": [1.5, "x", 1e300], "presence_penalty": [3, "x"],
     "frequency_penalty": [-3, "x"], "repetition_penalty": [-1, "x"], "logit_bias": [1, {"x": 1}, {"1": "x"}, {"1": 101}, []],
     "logprobs": [21, -1, "x", 1.5], "priority": [1.5, "x", 1e12], "deadline_seconds": [-1, "x", 1e300], "model": [1, "other", []],

@@ -136,7 +136,12 @@ struct Service {
     reasoning: ReplyFormat,
     preparing: Preparing,
     admin: bool,
+    make: Make,
 }
+
+/// What makes the constraint of a request, as long as it is wanted.
+type Make = fn(&Service, &Asked, &(dyn Fn() -> bool + Sync)) -> Made;
+type Made = Result<Option<Box<dyn TokenConstraint>>, String>;
 
 /// The time with one front end.
 #[derive(Clone, Debug)]
@@ -155,6 +160,15 @@ impl Worker {
         model: Model,
         options: WorkerOptions,
     ) -> std::io::Result<Self> {
+        Self::making(engine, model, options, Service::constraint)
+    }
+
+    fn making(
+        engine: Box<dyn Engine>,
+        model: Model,
+        options: WorkerOptions,
+        make: Make,
+    ) -> std::io::Result<Self> {
         let WorkerOptions { handshake, rank, state_dir, stand_in, admin, thread } = options;
         let Model { dtype, structures, reasoning } = model;
         let ready = ready(&*engine, rank, &dtype, admin);
@@ -165,7 +179,8 @@ impl Worker {
         let engine = thread.handle().clone();
         let preparing = Preparing::default();
         let service =
-            Arc::new(Service { rank, engine, outbox, structures, reasoning, preparing, admin });
+            Service { rank, engine, outbox, structures, reasoning, preparing, admin, make };
+        let service = Arc::new(service);
         let (structured, asked) = mpsc::channel::<(Arc<str>, Asked, Session)>();
         let makes = Arc::clone(&service);
         let maker = std::thread::Builder::new().name("structures".to_owned());
@@ -384,17 +399,18 @@ impl Service {
         self.outbox.refuse(request, OutputError { message, retryable });
     }
 
-    /// Makes what the reply keeps to, and hands the request in unless it has been aborted.
+    /// Makes what the reply keeps to, and hands the request in unless it has been aborted. Whatever goes
+    /// wrong with one is to reach no other: a panic is a refusal.
     fn hand_in(&self, request: &Arc<str>, asked: Asked, session: &Session) {
-        if session.requests.contains(request) {
-            let wanted = || session.requests.contains(request);
-            // Whatever goes wrong with one is to reach no other.
-            let made = catch_unwind(AssertUnwindSafe(|| self.constraint(&asked, &wanted)));
-            let panicked = || Err("structured_outputs: what reads them panicked".to_owned());
-            match made.unwrap_or_else(|_| panicked()) {
-                Ok(constraint) => self.submit(request, asked, constraint, session),
-                Err(why) => self.refuse(request, why, false, session),
-            }
+        let wanted = || session.requests.contains(request);
+        let work = || match wanted().then(|| (self.make)(self, &asked, &wanted)) {
+            None => {}
+            Some(Ok(constraint)) => self.submit(request, asked, constraint, session),
+            Some(Err(why)) => self.refuse(request, why, false, session),
+        };
+        if catch_unwind(AssertUnwindSafe(work)).is_err() {
+            let why = "what was to hand it to the engine panicked, as its log says";
+            self.refuse(request, why.to_owned(), false, session);
         }
         self.prepared();
     }
@@ -406,11 +422,7 @@ impl Service {
         }
     }
 
-    fn constraint(
-        &self,
-        asked: &Asked,
-        wanted: &(dyn Fn() -> bool + Sync),
-    ) -> Result<Option<Box<dyn TokenConstraint>>, String> {
+    fn constraint(&self, asked: &Asked, wanted: &(dyn Fn() -> bool + Sync)) -> Made {
         let structure = asked.structure.as_ref().map(|structure| {
             let none = || "structured_outputs: this model has no tokenizer".to_owned();
             let structures = self.structures.as_ref().ok_or_else(none)?;

@@ -64,7 +64,7 @@ impl Subject {
     pub(super) fn assembly(&mut self, bench: &Bench, bounds: &Bounds) -> anyhow::Result<Assembly> {
         let longest = bounds.positions.iter().copied().chain(bench.longest()).max();
         let longest = longest.unwrap_or(1).max(1);
-        let most = self.config.max_position_embeddings as u64;
+        let most = self.config.longest_sequence().0 as u64;
         ensure!(
             longest <= most,
             "a sequence comes to {longest} positions, and {} was made for {most}; lower \

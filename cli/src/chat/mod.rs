@@ -61,8 +61,8 @@ pub(crate) struct ChatArgs {
     /// Sample among the K likeliest tokens; 0 is off [default: the model's own].
     #[arg(long, value_name = "K")]
     top_k: Option<u32>,
-    /// Sample among the likeliest tokens that make up this share; 1 is off [default: the model's
-    /// own].
+    /// Sample among the likeliest tokens that make up this share; 1 is off, 0 takes the likeliest
+    /// [default: the model's own].
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     top_p: Option<f32>,
     /// Sample among tokens at least so likely, as a share of the likeliest one's probability; 0 is

@@ -101,6 +101,7 @@ fn an_encoder_is_served_as_what_it_is() {
     let bert = "tests/fixtures/encoders/bert";
     let server = command(cache.path())
         .args(["serve", "--model", bert, "--port", "0", "--no-access-log", "--dtype", "f32"])
+        .args(["--host", "localhost"])
         .stdout(Stdio::piped())
         .spawn();
     let mut server = Running(server.unwrap());

@@ -8,7 +8,8 @@ pub struct Sampling {
     pub temperature: f32,
     /// Only so many of the largest logits are drawn from; 0 is off.
     pub top_k: u32,
-    /// Only the largest logits whose probabilities add up to this are drawn from; 1 is off.
+    /// Only the largest logits whose probabilities add up to this are drawn from; 1 is off, and 0 takes
+    /// the largest logit.
     pub top_p: f32,
     /// Only tokens at least so likely, as a share of the likeliest one's probability, are drawn from;
     /// 0 is off.
@@ -22,6 +23,16 @@ pub struct Sampling {
     pub repetition_penalty: f32,
     /// With the position, the key of every draw.
     pub seed: u64,
+}
+
+impl Sampling {
+    /// The parameters of the same choice by which a kernel takes the largest logit where nothing else can
+    /// come. Divided by the temperature, two logits may become one, so that a `top_p` of 0 alone would
+    /// leave which of them it is to their order.
+    pub fn settled(self) -> Self {
+        let temperature = if self.top_p == 0.0 { 0.0 } else { self.temperature };
+        Self { temperature, ..self }
+    }
 }
 
 impl Default for Sampling {

@@ -1,5 +1,6 @@
 //! What requests ask of sampling besides its parameters: whether that can be, and how a step is told.
 
+use super::masks::Asking;
 use super::request::{FinishReason, Request, RequestEvent};
 use super::sequence::Sequence;
 use super::{BatchingEngine, EngineError, EngineOptions};
@@ -91,17 +92,23 @@ impl<D: Device> BatchingEngine<D> {
     /// Asks the constraints of what is planned which ids may come. Requests whose constraint fails
     /// end, and the others are planned as they were.
     pub(super) fn ask_constraints(&mut self, events: &mut Vec<RequestEvent>) {
-        let Some(states) = &self.sample_states else { return };
-        let mut failed = SmallVec::<[_; 4]>::new();
-        for planned in &self.plan {
-            let Some(sequence) = self.sequences.get_mut(&planned.request) else { continue };
-            if planned.tokens != sequence.due() {
-                continue;
-            }
+        let Self { sample_states: Some(states), plan, sequences, masks, .. } = self else { return };
+        for planned in &*plan {
+            let Some(sequence) = sequences.get_mut(&planned.request) else { continue };
             let generated = sequence.generated;
-            if let Err(message) = sequence.controls.ask(generated, states.vocabulary) {
-                failed.push((planned.request, message));
+            if planned.tokens == sequence.due() && sequence.controls.awaits_mask(generated) {
+                let controls = std::mem::take(&mut sequence.controls);
+                let (request, answer) = (planned.request, Ok(()));
+                masks.asking.push(Asking { request, generated, controls, answer });
             }
+        }
+        masks.make(states.vocabulary);
+        let mut failed = SmallVec::<[_; 4]>::new();
+        for Asking { request, controls, answer, .. } in masks.asking.drain(..) {
+            if let Some(sequence) = sequences.get_mut(&request) {
+                sequence.controls = controls;
+            }
+            failed.extend(answer.err().map(|message| (request, message)));
         }
         for (request, message) in failed {
             self.plan.retain(|planned| planned.request != request);

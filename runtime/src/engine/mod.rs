@@ -32,6 +32,7 @@ mod idle;
 mod in_flight;
 mod interface;
 mod logits;
+mod masks;
 mod order;
 mod own_rows;
 mod prefix;
@@ -63,6 +64,7 @@ use crate::kv::{EmbeddingPool, PagePool, SampleStates, SlotPool};
 use crate::metrics::Ticker;
 use crate::model::{CompiledModel, Model};
 use in_flight::InFlight;
+use masks::Masks;
 use piecewise_backend::device::Device;
 use piecewise_ir::dtype::DType;
 use sequence::{Planned, Sequence};
@@ -83,6 +85,7 @@ pub struct BatchingEngine<D: Device> {
     embeddings: EmbeddingPool,
     /// Where the graph does what requests may ask of sampling.
     sample_states: Option<SampleStates<D>>,
+    masks: Masks,
     /// Entries of the state of sampled ids that no running sequence has.
     entries: Vec<u32>,
     sequences: BTreeMap<RequestId, Sequence>,
@@ -136,6 +139,7 @@ impl<D: Device> BatchingEngine<D> {
             slots: SlotPool::new(graph, model.memory(), roles.state_slots),
             embeddings: EmbeddingPool::new(graph, model.memory()),
             sample_states,
+            masks: Masks::default(),
             entries: (0..entries).rev().collect(),
             sequences: BTreeMap::new(),
             running: Vec::with_capacity(seqs),

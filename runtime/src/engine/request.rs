@@ -118,14 +118,15 @@ impl Request {
             let expected = "it must be a finite number, 0 (the largest logit) or above";
             return bad("temperature", temperature.to_string(), expected);
         }
-        if !(top_p > 0.0 && top_p <= 1.0) {
-            return bad("top_p", top_p.to_string(), "it must be above 0 and at most 1 (off)");
+        if !(0.0..=1.0).contains(&top_p) {
+            let expected = "it must be from 0 (the largest logit) to 1 (off)";
+            return bad("top_p", top_p.to_string(), expected);
         }
         if i32::try_from(top_k).is_err() {
             return bad("top_k", top_k.to_string(), "it must be below 2^31; 0 is off");
         }
         self.check_controls(options, roles)?;
-        if temperature > 0.0 && !roles.has_sampling() {
+        if self.sampling.settled().temperature > 0.0 && !roles.has_sampling() {
             let expected =
                 "this model's graph has no inputs of the roles sample.*, so only 0 works";
             return bad("temperature", temperature.to_string(), expected);

@@ -117,7 +117,7 @@ impl Sequence {
         self.prompt = self.ids.len() as u64;
         self.cached = None;
         (self.asked, self.waited, self.preemptions) = (Instant::now(), Duration::ZERO, 0);
-        self.sampling = request.sampling;
+        self.sampling = request.sampling.settled();
         self.controls = TurnControls::of(&mut request);
         self.keep = request.keep;
         (self.priority, self.deadline) = (request.priority, request.deadline);

@@ -360,6 +360,25 @@ fn removing_a_request_frees_its_pages_and_leaves_the_others_alone() {
 }
 
 #[test]
+fn a_top_p_of_0_takes_the_largest_logit() {
+    let mut engine = engine(&Setup::default(), true);
+    let sampling = Sampling { temperature: 0.7, top_p: 0.0, seed: 3, ..Sampling::default() };
+    let greedy = Request::new([1, 2], 6);
+    let request = Request { sampling, keep: true, ..greedy.clone() };
+    let id = engine.add(request.clone()).unwrap();
+    let mut events = Vec::new();
+    engine.run(&mut events).unwrap();
+    let (expected, _) = simulate(&[1, 2], &greedy, 1 << 20);
+    assert_eq!(collect(&events, id).0, expected);
+    let before = engine.ids(id).unwrap().to_vec();
+    engine.extend(id, request).unwrap();
+    events.clear();
+    engine.run(&mut events).unwrap();
+    let (expected, _) = simulate(&[&before[..], &[1, 2]].concat(), &greedy, 1 << 20);
+    assert_eq!(collect(&events, id).0, expected, "in a later turn, too");
+}
+
+#[test]
 fn bad_requests_are_refused_by_name() {
     let mut engine = engine(&Setup::default(), true);
     let mut refused = |request: Request| engine.add(request).unwrap_err().to_string();
@@ -372,7 +391,7 @@ fn bad_requests_are_refused_by_name() {
             refused(Request::new([3], 0)),
             refused(Request::new(vec![3; 128], 1)),
             refused(sampled(Sampling { temperature: f32::NAN, ..sampling })),
-            refused(sampled(Sampling { top_p: 0.0, ..sampling })),
+            refused(sampled(Sampling { top_p: -0.5, ..sampling })),
             refused(sampled(Sampling { top_k: 1 << 31, ..sampling })),
             refused(sampled(Sampling { min_p: 0.1, ..sampling })),
             refused(sampled(Sampling { presence_penalty: -1.0, ..sampling })),

@@ -38,12 +38,14 @@ impl TurnControls {
         self.constraint.as_mut().map_or(Ok(false), |constraint| constraint.accept(id))
     }
 
-    /// Finds out which ids may come after `generated` ones, where that is not known.
+    /// Whether nobody knows which ids may come after `generated` ones, and something says so.
+    pub(super) fn awaits_mask(&self, generated: u64) -> bool {
+        self.constraint.is_some() && self.masked != Some(generated)
+    }
+
+    /// Finds out which ids may come after `generated` ones.
     pub(super) fn ask(&mut self, generated: u64, vocabulary: u64) -> Result<(), String> {
         let Some(constraint) = &mut self.constraint else { return Ok(()) };
-        if self.masked == Some(generated) {
-            return Ok(());
-        }
         self.mask.clear();
         self.mask.resize(mask_words(vocabulary) as usize, 0);
         constraint.allowed(&mut self.mask)?;

@@ -13,7 +13,7 @@ const LARGEST_FILE: u64 = 1 << 20;
 pub struct GenerationDefaults {
     /// How much chance there is: 0 is none.
     pub temperature: Option<f32>,
-    /// The share of probability that the likeliest ids make up, above 0 and at most 1.
+    /// The share of probability that the likeliest ids make up, from 0 (the likeliest alone) to 1.
     pub top_p: Option<f32>,
     /// How many of the likeliest ids are looked at.
     pub top_k: Option<u32>,
@@ -86,7 +86,7 @@ impl GenerationDefaults {
         Ok(Self {
             temperature,
             top_p: reader
-                .number("top_p", "it must be above 0 and at most 1", |v| v > 0.0 && v <= 1.0)?,
+                .number("top_p", "it must be from 0 to 1", |v| (0.0..=1.0).contains(&v))?,
             top_k: reader.optional("top_k", "it must be a whole number, 0 or above")?,
             min_p: reader
                 .number("min_p", "it must be from 0 to 1", |v| (0.0..=1.0).contains(&v))?,

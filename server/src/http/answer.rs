@@ -5,7 +5,7 @@ use super::error::ApiError;
 use super::generation::{Delta, Generation};
 use super::ids;
 use super::logprobs::PromptLogprobs;
-use super::params::Params;
+use super::params::{Params, StreamUsage};
 use super::sse::{self, Events, Frame};
 use super::state::{State, now};
 use super::usage::{UsageReport, UsageSum};
@@ -60,7 +60,7 @@ pub(crate) struct Answers<C> {
     generation: Generation,
     course: Course,
     usage: UsageSum,
-    include_usage: bool,
+    wants_usage: StreamUsage,
     choices: C,
     has_begun: bool,
 }
@@ -71,7 +71,7 @@ impl<C: Choices> Answers<C> {
         state: &State,
         (kind, object): (&str, &'static str),
         generation: Generation,
-        prompts: impl ExactSizeIterator<Item = usize>,
+        prompts: impl Iterator<Item = usize>,
         params: &Params,
         choices: C,
     ) -> Self {
@@ -86,7 +86,7 @@ impl<C: Choices> Answers<C> {
             generation,
             course: Course::new(usage.prompt_tokens(), choices.count()),
             usage,
-            include_usage: params.include_usage,
+            wants_usage: params.stream_usage,
             choices,
             has_begun: false,
         }
@@ -120,12 +120,16 @@ impl<C: Choices> Answers<C> {
         Ok((kind, body).into_response())
     }
 
+    /// What an event that is not the last says of an answer's usage.
+    fn usage_so_far(&self, index: usize) -> Option<UsageReport> {
+        (self.wants_usage == StreamUsage::Each).then(|| self.usage.so_far(index))
+    }
+
     fn event(&self, frame: &mut Frame, choices: &[C::Choice], usage: Option<UsageReport>) {
         frame.event(self.head.len(), |body| {
             body.extend_from_slice(&self.head);
             field(body, "choices", &choices);
-            if self.include_usage {
-                // Null until the last.
+            if self.wants_usage > StreamUsage::None {
                 field(body, "usage", &usage);
             }
             body.push(b'}');
@@ -154,14 +158,15 @@ impl<C: Choices> Events for Answers<C> {
     ) -> Poll<Result<bool, ApiError>> {
         if !std::mem::replace(&mut self.has_begun, true) && self.choices.has_beginning() {
             for index in 0..self.choices.count() {
-                self.event(frame, &[self.choices.begin(index, true)], None);
+                let usage = self.usage_so_far(index);
+                self.event(frame, &[self.choices.begin(index, true)], usage);
             }
             return Poll::Ready(Ok(true));
         }
         // Not everything that comes is for the client.
         while frame.is_empty() {
             if !ready!(self.generation.poll_ready(context))? {
-                if self.include_usage {
+                if self.wants_usage > StreamUsage::None {
                     self.event(frame, &[], Some(self.usage.report()));
                 }
                 return Poll::Ready(Ok(false));
@@ -169,9 +174,10 @@ impl<C: Choices> Events for Answers<C> {
             while let Some(delta) = self.generation.take()? {
                 self.course.note(&delta);
                 self.usage.add(&delta);
+                let usage = self.usage_so_far(delta.index);
                 let mut choice = self.choices.piece(delta.index);
                 self.choices.extend(&mut choice, delta)?;
-                self.event(frame, &[choice], None);
+                self.event(frame, &[choice], usage);
             }
         }
         Poll::Ready(Ok(true))

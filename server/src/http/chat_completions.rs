@@ -4,7 +4,7 @@ use super::answer::{Answers, Choices, Rest};
 use super::aside::aside;
 use super::error::ApiError;
 use super::fields::{Field, Fields, MODEL, field, schema};
-use super::generation::{Delta, End, Generation, Part};
+use super::generation::{Delta, End, Generation, Part, StopReason};
 use super::logprobs::{ChatLogprobs, PromptLogprobs};
 use super::params::{Params, top_logprobs};
 use super::state::{State, needed};
@@ -42,6 +42,11 @@ pub(crate) const FIELDS: &[Field] = &[
         schema::FLAG,
         "Whether the reply goes on from the last message.",
     ),
+    field(
+        "add_special_tokens",
+        schema::FLAG,
+        "Whether the tokenizer's own special tokens are added to what the template has written, which has its own as a rule.",
+    ),
     field("tools", schema::OBJECTS, "Functions that the reply may call."),
     field(
         "tool_choice",
@@ -67,7 +72,7 @@ struct Choice {
     logprobs: Option<ChatLogprobs>,
     finish_reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    stop_reason: Option<String>,
+    stop_reason: Option<Option<StopReason>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     token_ids: Option<Vec<u32>>,
 }
@@ -142,8 +147,11 @@ pub(crate) async fn handle(
     let logprobs = fields.flag("logprobs")?;
     let logprobs = match fields.take("top_logprobs") {
         None => logprobs.then_some(0),
-        Some(value) if logprobs => Some(top_logprobs("top_logprobs", &value)?),
-        Some(_) => return Err(ApiError::field("top_logprobs", "needs `logprobs`")),
+        Some(value) => match top_logprobs("top_logprobs", &value)? {
+            most if logprobs => Some(most),
+            0 => None,
+            _ => return Err(ApiError::field("top_logprobs", "needs `logprobs`")),
+        },
     };
     let tools = Tools::read(fields.object())?;
     fields.ignore(&["tools", "tool_choice", "parallel_tool_calls"]);
@@ -165,6 +173,7 @@ pub(crate) async fn handle(
         add_generation_prompt: fields.flag_or("add_generation_prompt", true)?,
         kwargs: fields.typed("chat_template_kwargs", "must be an object")?.unwrap_or_default(),
     };
+    let adds_special = fields.flag("add_special_tokens")?;
     fields.refuse(&[
         ("functions", json!([]), "use `tools`"),
         ("function_call", json!("none"), "use `tool_choice`"),
@@ -177,7 +186,7 @@ pub(crate) async fn handle(
         ("echo", json!(false), "set `continue_final_message`"),
     ])?;
     fields.finish()?;
-    let (ids, text) = encode(&state, prompt).await?;
+    let (ids, text) = encode(&state, prompt, adds_special).await?;
     let calls = tools.choice() != &ToolChoice::None;
     let special = served.format.needs_special_tokens(calls);
     let room = served.engine.options().max_seq_len.saturating_sub(ids.len() as u64).max(1);
@@ -188,7 +197,8 @@ pub(crate) async fn handle(
         // The prompt is the same for all.
         request.prompt_logprobs = request.prompt_logprobs.filter(|_| number == 0);
         let reply = params.output(served, "messages", &ids, special)?;
-        parts.push(Part { request, text: reply, is_of_prompt: false });
+        let named_stops = params.named_stops(&served.end_ids);
+        parts.push(Part { request, text: reply, named_stops, is_of_prompt: false });
         let parser = served.format.parser(&tools, &text);
         parsers.push(parser.map_err(|error| ApiError::field("tools", error))?);
     }
@@ -209,7 +219,11 @@ pub(crate) async fn handle(
 }
 
 /// The ids of a conversation and their text, off the threads that others wait for.
-async fn encode(state: &Arc<State>, prompt: ChatPrompt) -> Result<(Vec<u32>, String), ApiError> {
+async fn encode(
+    state: &Arc<State>,
+    prompt: ChatPrompt,
+    adds_special: bool,
+) -> Result<(Vec<u32>, String), ApiError> {
     let state = Arc::clone(state);
     let encode = move || -> Result<_, ApiError> {
         let served = state.served()?;
@@ -220,7 +234,7 @@ async fn encode(state: &Arc<State>, prompt: ChatPrompt) -> Result<(Vec<u32>, Str
         let text = template.render(&prompt);
         let text = text.map_err(|error| ApiError::field(error.field(), &error))?;
         served.check_text("messages", &text)?;
-        let ids = tokenizer.encode_more(&text);
+        let ids = tokenizer.encode_with(&text, adds_special);
         Ok((ids.map_err(|error| ApiError::field("messages", error))?, text))
     };
     aside(encode).await
@@ -285,7 +299,7 @@ impl Choices for Replies {
         }
         if let Some(End { reason, stop, .. }) = delta.end {
             let reason = if called && reason == "stop" { "tool_calls" } else { reason };
-            (choice.finish_reason, choice.stop_reason) = (Some(reason), stop);
+            (choice.finish_reason, choice.stop_reason) = (Some(reason), Some(stop));
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use super::answer::{Answers, Choices, Rest};
 use super::aside::aside;
 use super::error::ApiError;
 use super::fields::{Field, Fields, MODEL, field, ids, schema};
-use super::generation::{Delta, End, Generation, Part, TokenEntry};
+use super::generation::{Delta, End, Generation, Part, StopReason, TokenEntry};
 use super::logprobs::{CompletionLogprobs, PromptLogprobs, spell};
 use super::params::{Params, top_logprobs};
 use super::state::{Served, State, needed};
@@ -24,6 +24,11 @@ const MAX_TOKENS: u64 = 16;
 pub(crate) const FIELDS: &[Field] = &[
     MODEL,
     field("prompt", schema::TEXTS_OR_IDS, "A text, texts, token ids, or lists of token ids."),
+    field(
+        "add_special_tokens",
+        schema::FLAG_THAT_IS_SET,
+        "Whether the tokenizer's own special tokens are added to texts.",
+    ),
     field("echo", schema::FLAG, "Whether the answer begins with the prompt."),
     field(
         "logprobs",
@@ -46,7 +51,7 @@ struct Choice {
     logprobs: Option<CompletionLogprobs>,
     finish_reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    stop_reason: Option<String>,
+    stop_reason: Option<Option<StopReason>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     token_ids: Option<Vec<u32>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,6 +74,7 @@ pub(crate) async fn handle(
         params.max_tokens = Some(1);
     }
     let prompt = fields.take("prompt");
+    let adds_special = fields.flag_or("add_special_tokens", true)?;
     let logprobs = match fields.take("logprobs") {
         Some(Value::Bool(false)) | None => None,
         Some(value) => Some(top_logprobs("logprobs", &value)?),
@@ -84,7 +90,8 @@ pub(crate) async fn handle(
     if count > bound {
         return Err(SubmitError::TooMany { count, bound }.into());
     }
-    let prompts = read_prompts(prompt, served, echo).await?;
+    let shows = echo.then_some(params.special);
+    let prompts = read_prompts(prompt, served, adds_special, shows).await?;
     let mut parts = Vec::new();
     for prompt in &prompts {
         for number in 0..params.choices {
@@ -93,18 +100,20 @@ pub(crate) async fn handle(
             request.logprobs = logprobs;
             request.prompt_logprobs = params.prompt_logprobs.max(logprobs.filter(|_| echo));
             let text = params.output(served, "prompt", &prompt.ids, false)?;
-            parts.push(Part { request, text, is_of_prompt });
+            let named_stops = params.named_stops(&served.end_ids);
+            parts.push(Part { request, text, named_stops, is_of_prompt });
         }
     }
     params.constrain(&state, &mut parts, None).await?;
     let beginnings = match (echo, logprobs) {
         (true, Some(_)) => {
-            prompts.iter().map(|prompt| offsets(served, &prompt.ids)).collect::<Result<_, _>>()?
+            let of = |prompt: &Prompt| offsets(served, &prompt.ids, params.special);
+            prompts.iter().map(of).collect::<Result<_, _>>()?
         }
         _ => Vec::new(),
     };
     let told = vec![1; parts.len()];
-    let lengths = Vec::from_iter(prompts.iter().map(|prompt| prompt.ids.len())).into_iter();
+    let lengths = Vec::from_iter(prompts.iter().map(|prompt| prompt.ids.len()));
     let generation = Generation::start(&served.engine, parts).await?;
     let wants_logprobs = logprobs.is_some();
     let completions = Completions {
@@ -119,15 +128,16 @@ pub(crate) async fn handle(
         prompt_logprobs: params.prompt_logprobs,
     };
     let kind = ("cmpl", "text_completion");
-    let answers = Answers::new(&state, kind, generation, lengths, &params, completions);
+    let answers = Answers::new(&state, kind, generation, lengths.into_iter(), &params, completions);
     answers.respond(params.stream).await
 }
 
-/// Characters of a prompt's text before each of its tokens, and before what is generated.
-fn offsets(served: &Served, ids: &[u32]) -> Result<Vec<usize>, ApiError> {
+/// Characters of a prompt's text before each of its tokens, and before what is generated; `special` is
+/// whether special tokens have text.
+fn offsets(served: &Served, ids: &[u32], special: bool) -> Result<Vec<usize>, ApiError> {
     let Some(tokenizer) = &served.tokenizer else { return Ok(vec![0; ids.len() + 1]) };
     let failed = |error| ApiError::field("prompt", error);
-    let mut text = OutputText::new(Arc::clone(tokenizer), &[], StopStrings::default(), false)
+    let mut text = OutputText::new(Arc::clone(tokenizer), &[], StopStrings::default(), special)
         .map_err(failed)?;
     let mut offsets = Vec::with_capacity(ids.len() + 1);
     for &id in ids {
@@ -138,8 +148,15 @@ fn offsets(served: &Served, ids: &[u32]) -> Result<Vec<usize>, ApiError> {
     Ok(offsets)
 }
 
-/// The prompts, encoded off the threads that others wait for.
-async fn read_prompts(value: Value, served: &Served, echo: bool) -> Result<Vec<Prompt>, ApiError> {
+/// The prompts, encoded off the threads that others wait for: texts with the tokenizer's own special tokens
+/// if it `adds_special` ones. `shows` is there where ids have a text that is shown, and whether special
+/// tokens have one there.
+async fn read_prompts(
+    value: Value,
+    served: &Served,
+    adds_special: bool,
+    shows: Option<bool>,
+) -> Result<Vec<Prompt>, ApiError> {
     let bad =
         || ApiError::field("prompt", "must be a text, texts, token ids, or lists of token ids");
     let texts: Vec<String> = match value {
@@ -153,12 +170,12 @@ async fn read_prompts(value: Value, served: &Served, echo: bool) -> Result<Vec<P
                 list.into_iter().map(text).collect::<Result<_, _>>()?
             }
             Some(Value::Number(_)) => {
-                return Ok(vec![of_ids(ids("prompt", &list)?, served, echo)?]);
+                return Ok(vec![of_ids(ids("prompt", &list)?, served, shows)?]);
             }
             Some(Value::Array(_)) => {
                 let prompt = |value: &Value| {
                     let list = value.as_array().ok_or_else(bad)?;
-                    of_ids(ids("prompt", list)?, served, echo)
+                    of_ids(ids("prompt", list)?, served, shows)
                 };
                 return list.iter().map(prompt).collect();
             }
@@ -170,7 +187,8 @@ async fn read_prompts(value: Value, served: &Served, echo: bool) -> Result<Vec<P
     texts.iter().try_for_each(|text| served.check_text("prompt", text))?;
     let encode = move || -> Result<Vec<Prompt>, ApiError> {
         let prompt = |text: String| {
-            let ids = tokenizer.encode(&text).map_err(|error| ApiError::field("prompt", error))?;
+            let ids = tokenizer.encode_with(&text, adds_special);
+            let ids = ids.map_err(|error| ApiError::field("prompt", error))?;
             Ok(Prompt { ids, text: Some(text) })
         };
         texts.into_iter().map(prompt).collect()
@@ -178,9 +196,10 @@ async fn read_prompts(value: Value, served: &Served, echo: bool) -> Result<Vec<P
     aside(encode).await
 }
 
-fn of_ids(ids: Vec<u32>, served: &Served, echo: bool) -> Result<Prompt, ApiError> {
-    let decode = |tokenizer: &Arc<TextTokenizer>| tokenizer.decode(&ids);
-    let text = served.tokenizer.as_ref().filter(|_| echo).map(decode).transpose();
+fn of_ids(ids: Vec<u32>, served: &Served, shows: Option<bool>) -> Result<Prompt, ApiError> {
+    let decode =
+        |(tokenizer, special): (&Arc<TextTokenizer>, bool)| tokenizer.decode_with(&ids, special);
+    let text = served.tokenizer.as_ref().zip(shows).map(decode).transpose();
     let text = text.map_err(|error| ApiError::field("prompt", error))?;
     Ok(Prompt { ids, text })
 }
@@ -267,7 +286,7 @@ impl Choices for Completions {
             ids.extend(delta.ids);
         }
         if let Some(End { reason, stop, .. }) = delta.end {
-            (choice.finish_reason, choice.stop_reason) = (Some(reason), stop);
+            (choice.finish_reason, choice.stop_reason) = (Some(reason), Some(stop));
         }
         Ok(())
     }

@@ -34,8 +34,27 @@ const SEND_BYTES: u32 = 256 << 10;
 /// Connections that wait to be taken.
 const BACKLOG: u32 = 1024;
 
-/// Must be called within a runtime, which the socket is polled by.
-pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+/// Listens at the first of the addresses that can be had. Must be called within a runtime, which the
+/// socket is polled by.
+pub(crate) fn listen(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
+    let mut failures = Vec::new();
+    for &address in addresses {
+        match listen_at(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => failures.push((address, error)),
+        }
+    }
+    match failures.len() {
+        0 => Err(io::Error::other("there is no address to listen at")),
+        1 => Err(failures.remove(0).1),
+        _ => {
+            let each = failures.iter().map(|(address, error)| format!("{address}: {error}"));
+            Err(io::Error::new(failures[0].1.kind(), Vec::from_iter(each).join("; ")))
+        }
+    }
+}
+
+fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
     socket.set_send_buffer_size(SEND_BYTES)?;
@@ -308,6 +327,20 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn a_server_listens_at_the_first_address_that_it_can_have() {
+        let free = SocketAddr::from(([127, 0, 0, 1], 0));
+        let other = listen(&[free]).unwrap();
+        let taken = other.local_addr().unwrap();
+        let listener = listen(&[taken, free]).unwrap();
+        assert_ne!(listener.local_addr().unwrap(), taken);
+        let error = listen(&[taken]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        let error = listen(&[taken, taken]).unwrap_err().to_string();
+        assert_eq!(error.matches(&taken.to_string()).count(), 2, "{error}");
+        assert!(listen(&[]).is_err());
+    }
+
     fn routers(all: Router) -> Routers {
         Routers { all, probes: Router::new().route("/health", get(async || "well")) }
     }
@@ -336,7 +369,7 @@ mod tests {
                 "answer"
             }
         };
-        let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let listener = listen(&[([127, 0, 0, 1], 0).into()]).unwrap();
         let address = listener.local_addr().unwrap();
         let (close, closing) = watch::channel(false);
         let all = Router::new().route("/", get(answer));
@@ -440,7 +473,7 @@ mod tests {
             async move { Body::from_stream(chunks) }
         };
         for write_time in [Duration::from_millis(1), Duration::from_secs(3600)] {
-            let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
+            let listener = listen(&[([127, 0, 0, 1], 0).into()]).unwrap();
             let address = listener.local_addr().unwrap();
             let limits = Limits { write_time, ..Limits::default() };
             let (close, closing) = watch::channel(false);

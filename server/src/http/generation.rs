@@ -5,6 +5,7 @@ use super::mailbox::{self, Letter, Mailbox};
 use crate::text::OutputText;
 use piecewise_runtime::engine::{FinishReason, Request, TokenLogprobs, Usage};
 use piecewise_runtime::engine_thread::{EngineHandle, Sink, Ticket, Update};
+use serde::Serialize;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
@@ -15,6 +16,8 @@ pub(crate) struct Part {
     pub(crate) request: Request,
     /// `None` where there is no tokenizer.
     pub(crate) text: Option<OutputText>,
+    /// Those of its stop ids that the client named, and is told of.
+    pub(crate) named_stops: Vec<u32>,
     /// Whether the answer is what is told of the prompt, and nothing that is generated.
     pub(crate) is_of_prompt: bool,
 }
@@ -46,9 +49,17 @@ pub(crate) struct TokenEntry {
 #[derive(Clone, Debug)]
 pub(crate) struct End {
     pub(crate) reason: &'static str,
-    /// The text that ended it, if one did.
-    pub(crate) stop: Option<String>,
+    /// What of the client's ended it, if anything did.
+    pub(crate) stop: Option<StopReason>,
     pub(crate) usage: Usage,
+}
+
+/// What a client asked an answer to end with, as vLLM shows it.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum StopReason {
+    Id(u32),
+    Text(String),
 }
 
 #[derive(Debug)]
@@ -56,7 +67,8 @@ struct Choice {
     ticket: Ticket,
     text: Option<OutputText>,
     stop_ids: Vec<u32>,
-    generated: u64,
+    named_stops: Vec<u32>,
+    last: Option<u32>,
     stop: Option<String>,
     is_of_prompt: bool,
     is_open: bool,
@@ -77,17 +89,19 @@ impl Generation {
     pub(crate) async fn start(engine: &EngineHandle, parts: Vec<Part>) -> Result<Self, ApiError> {
         let (updates, senders) = mailbox::new(parts.len());
         let (mut requests, mut rest) = (Vec::new(), Vec::new());
-        for (Part { request, text, is_of_prompt }, sender) in parts.into_iter().zip(senders) {
-            rest.push((text, request.stop_ids.clone(), is_of_prompt));
+        for (part, sender) in parts.into_iter().zip(senders) {
+            let Part { request, text, named_stops, is_of_prompt } = part;
+            rest.push((text, request.stop_ids.clone(), named_stops, is_of_prompt));
             let sink: Sink = Box::new(move |update| sender.send(update));
             requests.push((request, sink));
         }
         let tickets = engine.submit_all(requests)?;
-        let choice = |(ticket, (text, stop_ids, is_of_prompt))| Choice {
+        let choice = |(ticket, (text, stop_ids, named_stops, is_of_prompt))| Choice {
             ticket,
             text,
             stop_ids,
-            generated: 0,
+            named_stops,
+            last: None,
             stop: None,
             is_of_prompt,
             is_open: true,
@@ -148,11 +162,11 @@ impl Generation {
             Update::Token { .. }
                 if choice.is_of_prompt || choice.stop.is_some() || !choice.is_open => {}
             Update::Token { id, logprobs } => {
-                choice.generated += 1;
+                choice.last = Some(id);
                 delta.ids.push(id);
                 let mut offset = 0;
-                if let Some(text) = choice.text.as_mut().filter(|_| !choice.stop_ids.contains(&id))
-                {
+                let is_stop = choice.stop_ids.contains(&id);
+                if let Some(text) = choice.text.as_mut().filter(|t| t.keeps_stops() || !is_stop) {
                     let piece = text.push(id).map_err(failed)?;
                     match delta.text.is_empty() {
                         true => delta.text = piece.text,
@@ -179,7 +193,11 @@ impl Generation {
                     delta.text.push_str(&piece.text);
                     choice.stop = piece.stop;
                 }
-                let stop = choice.stop.take();
+                let by_id = choice
+                    .last
+                    .filter(|id| reason == FinishReason::Stop && choice.named_stops.contains(id));
+                let by_text = choice.stop.take().map(StopReason::Text);
+                let stop = by_text.or(by_id.map(StopReason::Id));
                 let reason = match reason {
                     _ if stop.is_some() => "stop",
                     // Who asks again for what can't be kept to gets no further.
@@ -196,7 +214,6 @@ impl Generation {
                     FinishReason::Length => "length",
                     FinishReason::Deadline => "abort",
                 };
-                let usage = Usage { generated: choice.generated, ..usage };
                 delta.end = Some(End { reason, stop, usage });
             }
             Update::Failed(failure) => return Err(ApiError::from(&failure)),

@@ -41,7 +41,9 @@ impl ApiKeys {
         }
         let given = authorization.unwrap_or_default();
         let scheme_fits = given.len() > 7 && given[..7].eq_ignore_ascii_case(b"bearer ");
-        let given = blake3::hash(if scheme_fits { &given[7..] } else { b"" });
+        // One space or more stand behind the scheme.
+        let spaces = given.iter().skip(7).take_while(|byte| **byte == b' ').count();
+        let given = blake3::hash(if scheme_fits { &given[7 + spaces..] } else { b"" });
         is_among(&self.0, &given) & scheme_fits
     }
 }
@@ -85,6 +87,9 @@ mod tests {
         for (given, admits) in [
             ("Bearer first", true),
             ("bearer second", true),
+            ("BEARER   second", true),
+            ("Bearer\tsecond", false),
+            ("Bearer   ", false),
             ("Bearer third", false),
             ("Bearer ", false),
             ("Bearer first ", false),

@@ -21,7 +21,15 @@ pub(crate) const TOKENIZE_FIELDS: &[Field] = &[
 ];
 
 /// The fields of `/detokenize`.
-pub(crate) const DETOKENIZE_FIELDS: &[Field] = &[MODEL, field("tokens", schema::IDS, "The ids.")];
+pub(crate) const DETOKENIZE_FIELDS: &[Field] = &[
+    MODEL,
+    field("tokens", schema::IDS, "The ids."),
+    field(
+        "skip_special_tokens",
+        schema::FLAG_THAT_IS_SET,
+        "Whether special tokens have no text, as in answers.",
+    ),
+];
 
 fn model(state: &State, name: &str) -> Value {
     let length = state.longest();
@@ -57,10 +65,9 @@ pub(crate) async fn tokenize(
     fields.finish()?;
     let tokenizer = Arc::clone(state.tokenizer("prompt")?);
     let encode = move || {
-        let ids = match (prompt.is_empty(), special) {
-            (true, _) => Ok(Vec::new()),
-            (false, true) => tokenizer.encode(&prompt),
-            (false, false) => tokenizer.encode_more(&prompt),
+        let ids = match prompt.is_empty() {
+            true => Ok(Vec::new()),
+            false => tokenizer.encode_with(&prompt, special),
         };
         ids.map_err(|error| ApiError::field("prompt", error))
     };
@@ -78,10 +85,13 @@ pub(crate) async fn detokenize(
         Some(Value::Array(list)) => ids("tokens", &list)?,
         _ => return Err(ApiError::field("tokens", "must be a list of token ids")),
     };
+    let special = !fields.flag_or("skip_special_tokens", true)?;
     fields.finish()?;
     let tokenizer = Arc::clone(state.tokenizer("tokens")?);
-    let decode =
-        move || tokenizer.decode(&tokens).map_err(|error| ApiError::field("tokens", error));
+    let decode = move || {
+        let text = tokenizer.decode_with(&tokens, special);
+        text.map_err(|error| ApiError::field("tokens", error))
+    };
     let text = aside(decode).await?;
     Ok(Json(json!({"prompt": text})))
 }

@@ -20,8 +20,10 @@ use std::time::{Duration, Instant};
 pub(crate) struct Params {
     pub(crate) choices: usize,
     pub(crate) stream: bool,
-    pub(crate) include_usage: bool,
+    pub(crate) stream_usage: StreamUsage,
     pub(crate) stops: StopStrings,
+    /// Whether special tokens have text.
+    pub(crate) special: bool,
     pub(crate) return_token_ids: bool,
     stop_ids: Vec<u32>,
     ignore_eos: bool,
@@ -37,6 +39,16 @@ pub(crate) struct Params {
     allowed: Vec<u32>,
     bad_words: Vec<String>,
     min_tokens: usize,
+}
+
+/// Which events of a stream say what the answers took.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum StreamUsage {
+    None,
+    /// One at the end.
+    Last,
+    /// Each for its answer, and one at the end for all.
+    Each,
 }
 
 /// A prompt may bring so many stop strings and bad words, of so many bytes in all.
@@ -65,15 +77,20 @@ pub(crate) const FIELDS: &[Field] = &[
     field("stream", schema::FLAG, "Answer piece by piece, as server-sent events."),
     field(
         "stream_options",
-        r#"{"type":"object","properties":{"include_usage":{"type":"boolean"}}}"#,
-        "Whether the last event of a stream says what it took.",
+        r#"{"type":"object","properties":{"include_usage":{"type":"boolean"},"continuous_usage_stats":{"type":"boolean"}}}"#,
+        "Whether the last event of a stream says what it took, and then whether each does.",
     ),
     field("stop", schema::TEXT_OR_TEXTS, "Texts that end the answer; they are not part of it."),
     field("stop_token_ids", schema::IDS, "Ids that end the answer."),
     field(
         "include_stop_str_in_output",
         schema::FLAG,
-        "Whether a stop text is part of the answer after all.",
+        "Whether a stop text, or the text of a stop id, is part of the answer after all.",
+    ),
+    field(
+        "skip_special_tokens",
+        schema::FLAG_THAT_IS_SET,
+        "Whether special tokens have no text in answers; where they have one, `stop` sees it.",
     ),
     field(
         "min_tokens",
@@ -90,8 +107,8 @@ pub(crate) const FIELDS: &[Field] = &[
     ),
     field(
         "top_p",
-        r#"{"type":"number","maximum":1}"#,
-        "Sample among the likeliest tokens that make up this share.",
+        r#"{"type":"number","minimum":0,"maximum":1}"#,
+        "Sample among the likeliest tokens that make up this share; 0 takes the likeliest.",
     ),
     field(
         "top_k",
@@ -190,8 +207,7 @@ impl Params {
             ("best_of", json!(1), "ask for `n` answers and choose among them"),
             ("use_beam_search", json!(false), "sample or take the likeliest tokens"),
             ("truncate_prompt_tokens", Value::Null, "shorten the prompt before it is sent"),
-            ("skip_special_tokens", json!(true), "special tokens have no text"),
-            ("spaces_between_special_tokens", json!(true), "special tokens have no text"),
+            ("spaces_between_special_tokens", json!(true), "texts are as the tokenizer makes them"),
         ])?;
         let real = |value: Option<f64>, own: Option<f32>, usual: f32| {
             value.map_or(own.unwrap_or(usual), |value| value as f32)
@@ -245,8 +261,9 @@ impl Params {
         Ok(Self {
             choices,
             stream,
-            include_usage: include_usage(fields, stream)?,
+            stream_usage: stream_usage(fields, stream)?,
             stops: stops.map_err(|error| ApiError::field("stop", error))?,
+            special: !fields.flag_or("skip_special_tokens", true)?,
             return_token_ids: fields.flag("return_token_ids")?,
             stop_ids: ids("stop_token_ids", &stop_ids.unwrap_or_default())?,
             ignore_eos: fields.flag("ignore_eos")?,
@@ -286,7 +303,14 @@ impl Params {
         }
     }
 
-    /// What makes text of the ids of an answer; `special` is whether special tokens have text.
+    /// Those of the stop ids that do not end an answer anyway.
+    pub(crate) fn named_stops(&self, end_ids: &[u32]) -> Vec<u32> {
+        let ends_anyway = |id: &u32| !self.ignore_eos && end_ids.contains(id);
+        self.stop_ids.iter().copied().filter(|id| !ends_anyway(id)).collect()
+    }
+
+    /// What makes text of the ids of an answer; `special` is whether special tokens have text whatever the
+    /// client says.
     pub(crate) fn output(
         &self,
         served: &Served,
@@ -300,7 +324,8 @@ impl Params {
                 false => Err(ApiError::field("stop", "needs a tokenizer; use `stop_token_ids`")),
             };
         };
-        let text = OutputText::new(Arc::clone(tokenizer), prompt, self.stops.clone(), special);
+        let (stops, special) = (self.stops.clone(), special || self.special);
+        let text = OutputText::new(Arc::clone(tokenizer), prompt, stops, special);
         text.map(Some).map_err(|error| ApiError::field(prompt_field, error))
     }
 
@@ -401,31 +426,33 @@ fn strings(fields: &mut Fields, name: &str) -> Result<Vec<String>, ApiError> {
     Ok(strings)
 }
 
-fn include_usage(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
+fn stream_usage(fields: &mut Fields, stream: bool) -> Result<StreamUsage, ApiError> {
     let name = "stream_options";
     let options = match fields.take(name) {
-        None => return Ok(false),
+        None => return Ok(StreamUsage::None),
         Some(_) if !stream => return Err(ApiError::field(name, "is for streams: set `stream`")),
         Some(Value::Object(options)) => options,
         Some(_) => return Err(ApiError::field(name, "must be an object")),
     };
     for (key, value) in &options {
         match (key.as_str(), value) {
-            ("include_usage", Value::Bool(_) | Value::Null)
-            | (
-                "include_obfuscation" | "continuous_usage_stats",
-                Value::Bool(false) | Value::Null,
-            ) => {}
-            ("include_usage", _) => {
-                return Err(ApiError::field(name, "`include_usage` is true or false"));
+            ("include_usage" | "continuous_usage_stats", Value::Bool(_) | Value::Null)
+            | ("include_obfuscation", Value::Bool(false) | Value::Null) => {}
+            ("include_usage" | "continuous_usage_stats", _) => {
+                return Err(ApiError::field(name, format!("`{key}` is true or false")));
             }
-            ("include_obfuscation" | "continuous_usage_stats", _) => {
+            ("include_obfuscation", _) => {
                 return Err(ApiError::unsupported(&format!("{name}.{key}"), "leave it out"));
             }
             _ => return Err(ApiError::unknown(&format!("{name}.{key}"))),
         }
     }
-    Ok(options.get("include_usage") == Some(&Value::Bool(true)))
+    let asks = |key| options.get(key) == Some(&Value::Bool(true));
+    Ok(match (asks("include_usage"), asks("continuous_usage_stats")) {
+        (false, _) => StreamUsage::None,
+        (true, false) => StreamUsage::Last,
+        (true, true) => StreamUsage::Each,
+    })
 }
 
 fn logit_bias(fields: &mut Fields) -> Result<Vec<(u32, f32)>, ApiError> {

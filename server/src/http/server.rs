@@ -28,8 +28,9 @@ use tokio::sync::{Semaphore, watch};
 /// How a server is reached, and by whom.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Where it listens; port 0 is one that is free.
-    pub address: SocketAddr,
+    /// Where it may listen, as a name may stand for several; it does at the first that can be had. Port 0
+    /// is one that is free.
+    pub addresses: Vec<SocketAddr>,
     /// The names of the model; answers have the first.
     pub model_names: Vec<String>,
     /// The keys of those who may ask.
@@ -71,7 +72,8 @@ impl Server {
     /// # Errors
     /// When the address can't be had, or the system gives no threads.
     pub fn bind(options: ServerOptions) -> io::Result<Self> {
-        let ServerOptions { address, model_names, keys, origins, limits, admin, threads } = options;
+        let ServerOptions { addresses, model_names, keys, origins, limits, admin, threads } =
+            options;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let aside = cores.max(2);
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -81,7 +83,7 @@ impl Server {
             .enable_all()
             .build()?;
         descriptors::raise();
-        let listener = runtime.block_on(async { connections::listen(address) })?;
+        let listener = runtime.block_on(async { connections::listen(&addresses) })?;
         let address = listener.local_addr()?;
         let state = Arc::new(State {
             names: model_names,

@@ -6,10 +6,11 @@ use serde::Serialize;
 /// The tokens of all answers to a request: each prompt counts once, however many answers it has.
 #[derive(Debug)]
 pub(crate) struct UsageSum {
-    prompt: u64,
+    prompts: Vec<u64>,
     /// Of each prompt, what its first answer found in the cache.
     cached: Vec<u64>,
-    generated: u64,
+    /// Of each answer.
+    generated: Vec<u64>,
     choices: usize,
 }
 
@@ -19,7 +20,8 @@ pub(crate) struct UsageReport {
     prompt_tokens: u64,
     completion_tokens: u64,
     total_tokens: u64,
-    prompt_tokens_details: PromptDetails,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_tokens_details: Option<PromptDetails>,
 }
 
 #[derive(Debug, Serialize)]
@@ -28,32 +30,47 @@ struct PromptDetails {
 }
 
 impl UsageSum {
-    pub(crate) fn new(prompts: impl ExactSizeIterator<Item = usize>, choices: usize) -> Self {
-        let cached = vec![0; prompts.len()];
-        Self { prompt: prompts.map(|ids| ids as u64).sum(), cached, generated: 0, choices }
+    pub(crate) fn new(prompts: impl Iterator<Item = usize>, choices: usize) -> Self {
+        let prompts = Vec::from_iter(prompts.map(|ids| ids as u64));
+        let (cached, generated) = (vec![0; prompts.len()], vec![0; prompts.len() * choices]);
+        Self { prompts, cached, generated, choices }
     }
 
     /// Over all prompts.
     pub(crate) fn prompt_tokens(&self) -> usize {
-        self.prompt as usize
+        self.prompts.iter().sum::<u64>() as usize
     }
 
-    /// Adds what an answer took, where it has ended.
+    /// Adds what came of an answer.
     pub(crate) fn add(&mut self, delta: &Delta) {
+        self.generated[delta.index] += delta.ids.len() as u64;
         let Some(end) = &delta.end else { return };
-        self.generated += end.usage.generated;
         if delta.index.is_multiple_of(self.choices) {
             self.cached[delta.index / self.choices] = end.usage.cached;
         }
     }
 
     pub(crate) fn report(&self) -> UsageReport {
-        let Self { prompt, generated, .. } = *self;
+        let details = PromptDetails { cached_tokens: self.cached.iter().sum() };
         UsageReport {
+            prompt_tokens_details: Some(details),
+            ..UsageReport::of(self.prompts.iter().sum(), self.generated.iter().sum())
+        }
+    }
+
+    /// What one answer has taken so far, as vLLM shows it in each event.
+    pub(crate) fn so_far(&self, index: usize) -> UsageReport {
+        UsageReport::of(self.prompts[index / self.choices], self.generated[index])
+    }
+}
+
+impl UsageReport {
+    fn of(prompt: u64, generated: u64) -> Self {
+        Self {
             prompt_tokens: prompt,
             completion_tokens: generated,
             total_tokens: prompt + generated,
-            prompt_tokens_details: PromptDetails { cached_tokens: self.cached.iter().sum() },
+            prompt_tokens_details: None,
         }
     }
 }

@@ -45,6 +45,11 @@ impl OutputText {
         Ok(Self { stream, filter: StopFilter::new(stops), characters: 0 })
     }
 
+    /// Whether the text has what ended it.
+    pub(crate) fn keeps_stops(&self) -> bool {
+        self.filter.keeps_stops()
+    }
+
     /// Takes the next id. After a stop string, what follows has no text.
     ///
     /// # Errors

@@ -44,6 +44,10 @@ impl StopFilter {
         Self { stops, held: String::new(), stopped: false }
     }
 
+    pub(super) fn keeps_stops(&self) -> bool {
+        self.stops.keeps
+    }
+
     /// Whether there is nothing to look for.
     pub(super) fn lets_all_through(&self) -> bool {
         self.stops.strings.is_empty()

@@ -68,3 +68,31 @@ fn the_key_of_the_device_is_the_device_that_was_given() {
     let renamed = graph().set("target", "cpu").plan().unwrap_err().to_string();
     assert!(renamed.contains("`target`") && renamed.contains("called `device`"), "{renamed}");
 }
+
+#[test]
+fn a_sequence_is_no_longer_than_what_the_layers_of_a_model_see() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = std::fs::read_to_string(Path::new(TINY).join("config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
+    config["sliding_window"] = 32.into();
+    config["use_sliding_window"] = true.into();
+    config["layer_types"][1] = "sliding_attention".into();
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let windowed = || Assembly::folder(folder.path()).unwrap().threads(1);
+    let settings = windowed().settings().unwrap().configured().unwrap();
+    assert_eq!(settings.config.max_seq_len, 32);
+    assert_eq!(settings.source("max_seq_len").to_string(), "from sliding_window of config.json");
+    assert_eq!(windowed().max_seq_len(16).settings().unwrap().config.max_seq_len, 16);
+    let error = windowed().max_seq_len(33).settings().unwrap_err().to_string();
+    assert!(error.contains("max_seq_len = 33 is above sliding_window = 32"), "{error}");
+    let warnings = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&warnings);
+    let watched = windowed().watch(move |notice| {
+        if let Notice::Warning(text) = notice {
+            told.lock().unwrap().push(text.to_owned());
+        }
+    });
+    watched.plan().unwrap();
+    let warnings = warnings.lock().unwrap();
+    assert!(warnings.iter().any(|text| text.contains("`sliding_window` = 32")), "{warnings:?}");
+}

@@ -187,8 +187,8 @@ fn asks_for_nothing(value: &Value) -> bool {
 /// Refuses every activation of the feed-forward gate but `silu`.
 pub(super) fn check_activation(root: &Fields<'_>) -> Result<(), ConfigError> {
     match root.string("hidden_act")? {
-        None | Some("silu") => Ok(()),
-        Some(_) => Err(root.unsupported("hidden_act", "only silu is")),
+        None | Some("silu" | "swish") => Ok(()),
+        Some(_) => Err(root.unsupported("hidden_act", "only silu (or swish, its other name) is")),
     }
 }
 
@@ -219,18 +219,19 @@ pub(super) fn read_biases(family: Family, root: &Fields<'_>) -> Result<Biases, C
     }
 }
 
-/// Refuses a sliding window that would hide a position of a sequence of `max_positions`.
+/// How many of the last positions attention sees, where the family's code has a window that is shorter
+/// than `max_positions`.
 ///
 /// When a family uses its window: Qwen2 and Qwen3 when `use_sliding_window` is set, in the layers
 /// that `layer_types` calls `sliding_attention` (absent: from `max_window_layers` on); Mistral
 /// whenever `sliding_window` is not null, 4096 being its default; Llama never, so one that is stated
-/// there and not switched off is refused too, because it contradicts the architecture.
-pub(super) fn check_window(
+/// there and not switched off counts too, because it contradicts the architecture.
+pub(super) fn read_window(
     family: Family,
     root: &Fields<'_>,
     layers: usize,
     max_positions: usize,
-) -> Result<(), ConfigError> {
+) -> Result<Option<usize>, ConfigError> {
     const WINDOW: std::ops::RangeInclusive<usize> = 1..=usize::MAX >> 1;
     let stated = root.count("sliding_window", WINDOW)?;
     let switch = root.boolean("use_sliding_window")?;
@@ -262,22 +263,8 @@ pub(super) fn check_window(
         Family::Llama => (stated, stated.is_some() && switch != Some(false)),
         Family::Qwen2 | Family::Qwen3 => (None, false),
     };
-    if in_use && window.is_some_and(|window| window < max_positions) {
-        let stated_or_default = if root.is_present("sliding_window") {
-            String::new()
-        } else {
-            format!(", so it is {family}'s default of 4096")
-        };
-        return Err(root.unsupported(
-            "sliding_window",
-            format!(
-                "attention sees all of `max_position_embeddings` ({max_positions}){stated_or_default}; \
-                 null switches it off",
-            ),
-        ));
-    }
     if !in_use && layer_types.as_ref().is_some_and(slides) {
         return Err(root.unsupported("layer_types", "every layer must be full_attention"));
     }
-    Ok(())
+    Ok(window.filter(|window| in_use && *window < max_positions))
 }

@@ -147,40 +147,55 @@ fn a_window_that_hides_nothing_is_accepted() {
         (Family::Llama, json!({"sliding_window": 4, "use_sliding_window": false})),
         (Family::Llama, json!({"layer_types": ["full_attention", "full_attention"]})),
     ] {
-        with(family, changes.clone()).unwrap_or_else(|error| panic!("{changes}: {error}"));
+        let config = with(family, changes.clone());
+        let config = config.unwrap_or_else(|error| panic!("{changes}: {error}"));
+        assert_eq!(config.longest_sequence(), (512, "max_position_embeddings"), "{changes}");
     }
 }
 
 #[test]
-fn a_window_in_use_is_refused() {
+fn a_window_in_use_bounds_a_sequence() {
     let long = 8192;
-    for (family, changes) in [
+    for (family, window, changes) in [
         (
             Family::Qwen2,
+            511,
             json!({"sliding_window": 511, "use_sliding_window": true, "max_window_layers": 1}),
         ),
         (
             Family::Qwen3,
+            4,
             json!({"sliding_window": 4, "use_sliding_window": true,
                    "layer_types": ["full_attention", "sliding_attention"]}),
         ),
         (
             Family::Qwen3,
+            4096,
             json!({"sliding_window": "absent", "use_sliding_window": true, "max_window_layers": 0,
                    "max_position_embeddings": long}),
         ),
-        (Family::Mistral, json!({"sliding_window": 511})),
+        (Family::Mistral, 511, json!({"sliding_window": 511})),
         (
             Family::Mistral,
+            4,
             json!({"sliding_window": 4, "layer_types": ["full_attention", "full_attention"]}),
         ),
-        (Family::Mistral, json!({"sliding_window": 4, "use_sliding_window": false})),
-        (Family::Mistral, json!({"sliding_window": "absent", "max_position_embeddings": long})),
-        (Family::Llama, json!({"sliding_window": 4})),
-        (Family::Llama, json!({"sliding_window": 4, "use_sliding_window": true})),
+        (Family::Mistral, 4, json!({"sliding_window": 4, "use_sliding_window": false})),
+        (
+            Family::Mistral,
+            4096,
+            json!({"sliding_window": "absent", "max_position_embeddings": long}),
+        ),
+        (Family::Llama, 4, json!({"sliding_window": 4})),
+        (Family::Llama, 4, json!({"sliding_window": 4, "use_sliding_window": true})),
     ] {
-        refuses(family, changes, "sliding_window", "max_position_embeddings");
+        let config = with(family, changes.clone()).unwrap();
+        assert_eq!(config.longest_sequence(), (window, "sliding_window"), "{family} {changes}");
     }
+}
+
+#[test]
+fn kinds_of_layers_that_do_not_fit_are_refused() {
     for types in [
         json!(["full_attention"]),
         json!(["full_attention", "chunked_attention"]),
@@ -224,6 +239,14 @@ fn options_that_change_the_maths_are_refused_by_name() {
         ] {
             refuses(family, json!({key: value}), key, "not supported");
         }
+    }
+}
+
+#[test]
+fn silu_has_another_name() {
+    for family in FAMILIES {
+        let [one, other] = ["silu", "swish"].map(|name| with(family, json!({"hidden_act": name})));
+        assert_eq!(one.unwrap(), other.unwrap());
     }
 }
 

@@ -4,7 +4,7 @@ use super::encode::batch;
 use super::log::EventLog;
 use crate::zmtp::{Address, Connection, Receiver, Role, Sender, ZmtpError};
 use piecewise_runtime::engine::{KvEvent, KvObserver};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -109,7 +109,7 @@ fn listen(
     shared: &Arc<Shared>,
     serve: fn(TcpStream, &Shared) -> Result<(), ZmtpError>,
 ) -> std::io::Result<SocketAddr> {
-    let listener = TcpListener::bind(endpoint.to_listen()?)?;
+    let listener = endpoint.listen()?;
     let address = listener.local_addr()?;
     let shared = Arc::clone(shared);
     let named = |name: &str| std::thread::Builder::new().name(name.to_owned());

@@ -1,11 +1,12 @@
 //! A worker of the tiny model on a device that fails, before a front end of this test's own.
 
-use super::{Model, Worker, WorkerHandle, WorkerOptions};
+use super::{Make, Model, Service, Worker, WorkerHandle, WorkerOptions};
 use crate::zmtp::{Address, Connection, Receiver, Role, Sender};
 use piecewise_backend::cpu::{CpuFault, CpuFaults, FaultKind, FaultPoint};
 use piecewise_runtime::engine::Engine;
 use piecewise_runtime::engine_thread::ThreadOptions;
 use piecewise_server::chat::ReplyFormat;
+use piecewise_server::structured::Structure;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::{Shutdown, TcpListener};
@@ -56,6 +57,10 @@ impl Pair {
     }
 
     fn of(engine: Box<dyn Engine>) -> Self {
+        Self::making(engine, Service::constraint)
+    }
+
+    fn making(engine: Box<dyn Engine>, make: Make) -> Self {
         let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let [handshake, inputs, outputs] = &listeners;
         let state = tempfile::tempdir().unwrap();
@@ -72,7 +77,7 @@ impl Pair {
             structures: None,
             reasoning: ReplyFormat::default(),
         };
-        let worker = Worker::new(engine, model, options).unwrap();
+        let worker = Worker::making(engine, model, options, make).unwrap();
         let handle = worker.handle();
         let worker = std::thread::spawn(move || {
             let _state = state;
@@ -101,7 +106,10 @@ impl Pair {
     }
 
     fn add(&mut self, request: &str, ids: &Value, tokens: usize) {
-        let sampling = json!({"temperature": 0.0, "max_tokens": tokens});
+        self.add_with(request, ids, json!({"temperature": 0.0, "max_tokens": tokens}));
+    }
+
+    fn add_with(&mut self, request: &str, ids: &Value, sampling: Value) {
         let request = json!([request, ids, null, sampling, null, 1.0, null, null, null]);
         self.requests.send(&[&[0], &rmp_serde::to_vec(&request).unwrap()]).unwrap();
     }
@@ -304,6 +312,44 @@ fn a_request_whose_logits_are_nan_finishes_with_an_error() {
     assert_eq!(end[18]["retryable"], json!(false), "{end}");
     let message = end[18]["message"].as_str().unwrap();
     assert!(message.contains("NaN") && message.contains("--dtype bf16"), "{message}");
+    pair.handle.drain();
+    assert!(pair.worker.join().unwrap());
+}
+
+/// The thread that makes structures refuses what it held, and reads on; a drain waits for nothing that
+/// never comes.
+#[test]
+fn a_panic_of_what_reads_structures_ends_its_own_request_alone() {
+    let make: Make = |_, asked, _| match &asked.structure {
+        Some(Structure::Regex(regex)) if regex == "planted" => panic!("planted"),
+        _ => Ok(None),
+    };
+    let golden = golden();
+    let mut pair = Pair::making(tiny_engine(CpuFaults::default(), 16), make);
+    for (name, regex) in [("a", "planted"), ("b", "planted"), ("c", "else")] {
+        let structure = json!({"regex": regex});
+        let sampling = json!({
+            "temperature": 0.0, "max_tokens": TOKENS, "structured_outputs": structure,
+        });
+        pair.add_with(name, &golden[0]["ids"], sampling);
+    }
+    let (mut ends, mut ids) = (BTreeMap::new(), Vec::new());
+    while ends.len() < 3 {
+        for output in pair.next() {
+            let name = output[0].as_str().unwrap().to_owned();
+            if name == "c" {
+                ids.extend_from_slice(output[1].as_array().unwrap());
+            }
+            if output.get(5).is_some_and(|reason| !reason.is_null()) {
+                ends.insert(name, output);
+            }
+        }
+    }
+    for name in ["a", "b"] {
+        assert_eq!(ends[name][5], 3, "{ends:?}");
+        assert!(ends[name][18]["message"].to_string().contains("panicked"), "{ends:?}");
+    }
+    assert_eq!(ids, golden[0]["greedy_fp32"].as_array().unwrap()[..TOKENS]);
     pair.handle.drain();
     assert!(pair.worker.join().unwrap());
 }

@@ -1,6 +1,6 @@
 //! Where a socket is.
 
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 /// A TCP address as ZeroMQ writes it: `tcp://HOST:PORT`, with `*` for every address of the machine.
@@ -41,10 +41,10 @@ impl Address {
         Err(failure)
     }
 
-    pub(crate) fn to_listen(&self) -> std::io::Result<SocketAddr> {
+    /// Listens at the first of its addresses that can be had.
+    pub(crate) fn listen(&self) -> std::io::Result<TcpListener> {
         let host = if self.host == "*" { "0.0.0.0" } else { &self.host };
-        let mut addresses = (host, self.port).to_socket_addrs()?;
-        addresses.next().ok_or_else(|| std::io::Error::other("the name stands for no address"))
+        TcpListener::bind((host, self.port))
     }
 }
 

@@ -61,7 +61,7 @@ pub(super) async fn items(
     let tokenizer = Arc::clone(needed(&encoder.tokenizer, field)?);
     aside(move || {
         let encode = |(i, text): (usize, &String)| {
-            let ids = if special { tokenizer.encode(text) } else { tokenizer.encode_more(text) };
+            let ids = tokenizer.encode_with(text, special);
             ids.map(item).map_err(|error| named(field, i, texts.len(), error))
         };
         texts.iter().enumerate().map(encode).collect::<Result<_, ApiError>>()
