@@ -202,8 +202,10 @@ fn each_path_packs_replays_launches_and_skips_apart() {
     let statistics = encoder.statistics();
     insta::assert_snapshot!(statistics, @r"
     whole: 1 steps, 1 replayed; items: 4 hits, 0 misses, 2 skipped; 0.0% of tokens padding
+      compiled 12 pieces; reused nothing; missed pieces: 12 absent
       budget 24: 1 replays
     parts: 3 steps, 2 replayed; items: 3 hits, 1 misses, 2 skipped; 8.1% of tokens padding
+      compiled 10 pieces; reused nothing; missed pieces: 10 absent
       budget 8: 1 replays
       budget 24: 1 replays
       launched: 1 items, above_largest_size

@@ -18,7 +18,7 @@ use std::time::Instant;
 #[command(after_help = "Examples:
   piecewise compile --model examples/tiny-qwen3
   piecewise compile --preset qwen3-8b --device cuda:sm_90a --cache-dir cache
-  piecewise compile --model DIR --max-num-seqs 1     # as `generate` with one prompt
+  piecewise compile --model DIR --max-num-seqs 128   # as `serve --max-num-seqs 128`
   piecewise compile graph.pw --json
 
 Sizes come from the same settings as those of a run: what is compiled here is what a run with the
@@ -44,8 +44,16 @@ pub(crate) fn run(args: CompileModelArgs) -> anyhow::Result<ExitCode> {
     }
     let store = Arc::new(CacheStore::open(config).context("there is nothing to fill")?);
     let planned = assembly.store(store.clone()).plan()?;
+    let tower = args.source.tower()?.map(|tower| tower.store(store.clone()).plan());
+    let tower = tower.transpose()?;
     let planning_seconds = started.elapsed().as_secs_f64();
-    let artifacts = planned.artifacts()?;
+    let (mut counts, mut pieces_to_measure) = (CompileCounts::default(), 0);
+    for planned in std::iter::once(&planned).chain(&tower) {
+        let artifacts = planned.artifacts()?;
+        let artifacts = artifacts.iter().flatten();
+        pieces_to_measure += artifacts.filter(|artifact| artifact.has_choices()).count();
+        counts.add(&planned.counts());
+    }
     let time =
         |run: &PassRun| PassTime { name: run.name.clone(), seconds: run.elapsed.as_secs_f64() };
     let passes: Vec<_> = planned.passes().passes.iter().map(time).collect();
@@ -54,12 +62,8 @@ pub(crate) fn run(args: CompileModelArgs) -> anyhow::Result<ExitCode> {
     let report = CompileReport {
         target: planned.compiler()?.target(),
         cache: store.cache.dir(),
-        counts: &planned.counts(),
-        pieces_to_measure: artifacts
-            .iter()
-            .flatten()
-            .filter(|artifact| artifact.has_choices())
-            .count(),
+        counts: &counts,
+        pieces_to_measure,
         bad_entries: store.cache.events().quarantined,
         passes_seconds,
         passes_seconds_per_layer: layers.map(|layers| passes_seconds / layers as f64),

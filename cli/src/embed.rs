@@ -1,6 +1,6 @@
 //! `piecewise embed`: vectors from texts.
 
-use super::encoder_args::{EncoderArgs, in_calls, refuse_flags_of_writers, room_for_longest};
+use super::encoder_args::{EncoderArgs, in_calls, refuse_flags_of_writers, with_room};
 use super::load::print_settings_of;
 use super::model_args::ModelArgs;
 use super::out_file::OutFile;
@@ -77,7 +77,7 @@ pub(crate) fn run(args: EmbedArgs) -> anyhow::Result<ExitCode> {
     }
     let out = args.out.as_deref().map(OutFile::claim).transpose()?;
     args.encoder.items.check_log()?;
-    let layers = room_for_longest(layers, &args.model.model)?;
+    let layers = with_room(layers, &args.model.model)?;
     let outputs = [TextOutput::Embedding];
     let mut encoder = TextEncoder::load(&args.model.model, layers, &outputs, watcher())?;
     args.encoder.prepare(&mut encoder)?;

@@ -4,7 +4,7 @@ mod images;
 mod tensors;
 mod texts;
 
-use super::encoder_args::{EncoderArgs, in_calls, refuse_flags_of_writers, room_for};
+use super::encoder_args::{EncoderArgs, in_calls, refuse_flags_of_writers, with_room_for};
 use super::load::print_settings_of;
 use super::model_args::ModelArgs;
 use super::out_file::OutFile;
@@ -112,7 +112,7 @@ fn encode_items<M: ItemEncoder>(
         results.push((number, item.map(|()| ItemOutputs::new())));
     }
     if let Some(largest) = largest {
-        let mut encoder = load(room_for(layers, largest)?)?;
+        let mut encoder = load(with_room_for(layers, &args.model.model, largest as u64)?)?;
         args.encoder.prepare(&mut encoder)?;
         let encoded = in_calls("encoding", good.len(), |call| encoder.encode(&good[call]));
         let served = results.iter_mut().filter(|(_, result)| result.is_ok());

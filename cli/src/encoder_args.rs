@@ -4,9 +4,8 @@ use super::model_args::{BoundArgs, put};
 use super::out_file::OutFile;
 use super::progress::bar;
 use anyhow::{Context, bail};
-use piecewise::encoding::{Encoder, ItemEncoder};
-use piecewise::models::encoder::{Modality, TextEncoderConfig};
-use piecewise_runtime::config::{ConfigError, ConfigLayers};
+use piecewise::encoding::{Encoder, ItemEncoder, default_tokens};
+use piecewise_runtime::config::ConfigLayers;
 use std::fs::File;
 use std::io::LineWriter;
 use std::ops::Range;
@@ -100,7 +99,7 @@ pub(crate) fn refuse_flags_of_writers(
     let of_bounds = [
         ("--max-seq-len", bounds.max_seq_len.is_some()),
         ("--no-prefix-cache", compile.no_prefix_cache),
-        ("--sampling-controls", compile.sampling_controls),
+        ("--sampling-controls", compile.sampling_controls.is_some()),
     ];
     match of_bounds.iter().chain(others).find(|(_, is_given)| *is_given) {
         Some((flag, _)) => {
@@ -112,29 +111,33 @@ pub(crate) fn refuse_flags_of_writers(
 
 /// Items that are encoded in one call: packing looks at all of them.
 const CALL: usize = 1024;
-/// Rows that a step has room for at least, and for the largest item in any case.
-const STEP_ROWS: usize = 512;
 
-/// Tokens that a step has room for at most, unless somebody says so, however long texts may be.
-const LONGEST: usize = 8192;
-
-/// Makes a step large enough for every text that the encoder in `folder` reads, up to a bound, unless
-/// somebody says how large it is; of images one that is as small as may be.
-pub(super) fn room_for_longest(
-    layers: ConfigLayers,
-    folder: &Path,
-) -> anyhow::Result<ConfigLayers> {
-    let longest = match Modality::of(folder)? {
-        Modality::Text => TextEncoderConfig::load(folder)?.longest().min(LONGEST),
-        Modality::Vision => 0,
-    };
-    Ok(room_for(layers, longest)?)
+/// Makes a step of the encoder in `folder` as large as it is by default, unless somebody says how large
+/// it is.
+pub(super) fn with_room(layers: ConfigLayers, folder: &Path) -> anyhow::Result<ConfigLayers> {
+    with_room_for(layers, folder, 0)
 }
 
-/// Makes a step large enough for an item of `largest` rows, unless somebody says how large it is.
-pub(super) fn room_for(layers: ConfigLayers, largest: usize) -> Result<ConfigLayers, ConfigError> {
-    let rows = i64::try_from(largest.max(STEP_ROWS)).unwrap_or(i64::MAX);
-    layers.derived("max_num_tokens", rows, "the largest item")
+/// Makes a step as large as it is by default, or, where `largest` tokens do not fit, as the next power
+/// of two, unless somebody says how large it is.
+pub(super) fn with_room_for(
+    layers: ConfigLayers,
+    folder: &Path,
+    largest: u64,
+) -> anyhow::Result<ConfigLayers> {
+    let room = room_for(&layers, folder, largest)?;
+    Ok(layers.derived("max_num_tokens", i64::try_from(room)?, "what items may have")?)
+}
+
+/// Tokens of a step that holds an item of `largest` tokens.
+pub(super) fn room_for(layers: &ConfigLayers, folder: &Path, largest: u64) -> anyhow::Result<u64> {
+    let device = layers.clone().finish()?.config.device;
+    let usual = default_tokens(folder, device.parse().map_err(anyhow::Error::msg)?)?;
+    Ok(if largest <= usual {
+        usual
+    } else {
+        largest.checked_next_power_of_two().unwrap_or(largest)
+    })
 }
 
 /// What `encode` makes of so many items, in calls.

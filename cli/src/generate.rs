@@ -2,7 +2,7 @@
 
 use super::amounts::shown_ledger;
 use super::dumps::DumpArgs;
-use super::images::PromptImages;
+use super::images::{PromptImages, TowerReport};
 use super::load::{engine, print_settings};
 use super::model_args::ModelArgs;
 use super::out_file::OutFile;
@@ -120,18 +120,6 @@ impl GenerateArgs {
             seed,
         }
     }
-
-    /// Whether the graph must do what it does not do unless somebody asks for it.
-    fn needs_controls(&self) -> bool {
-        let plain = Sampling {
-            min_p: 0.0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            repetition_penalty: 1.0,
-            ..self.sampling(0)
-        };
-        self.sampling(0) != plain || !self.logit_bias.is_empty() || self.logprobs.is_some()
-    }
 }
 
 /// A prompt on its way.
@@ -149,10 +137,8 @@ struct Reply<'t> {
 
 pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     let prompts = args.prompt.len() as u64;
-    let mut assembly = args.dumps.over(args.model.assembly()?).sequences(prompts);
-    if args.needs_controls() {
-        assembly = assembly.set("sampling_controls", true);
-    }
+    // Room for their keys and values; what is compiled does not depend on how many there are.
+    let assembly = args.dumps.over(args.model.assembly()?).sequences(prompts);
     let settings = assembly.settings()?;
     if args.model.bounds.compile.shared.print_config {
         return print_settings(&settings, args.json);
@@ -161,6 +147,7 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         Some(config) => (config.vocab_size, config.eos_token_ids.clone()),
         None => (0, Vec::new()),
     };
+    let layers = assembly.decoder_config().map(|config| config.num_layers);
     let tokenizer = TextTokenizer::load(&args.model.model, vocab)?;
     let folder = &args.model.model;
     let mut images = match args.image.is_empty() {
@@ -184,7 +171,8 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     }
     let trace = trace.map(|trace| trace.start(&mut *engine)).transpose()?;
     if let Some(log) = &log {
-        log.observe(&mut *engine);
+        let name = folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy();
+        log.observe(&mut *engine, &name, layers);
     }
     let encoded = |text: &String, ids: Result<_, TokenizerError>| {
         ids.with_context(|| format!("prompt {text:?} can't be encoded"))
@@ -261,7 +249,8 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         file.write(|path| Ok(std::fs::write(path, text)?))?;
     }
     if args.stats {
-        show_statistics(&args, &*engine, generated, elapsed)?;
+        let tower = images.as_ref().and_then(PromptImages::tower);
+        show_statistics(&args, &*engine, tower, generated, elapsed)?;
     }
     match failure {
         Some(failure) => bail!(failure),
@@ -346,6 +335,7 @@ fn finish(args: &GenerateArgs, reply: Reply<'_>) -> anyhow::Result<()> {
 fn show_statistics(
     args: &GenerateArgs,
     engine: &dyn Engine,
+    tower: Option<&TowerReport>,
     generated: usize,
     elapsed: Duration,
 ) -> anyhow::Result<()> {
@@ -359,7 +349,7 @@ fn show_statistics(
     let rate = generated as f64 / elapsed.as_secs_f64().max(1e-9);
     let mut out = std::io::stderr();
     if args.json {
-        let object = serde_json::json!({
+        let mut object = serde_json::json!({
             "pieces": pieces,
             "unique_pieces": unique,
             "split_ops": split_ops,
@@ -375,6 +365,9 @@ fn show_statistics(
             "generated_tokens": generated,
             "tokens_per_second": rate,
         });
+        if let Some(tower) = tower {
+            object["images"] = serde_json::to_value(tower)?;
+        }
         writeln!(out, "{object}")?;
         return Ok(());
     }
@@ -390,6 +383,12 @@ fn show_statistics(
         writeln!(out, "graph mode       reduced: {reason}")?;
     }
     writeln!(out, "memory           {}", shown_ledger(&ledger))?;
+    if let Some(TowerReport { graphs, graph_mode, memory, statistics }) = tower {
+        writeln!(out, "images, compile  {}", statistics.compile)?;
+        writeln!(out, "images, graphs   {graphs} ({graph_mode})")?;
+        writeln!(out, "images, memory   {} (given back)", shown_ledger(memory))?;
+        writeln!(out, "images, hits     {} of {} steps", statistics.hits(), statistics.steps)?;
+    }
     let [launched, piecewise, full] = stats.steps_by_mode;
     writeln!(out, "steps            {full} full, {piecewise} piecewise, {launched} launched")?;
     let counted = |counts: &std::collections::BTreeMap<PieceSize, u64>| {

@@ -1,5 +1,6 @@
 //! Image files, and images in prompts.
 
+use super::encoder_args::room_for;
 use super::progress::watcher;
 use anyhow::{Context, bail};
 use piecewise::assembly::Assembly;
@@ -9,15 +10,15 @@ use piecewise::models::ImagePrompts;
 use piecewise::models::encoder::VisionConfig;
 use piecewise_runtime::config::ConfigLayers;
 use piecewise_runtime::engine::{Engine, GivenRows, Request, RowsId};
+use piecewise_runtime::model::Ledger;
+use piecewise_runtime::stats::Statistics;
+use serde::Serialize;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Bytes that an image file may have.
 const LARGEST_FILE: u64 = 256 << 20;
-
-/// Tokens of the images that share a step of the tower; a larger one has its own.
-const SHARED_STEP: u64 = 1024;
 
 /// The item of an image file.
 pub(super) fn item_of_file(processor: &ImageProcessor, file: &Path) -> anyhow::Result<ImageItem> {
@@ -38,6 +39,17 @@ pub(super) struct PromptImages {
     tokens: Vec<u64>,
     device: OpenDevice,
     rows: Vec<RowsId>,
+    /// What the tower did, once it has.
+    tower: Option<TowerReport>,
+}
+
+/// What a tower was and did, which is gone once its rows are with the decoder.
+#[derive(Serialize)]
+pub(super) struct TowerReport {
+    pub(super) graphs: usize,
+    pub(super) graph_mode: &'static str,
+    pub(super) memory: Ledger,
+    pub(super) statistics: Statistics,
 }
 
 impl PromptImages {
@@ -56,7 +68,7 @@ impl PromptImages {
         let tokens = items.iter().map(|item| tower.tokens_of(item));
         let tokens = tokens.collect::<Result<_, _>>().map_err(anyhow::Error::msg)?;
         let device = assembly.settings()?.device.open(all_threads())?;
-        Ok(Self { prompts, items, tokens, device, rows: Vec::new() })
+        Ok(Self { prompts, items, tokens, device, rows: Vec::new(), tower: None })
     }
 
     /// The decoder on the device of the images, with room for them.
@@ -71,12 +83,25 @@ impl PromptImages {
         layers: ConfigLayers,
         decoder: &mut dyn Engine,
     ) -> anyhow::Result<()> {
-        // Small images share a step.
         let largest = self.tokens.iter().max().copied().unwrap_or(1);
-        let most = self.tokens.iter().sum::<u64>().clamp(largest, largest.max(SHARED_STEP));
+        let most = room_for(&layers, folder, largest)?;
+        // Most budgets are not those of the images at hand.
+        let layers = layers.derived("capture", "lazy", "a run about a few images")?;
         let mut tower = JoinedTower::load(folder, layers, most, &self.device, watcher())?;
         self.rows = tower.add_all(&self.items, decoder)?;
+        let model = tower.model();
+        self.tower = Some(TowerReport {
+            graphs: model.captured_graphs(),
+            graph_mode: model.dispatcher().mode.name(),
+            memory: model.ledger(),
+            statistics: model.statistics().clone(),
+        });
         Ok(())
+    }
+
+    /// What the tower did, once it has encoded.
+    pub(super) fn tower(&self) -> Option<&TowerReport> {
+        self.tower.as_ref()
     }
 
     /// A request whose prompt has the images in their places.

@@ -9,6 +9,8 @@ use super::report;
 use comfy_table::{CellAlignment, Table, presets};
 use piecewise::assembly::launches::SizeRow;
 use piecewise::assembly::plan_view::PlanView;
+use piecewise::assembly::{Assembly, Planned};
+use serde::Serialize;
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -57,16 +59,33 @@ pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let plan = match args.sizes {
+    let tower = args.source.tower()?.map(Assembly::plan).transpose()?;
+    let view = |planned: &Planned| match args.sizes {
         true => {
             // Here a piece that does not compile is an error.
             planned.artifacts()?;
-            PlanView::lowered(&planned)?
+            PlanView::lowered(planned)
         }
-        false => PlanView::of(&planned)?,
+        false => PlanView::of(planned),
     };
-    super::print_report(args.json, &plan, || show(&plan))?;
+    let images = tower.as_ref().map(view).transpose()?;
+    let inspected = Inspected { plan: view(&planned)?, images };
+    super::print_report(args.json, &inspected, || {
+        show(&inspected.plan)?;
+        let Some(images) = &inspected.images else { return Ok(()) };
+        super::print_line("\nimages, whose tower is a model beside this one\n")?;
+        show(images)
+    })?;
     Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Serialize)]
+struct Inspected {
+    #[serde(flatten)]
+    plan: PlanView,
+    /// Of a decoder that reads images, its vision tower.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    images: Option<PlanView>,
 }
 
 fn show(plan: &PlanView) -> anyhow::Result<()> {

@@ -20,9 +20,6 @@ impl ModelArgs {
     }
 }
 
-/// Sequences of a step of what serves, where nothing else is said.
-const SEQUENCES: u64 = 64;
-
 /// Seconds between two lines about the steps of what serves, where nothing else is said.
 const STATS_INTERVAL: i64 = 10;
 
@@ -38,12 +35,6 @@ pub(crate) fn layers_for_requests(bounds: &BoundArgs) -> anyhow::Result<ConfigLa
         layers = layers.imposed("tune", "load", "serving requests")?;
     }
     Ok(layers.derived("stats_interval_seconds", STATS_INTERVAL, "serving requests")?)
-}
-
-/// What serves others: their requests ask for penalties, biases, structures and log-probabilities as
-/// they like.
-pub(crate) fn for_requests(assembly: Assembly) -> Assembly {
-    assembly.watch(watcher()).set("sampling_controls", true).sequences(SEQUENCES)
 }
 
 /// An engine, with what the passes did and made dumped on the way.

@@ -36,7 +36,7 @@ pub(crate) struct BoundArgs {
     #[arg(long, alias = "max-num-batched-tokens", value_name = "N")]
     pub max_num_tokens: Option<u64>,
     /// The most sequences that run at once [default: 64, or the tokens of a step where they are
-    /// fewer; `generate`, `chat` and `logits` no more than they have prompts].
+    /// fewer].
     #[arg(long, alias = "max-running-requests", value_name = "N")]
     pub max_num_seqs: Option<u64>,
     /// The most rows of a step that want logits at once; where more do, the head runs several times
@@ -180,9 +180,10 @@ pub(crate) struct CompileArgs {
     /// Compute every prompt whole: none begins with keys and values that others computed.
     #[arg(long, aliases = ["no-enable-prefix-caching", "disable-radix-cache"])]
     pub no_prefix_cache: bool,
-    /// Let requests ask for min_p, penalties, biases of logits, masks of ids and log-probabilities.
-    #[arg(long)]
-    pub sampling_controls: bool,
+    /// Let requests ask for min_p, penalties, biases of logits, masks of ids and log-probabilities
+    /// [default: true].
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub sampling_controls: Option<bool>,
     /// Name steps and their parts for a profiler that listens to NVTX, such as Nsight Systems.
     #[arg(long)]
     pub nvtx: bool,
@@ -253,7 +254,7 @@ impl CompileArgs {
         let layers = put(layers, "tune", self.tune)?;
         let layers = put(layers, "tune_seconds", self.tune_seconds)?;
         let layers = turn_off(layers, "prefix_cache", self.no_prefix_cache)?;
-        let layers = turn_on(layers, "sampling_controls", self.sampling_controls)?;
+        let layers = put(layers, "sampling_controls", self.sampling_controls)?;
         let layers = turn_on(layers, "nvtx", self.nvtx)?;
         let interval = self.stats_interval;
         let layers = put_by(layers, "--stats-interval", "stats_interval_seconds", interval)?;

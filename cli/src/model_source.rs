@@ -1,14 +1,15 @@
 //! What is compiled without being run: a model folder, a preset, or a textual graph.
 
-use super::encoder_args::room_for_longest;
+use super::encoder_args::with_room;
 use super::model_args::BoundArgs;
 use super::preset_weights::WEIGHTS;
 use super::progress::watcher;
+use super::warn;
 use anyhow::{Context, bail};
 use piecewise::assembly::Assembly;
-use piecewise::encoding::folder_assembly;
-use piecewise::models::Preset;
+use piecewise::encoding::{LoadError, folder_assembly, tower_assembly};
 use piecewise::models::encoder::is_encoder;
+use piecewise::models::{ImagePrompts, Preset};
 use piecewise_ir::module::Module;
 use piecewise_ir::text::parse_module;
 use std::path::{Path, PathBuf};
@@ -38,7 +39,7 @@ impl SourceArgs {
         let assembly = match (textual, &self.model, self.preset) {
             (Some(file), ..) => Assembly::file(file)?,
             (None, Some(folder), _) if is_encoder(folder).unwrap_or(false) => {
-                let layers = room_for_longest(self.bounds.layers()?, folder)?;
+                let layers = with_room(self.bounds.layers()?, folder)?;
                 return Ok(folder_assembly(folder, layers)?.watch(watcher()));
             }
             (None, Some(folder), _) => Assembly::folder(folder)?,
@@ -57,6 +58,24 @@ impl SourceArgs {
             Some(false) => assembly.check_weights(),
             None => assembly.weights(WEIGHTS),
         })
+    }
+
+    /// The vision tower beside the decoder of a model folder, as `generate --image` runs it.
+    pub(crate) fn tower(&self) -> anyhow::Result<Option<Assembly>> {
+        let Some(folder) = self.model.as_deref().filter(|folder| folder.is_dir()) else {
+            return Ok(None);
+        };
+        if is_encoder(folder)? || ImagePrompts::load(folder)?.is_none() {
+            return Ok(None);
+        }
+        match tower_assembly(folder, self.bounds.layers()?) {
+            // Of a decoder the configuration is enough.
+            Err(LoadError::Checkpoint(error)) => {
+                warn(&format!("the vision tower is left out, which needs its weights: {error}"));
+                Ok(None)
+            }
+            tower => Ok(tower?.map(|tower| tower.watch(watcher()))),
+        }
     }
 
     /// Whether the settings are all that is asked for.

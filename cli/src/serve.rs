@@ -7,9 +7,10 @@ use super::dumps::DumpArgs;
 use super::encoder_args::ItemLogArgs;
 use super::kv_events::{KvEventArgs, publish};
 use super::listen::{addresses, are_loopback};
-use super::load::{engine, for_requests, generation_defaults, layers_for_requests, print_settings};
+use super::load::{engine, generation_defaults, layers_for_requests, print_settings};
 use super::model_args::BoundArgs;
 use super::preset_weights;
+use super::progress::watcher;
 use super::start::log_engine;
 use super::step_file::{IterationLog, StepFile, TraceArgs};
 use anyhow::{Context, bail};
@@ -146,7 +147,7 @@ impl ServeArgs {
             (None, None) => bail!("give --model or --preset"),
         };
         let assembly = self.dumps.over(assembly.configure(layers_for_requests(&self.bounds)?));
-        Ok((for_requests(assembly), name))
+        Ok((assembly.watch(watcher()), name))
     }
 
     /// A server that listens, and what its metrics call the model; `name` is what the model calls
@@ -256,6 +257,7 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let config = assembly.decoder_config();
     let (vocab, end_ids) =
         config.map_or((0, Vec::new()), |config| (config.vocab_size, config.eos_token_ids.clone()));
+    let layers = config.map(|config| config.num_layers);
     let model = args.model(vocab, end_ids)?;
     let publisher = args.kv_events.bind(0)?;
     let log = args.iteration_log.as_deref().map(IterationLog::create).transpose()?;
@@ -265,7 +267,7 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     log_engine(&name, &settings.configured()?.config, &*engine, started);
     publish(publisher.as_ref(), &mut *engine);
     if let Some(log) = &log {
-        log.observe(&mut *engine);
+        log.observe(&mut *engine, &model_name, layers);
     }
     let trace = trace.map(|trace| trace.start(&mut *engine)).transpose()?;
     let thread =

@@ -2,7 +2,8 @@
 //! what the host and the device did.
 
 use anyhow::{Context, anyhow};
-use piecewise_planner::{IterationLogWriter, IterationRecord};
+use piecewise_ir::graph::WeightDecl;
+use piecewise_planner::{IterationLogWriter, IterationRecord, LogHead};
 use piecewise_runtime::StepTraceWriter;
 use piecewise_runtime::engine::Engine;
 use piecewise_runtime::model::StepTrace;
@@ -64,8 +65,14 @@ fn write_all<T>(
     write(None)
 }
 
+/// What is written as one line: first what all the steps are of, then each of them.
+pub(crate) enum LogLine {
+    Head(Box<LogHead>),
+    Step(IterationRecord),
+}
+
 /// A line about each step.
-pub(crate) type IterationLog = StepFile<IterationRecord>;
+pub(crate) type IterationLog = StepFile<LogLine>;
 
 impl IterationLog {
     /// Creates the file, or empties it; before a model is loaded, so that one that can't be written is
@@ -73,17 +80,54 @@ impl IterationLog {
     pub(crate) fn create(file: &Path) -> anyhow::Result<Self> {
         let mut writer = IterationLogWriter::create(file)?;
         let write = move |step: Option<&_>| match step {
-            Some(step) => writer.write(step),
+            Some(LogLine::Head(head)) => writer.write_head(head),
+            Some(LogLine::Step(step)) => writer.write(step),
             None => writer.flush(),
         };
         Ok(Self::start(file, write)?)
     }
 
-    /// Logs the steps of an engine from now on.
-    pub(crate) fn observe(&self, engine: &mut dyn Engine) {
+    /// Logs the steps of an engine from now on, behind what they are of: `model` is what the model is
+    /// called.
+    pub(crate) fn observe(&self, engine: &mut dyn Engine, model: &str, layers: Option<usize>) {
         let steps = self.steps.clone();
+        let head = Box::new(head_of(engine, model, layers));
         // A log that has failed takes no more steps, and says so at the end.
-        engine.observe(Box::new(move |step| drop(steps.send(Some(step.clone())))));
+        drop(steps.send(Some(LogLine::Head(head))));
+        engine.observe(Box::new(move |step| {
+            drop(steps.send(Some(LogLine::Step(step.clone()))));
+        }));
+    }
+}
+
+/// What an engine's steps are of.
+fn head_of(engine: &dyn Engine, model: &str, layers: Option<usize>) -> LogHead {
+    let graph = engine.model().module().graph();
+    // What is computed from nothing, such as a table of angles, is no parameter.
+    let is_stored = |weight: &&WeightDecl| {
+        let mut is_stored = false;
+        weight.recipe.visit_sources(&mut |_, _| is_stored = true);
+        is_stored
+    };
+    let stored = graph.weights().iter().filter(is_stored);
+    let types = stored.map(|weight| graph.ty(weight.value));
+    let elements = types.map(|ty| {
+        let extents = ty.shape.iter().map(|dim| dim.as_constant().unwrap_or(1));
+        (extents.product::<u64>(), ty.dtype.size() as u64)
+    });
+    let (parameters, weight_bytes) = elements.fold((0, 0), |(count, bytes), (elements, each)| {
+        (count + elements, bytes + elements * each)
+    });
+    let options = engine.options();
+    let bound = |bound: u64| u32::try_from(bound).ok();
+    LogHead {
+        max_num_tokens: bound(options.max_num_tokens),
+        max_num_seqs: bound(options.max_num_seqs),
+        device: Some(engine.model().describe_device()),
+        model: Some(model.to_owned()),
+        parameters: Some(parameters),
+        weight_bytes: Some(weight_bytes),
+        layers: layers.and_then(|layers| u32::try_from(layers).ok()),
     }
 }
 

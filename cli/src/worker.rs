@@ -7,8 +7,9 @@ use super::dumps::DumpArgs;
 use super::keeper::{keep, on_signals};
 use super::kv_events::{KvEventArgs, publish};
 use super::listen::{addresses, are_loopback};
-use super::load::{engine, for_requests, layers_for_requests, print_settings};
+use super::load::{engine, layers_for_requests, print_settings};
 use super::model_args::BoundArgs;
+use super::progress::watcher;
 use super::serve::name_of;
 use super::start::log_engine;
 use super::step_file::{StepFile, TraceArgs};
@@ -97,7 +98,7 @@ pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
     }
     let assembly = Assembly::folder(&args.model)?.configure(layers_for_requests(&args.bounds)?);
-    let assembly = for_requests(args.dumps.over(assembly));
+    let assembly = args.dumps.over(assembly).watch(watcher());
     let settings = assembly.settings()?;
     if args.bounds.compile.shared.print_config {
         return print_settings(&settings, false);

@@ -65,6 +65,16 @@ pub enum Finding {
         /// Steps of the log that this list should serve.
         of_steps: u64,
     },
+    /// The configuration allows less than a step of the log has: such steps become several, and are
+    /// counted here as they are.
+    BoundBelowLog {
+        /// `max_num_tokens` or `max_num_seqs`.
+        key: &'static str,
+        /// What it says.
+        bound: u32,
+        /// What the log has.
+        largest: u32,
+    },
     /// A size that serves a wide gap at much padding.
     Gap {
         /// What the sizes count: tokens or sequences.
@@ -164,7 +174,7 @@ fn size(key: &'static str, value: &Value) -> Result<u32, PlannerError> {
 }
 
 /// Checks lists against a log. Limits that the request leaves open are taken from the
-/// configuration.
+/// configuration, where they are not below what the log has.
 ///
 /// # Errors
 /// Those of [`plan`] and [`evaluate`]; and for more than
@@ -174,14 +184,23 @@ pub fn check(
     question: Question<'_>,
 ) -> Result<CheckReport, PlannerError> {
     let asked = question.request;
-    let request = &PlanRequest {
-        max_num_tokens: asked.max_num_tokens.or(configured.max_num_tokens),
-        max_num_seqs: asked.max_num_seqs.or(configured.max_num_seqs),
-        ..asked.clone()
+    let mut findings = Vec::new();
+    let mut limit = |key, asked: Option<u32>, own: Option<u32>, largest| match (asked, own) {
+        (None, Some(bound)) if bound < largest => {
+            findings.push(Finding::BoundBelowLog { key, bound, largest });
+            Some(largest)
+        }
+        _ => asked.or(own),
     };
+    let (tokens, sequences) =
+        (question.traffic.largest_tokens(), question.traffic.largest_decode());
+    let max_num_tokens =
+        limit("max_num_tokens", asked.max_num_tokens, configured.max_num_tokens, tokens);
+    let max_num_seqs =
+        limit("max_num_seqs", asked.max_num_seqs, configured.max_num_seqs, sequences);
+    let request = &PlanRequest { max_num_tokens, max_num_seqs, ..asked.clone() };
     let question = Question { request, ..question };
     request.validate(question.traffic)?;
-    let mut findings = Vec::new();
     let sizes =
         CaptureSizes::of(|list| ascending(list, configured.sizes.list(list), &mut findings));
     let outcome = evaluate(question, &sizes)?;

@@ -2,12 +2,14 @@
 
 use serde::Deserialize;
 
+use crate::head::LogHead;
 use crate::mode::StepMode;
 use crate::reader::Line;
-use crate::traffic::{StepKind, Traffic};
+use crate::traffic::{MAX_STEP_TOKENS, StepKind, Traffic};
 
 #[derive(Deserialize)]
 struct RawLine {
+    log: Option<LogHead>,
     #[serde(alias = "numCtxTokens")]
     context_tokens: Option<i64>,
     #[serde(alias = "numGenRequests")]
@@ -34,6 +36,16 @@ struct InflightBatching {
 pub(crate) fn read_json_line(line: &[u8], traffic: &mut Traffic) -> Result<Line, String> {
     let raw: RawLine =
         serde_json::from_slice(line).map_err(|error| format!("no JSON of a step: {error}"))?;
+    if let Some(head) = raw.log {
+        for (name, bound) in
+            [("max_num_tokens", head.max_num_tokens), ("max_num_seqs", head.max_num_seqs)]
+        {
+            if let Some(bound) = bound.filter(|bound| !(1..=MAX_STEP_TOKENS).contains(bound)) {
+                return Err(format!("`{name}` is {bound}: no bound of a step"));
+            }
+        }
+        return Ok(Line::Head(Box::new(head)));
+    }
     let (context, generation) = match (&raw.inflight, raw.context_tokens, raw.generation_requests) {
         (Some(inflight), None, None) => (inflight.num_ctx_tokens, inflight.num_gen_requests),
         (None, None, None) => match raw.tokens {

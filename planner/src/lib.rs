@@ -34,6 +34,7 @@ mod default_lists;
 mod dynamic_program;
 mod error;
 mod evaluate;
+mod head;
 mod histogram_csv;
 mod json_line;
 mod lengths;
@@ -59,6 +60,7 @@ pub use costs::{
 pub use default_lists::Stack;
 pub use error::PlannerError;
 pub use evaluate::{Coverage, Outcome, Replay, Service, Share, SizeUse, evaluate, serve};
+pub use head::LogHead;
 pub use lengths::Lengths;
 pub use mode::{GraphMode, StepMode};
 pub use planner::{DEFAULT_CURVE_GRAPHS, MAX_GRAPHS, Plan, PlanWarning, plan};

@@ -41,6 +41,27 @@ pub enum PlanWarning {
         /// The largest decode size of the plan.
         largest: u32,
     },
+    /// Nobody said how large a step may be, so that a list ends at the largest one in the log; larger
+    /// ones would be launched.
+    NoBound {
+        /// The list that ends there.
+        list: ListKind,
+        /// `max_num_tokens` or `max_num_seqs`: what to give.
+        bound_key: &'static str,
+        /// Where it ends.
+        largest: u32,
+    },
+    /// A list ends below the largest step that there may be; those above are launched.
+    EndsBelowBound {
+        /// The list that ends there.
+        list: ListKind,
+        /// `max_num_tokens` or `max_num_seqs`.
+        bound_key: &'static str,
+        /// Where it ends; 0 where it is empty.
+        largest: u32,
+        /// Where steps may end, by the key or, where that is not given, by the log.
+        bound: u32,
+    },
     /// The search within the budgets hit its limit of work: the plan is at most this share above
     /// the best one.
     NotProvenOptimal {
@@ -121,7 +142,31 @@ pub fn plan(question: Question<'_>) -> Result<Plan, PlannerError> {
         let most_sequences = traffic.most_sequences;
         warnings.push(PlanWarning::MoreSequencesThanDecodeSizes { most_sequences, largest });
     }
+    warnings
+        .extend(ListKind::ALL.into_iter().filter_map(|list| ends_early(list, &sizes, question)));
     Ok(Plan { sizes, outcome, curve, knee_graphs, warnings })
+}
+
+/// Whether steps may come that a list does not hold.
+fn ends_early(
+    list: ListKind,
+    sizes: &CaptureSizes,
+    Question { traffic, request, .. }: Question<'_>,
+) -> Option<PlanWarning> {
+    let (bound_key, given) = match list {
+        ListKind::Tokens => ("max_num_tokens", request.max_num_tokens),
+        ListKind::Decode => ("max_num_seqs", request.max_num_seqs),
+    };
+    let largest = sizes.list(list).last().copied().unwrap_or(0);
+    match request.maximum(list, traffic) {
+        // Of what the traffic does not have there are other warnings.
+        0 => None,
+        bound if largest < bound => {
+            Some(PlanWarning::EndsBelowBound { list, bound_key, largest, bound })
+        }
+        _ if given.is_none() => Some(PlanWarning::NoBound { list, bound_key, largest }),
+        _ => None,
+    }
 }
 
 /// The best lists for each of several numbers of graphs, without budgets, from one table, and the

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use crate::error::PlannerError;
+use crate::head::LogHead;
 use crate::histogram_csv::HistogramColumns;
 use crate::json_line::read_json_line;
 use crate::traffic::Traffic;
@@ -38,7 +39,9 @@ pub struct MalformedLine {
 pub struct ReadLog {
     /// How many steps there were of each count.
     pub traffic: Traffic,
-    /// Lines that are not blank (for a histogram: without its header).
+    /// What its first line says of them; of several logs behind each other, of all.
+    pub head: LogHead,
+    /// Lines that are not blank, heads not counted (for a histogram: without its header).
     pub lines: u64,
     /// Lines of steps without tokens, which no graph could serve; they are left out.
     pub idle: u64,
@@ -57,6 +60,7 @@ const MAX_LINE_BYTES: u64 = 1 << 20;
 pub(crate) enum Line {
     Step,
     Idle,
+    Head(Box<LogHead>),
 }
 
 enum Dialect {
@@ -119,6 +123,10 @@ pub fn read_log(mut input: impl BufRead, options: ReadOptions) -> Result<ReadLog
         match outcome {
             Ok(Line::Step) => {}
             Ok(Line::Idle) => log.idle += 1,
+            Ok(Line::Head(head)) => {
+                log.lines -= 1;
+                log.head = std::mem::take(&mut log.head).merge(*head);
+            }
             Err(reason) => {
                 log.malformed += 1;
                 if log.first_malformed.len() < NAMED_LINES {
@@ -166,6 +174,7 @@ fn trim(line: &[u8]) -> &[u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::IterationLogWriter;
     use crate::traffic::StepKind;
 
     fn read(text: &str) -> Result<ReadLog, PlannerError> {
@@ -199,6 +208,35 @@ mod tests {
         assert_eq!(log.traffic.observed.known_steps, 3);
         assert_eq!(log.traffic.observed.replayed_steps, 2);
         assert_eq!(log.traffic.most_sequences, 4);
+    }
+
+    #[test]
+    fn a_head_says_what_the_steps_are_of() {
+        let head = LogHead {
+            max_num_tokens: Some(512),
+            max_num_seqs: Some(8),
+            device: Some("A device".to_owned()),
+            parameters: Some(5_000_000),
+            layers: Some(4),
+            ..LogHead::default()
+        };
+        let mut bytes = Vec::new();
+        let mut log = IterationLogWriter::new(&mut bytes);
+        log.write_head(&head).unwrap();
+        log.flush().unwrap();
+        drop(log);
+        let line = String::from_utf8(bytes).unwrap();
+        let step = "{\"context_tokens\":5}\n";
+        let log = read(&format!("{line}{step}")).unwrap();
+        assert_eq!((&log.head, log.lines, log.traffic.steps()), (&head, 1, 1));
+        // Of two servers, one log behind the other.
+        let other =
+            "{\"log\":{\"max_num_tokens\":2048,\"max_num_seqs\":4,\"layers\":9,\"new\":1}}\n";
+        let log = read(&format!("{line}{step}{other}{step}")).unwrap();
+        let merged = LogHead { max_num_tokens: Some(2048), ..head };
+        assert_eq!((log.head, log.lines, log.malformed), (merged, 2, 0));
+        let error = read("{\"log\":{\"max_num_tokens\":0}}\n").unwrap_err();
+        assert!(error.to_string().contains("`max_num_tokens` is 0: no bound"), "{error}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The iteration log: one JSON object per line, one line per step.
+//! The iteration log: one JSON object per line, one line per step behind one that says what they are of.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -8,6 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::error::PlannerError;
+use crate::head::LogHead;
 use crate::mode::StepMode;
 
 /// One step, as written to the iteration log.
@@ -74,6 +75,19 @@ impl<W: Write> IterationLogWriter<W> {
     /// The error of the underlying writer; a line may then be cut short.
     pub fn write(&mut self, record: &IterationRecord) -> io::Result<()> {
         serde_json::to_writer(&mut self.out, record)?;
+        self.out.write_all(b"\n")
+    }
+
+    /// Writes the line that says what the steps are of; the first one.
+    ///
+    /// # Errors
+    /// As for [`Self::write`].
+    pub fn write_head(&mut self, head: &LogHead) -> io::Result<()> {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            log: &'a LogHead,
+        }
+        serde_json::to_writer(&mut self.out, &Line { log: head })?;
         self.out.write_all(b"\n")
     }
 

@@ -47,16 +47,18 @@ pub use settings::Settings;
 
 use notice::Watcher;
 
-use crate::device::{OpenDevice, all_threads};
+use crate::device::{DeviceSpec, OpenDevice, all_threads};
 use crate::models::{Checkpoint, CheckpointError, DecoderConfig, Preset};
 use crate::session::Session;
 use piecewise_backend::compiler::Store;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
+use piecewise_ir::op::Op;
 use piecewise_ir::text::{parse_module, render};
 use piecewise_ir::verify::verify_graph;
 use piecewise_kernels::op::OpRegistry;
+use piecewise_kernels::step::CaptureSupport;
 use piecewise_passes::check::check_plan;
 use piecewise_passes::manager::OptionReader;
 use piecewise_passes::pipeline::DEFAULT_PIPELINE;
@@ -64,6 +66,7 @@ use piecewise_passes::{Observer, Pass, PipelineError, Registry};
 use piecewise_runtime::config::{ConfigError, ConfigLayers};
 use piecewise_runtime::engine::Engine;
 use piecewise_runtime::measure::StepTimer;
+use piecewise_runtime::mode::CompileLevel;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -273,6 +276,31 @@ impl Assembly {
         }
     }
 
+    /// Steps as one graph each, unless somebody chose a mode, where every custom op of the given graph
+    /// can be captured in any step; else in pieces.
+    pub(crate) fn whole_where_possible(self) -> Result<Self, AssemblyError> {
+        let Some(graph) = self.given_graph() else { return Ok(self) };
+        let Settings { config, device, .. } = self.settings()?;
+        let on_cpu = |name| self.ops.cpu(name).map(|op| op.capture_support());
+        let on_cuda = |name| self.ops.cuda(name).map(|op| op.capture_support());
+        let support = |name| match device {
+            DeviceSpec::Cpu => on_cpu(name),
+            DeviceSpec::Cuda(_) | DeviceSpec::Arch(_) => on_cuda(name),
+            DeviceSpec::Auto => on_cpu(name).min(on_cuda(name)),
+        };
+        let is_captured = |node| match &graph.node(node).op {
+            Op::Custom(call) => support(&call.name) == Some(CaptureSupport::Always),
+            _ => true,
+        };
+        let is_whole = config.level == CompileLevel::Piecewise
+            && config.capture_exclude.is_empty()
+            && graph.nodes().all(is_captured);
+        match is_whole {
+            true => Ok(self.derive("graph_mode", "full", "ops that can all be captured")),
+            false => Ok(self),
+        }
+    }
+
     /// Where it runs: a device that is open, which other models may share.
     pub fn on(mut self, device: &OpenDevice) -> Self {
         self.device = Some(device.clone());
@@ -357,7 +385,9 @@ impl Assembly {
         self
     }
 
-    /// The sequences that there will be, where that is known: a decoder keeps room for no more.
+    /// The sequences that there will be, where that is known: a decoder's KV pool has room for no more
+    /// at their longest. What is compiled and captured follows from the settings alone, so that runs
+    /// of other numbers find it in the cache.
     pub fn sequences(mut self, sequences: u64) -> Self {
         self.sequences = Some(sequences);
         self
@@ -400,7 +430,7 @@ impl Assembly {
         match &self.model {
             Model::Graph(graph) => of_graph(layers, graph),
             Model::Text { module, .. } => of_graph(layers, module.graph()),
-            Model::Decoder(config) => Settings::of_model(layers, config, self.sequences),
+            Model::Decoder(config) => Settings::of_model(layers, config),
         }
     }
 

@@ -29,11 +29,10 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// For a decoder that serves so many sequences, where that is known.
+    /// For a decoder.
     pub(super) fn of_model(
         mut layers: ConfigLayers,
         model: &DecoderConfig,
-        sequences: Option<u64>,
     ) -> Result<Self, AssemblyError> {
         let dtype = model.dtype.unwrap_or(DType::F32);
         layers = layers.derived("dtype", dtype.name(), "config.json")?;
@@ -42,12 +41,6 @@ impl Settings {
         if RuntimeConfig::default().max_seq_len > longest {
             let from = format!("{key} of config.json");
             layers = layers.derived("max_seq_len", number(longest), &from)?;
-        }
-        let given = layers.clone().finish()?.config;
-        let few = sequences.map(|n| n.clamp(1, given.max_num_seqs().max(1)));
-        if let (Some(few), false) = (few, layers.is_set("decode_batch_sizes")) {
-            let from = "the number of prompts";
-            layers = layers.derived("max_num_seqs", number(few), from)?;
         }
         let settings = Self::new(layers)?;
         let length = settings.config.max_seq_len;
@@ -92,6 +85,10 @@ impl Settings {
         if let (Some(asked), false, false) = (controls, has_controls, built_by_settings) {
             let own = "false (it has them where it returns both that `StepInputs::sample_controlled` gives)";
             return Err(differs(asked, "sampling_controls", own.to_owned()).into());
+        }
+        if built_by_settings || layers.asked("sampling_controls").is_none() {
+            let from = "what the graph returns";
+            layers = layers.imposed("sampling_controls", has_controls, from)?;
         }
         let count = |class| symbols.count(class, symbols.bounds());
         let bound = |class| number(count(class).max(1));

@@ -16,6 +16,9 @@ pub enum OpenError {
         "device cuda:{arch} is an architecture to compile for; to run, write cpu, cuda or cuda:N"
     )]
     NoDevice { arch: Arch },
+    /// The name of an architecture that no kernel is written for.
+    #[error("kernels are not written for {arch}: they need at least {needed}")]
+    TooOld { arch: Arch, needed: Arch },
     /// The processor's threads or memory.
     #[error(transparent)]
     Cpu(#[from] DeviceError),

@@ -80,6 +80,9 @@ impl DeviceSpec {
                 let device = CudaDevice::open(options, OpRegistry::new());
                 device.map_err(|source| OpenError::Cuda { ordinal, source })?.into()
             }
+            Self::Arch(arch) if arch < Arch::OLDEST => {
+                return Err(OpenError::TooOld { arch, needed: Arch::OLDEST });
+            }
             Self::Arch(arch) => OpenDevice(Opened::Arch(arch)),
             Self::Cpu | Self::Auto => CpuDevice::new(Arc::new(OpRegistry::new()), threads)?.into(),
         })

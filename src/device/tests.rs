@@ -14,6 +14,25 @@ fn devices_come_back_as_they_are_written() {
 }
 
 #[test]
+fn architectures_go_by_every_name_that_they_have_and_old_ones_are_refused_by_theirs() {
+    for (text, number) in [("sm_100a", 100), ("sm_100f", 100), ("sm_120a", 120), ("sm_121", 121)] {
+        let arch = DeviceSpec::Arch(Arch { number });
+        assert_eq!(format!("cuda:{text}").parse(), Ok(arch), "{text}");
+    }
+    for text in ["sm_75", "sm_70"] {
+        let refused = format!("cuda:{text}").parse::<DeviceSpec>().unwrap_err();
+        assert!(refused.starts_with(&format!("`{text}` is too old")), "{refused}");
+        assert!(refused.contains("sm_80 and later"), "{refused}");
+    }
+    for text in ["sm_90f", "sm_100x", "sm_a", "sm_", "sm_9"] {
+        let refused = format!("cuda:{text}").parse::<DeviceSpec>().unwrap_err();
+        assert!(refused.starts_with(&format!("`{text}` is no architecture")), "{refused}");
+    }
+    let refused = DeviceSpec::Arch(Arch { number: 75 }).open(1).unwrap_err();
+    assert!(refused.to_string().contains("sm_75"), "{refused}");
+}
+
+#[test]
 fn without_a_driver_auto_is_the_processor_and_says_why() {
     let faults = Faults::default();
     faults.miss(CudaLibrary::Driver);

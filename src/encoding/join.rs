@@ -1,18 +1,20 @@
 //! Rows of a vision tower in the place of a decoder's tokens, on one device.
 
 use super::budgets::default_budgets;
+use super::folder::default_tokens;
 use super::path::with_inputs;
 use super::protocol::{ItemError, TokenRange};
 use super::runner::EncoderBuildError;
 use super::text::{LoadError, bounds_and_dtype};
-use crate::assembly::{Assembly, Notice, Planned, Purpose};
+use crate::assembly::{Assembly, AssemblyError, Notice, Planned, Purpose};
 use crate::device::OpenDevice;
 use crate::models::encoder::{EncoderBounds, ImageItem, VisionConfig};
-use crate::models::{Checkpoint, check_weights};
+use crate::models::{Checkpoint, ImagePrompts, check_weights};
 use crate::session::{Session, SessionError};
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::config::{ConfigError, ConfigLayers};
 use piecewise_runtime::engine::{Engine, EngineError, RowSource, RowsId};
+use piecewise_runtime::model::Model;
 use piecewise_runtime::stats::Statistics;
 use std::path::Path;
 
@@ -57,16 +59,8 @@ impl JoinedTower {
         device: &OpenDevice,
         watch: impl FnMut(Notice<'_>) + Send + 'static,
     ) -> Result<Self, LoadError> {
-        let checkpoint = Checkpoint::open(folder)?;
-        let config = VisionConfig::load(folder)?.of_checkpoint(&checkpoint);
-        let layers = sized(layers, most.max(1))?;
-        let (bounds, dtype) = bounds_and_dtype(&layers, config.stored_dtype(), ANY)?;
-        let graph = config.graph(&checkpoint, dtype, DType::F32, &bounds)?;
-        check_weights(&graph, &checkpoint)?;
-        let assembly = Assembly::graph(graph).configure(layers).checkpoint(checkpoint);
-        let assembly = assembly.built_by_settings();
-        let assembly = assembly.purpose(Purpose::Rows).on(device).watch(watch);
-        let session = assembly.plan().and_then(Planned::session);
+        let Tower { config, bounds, assembly } = Tower::read(folder, layers, most)?;
+        let session = assembly.on(device).watch(watch).plan().and_then(Planned::session);
         Ok(Self { config, session: session.map_err(EncoderBuildError::from)?, bounds })
     }
 
@@ -162,8 +156,53 @@ impl JoinedTower {
 
     /// What the tower's steps counted.
     pub fn statistics(&self) -> &Statistics {
-        self.session.model().statistics()
+        self.model().statistics()
     }
+
+    /// The tower as a model: its graphs, its memory, what was compiled.
+    pub fn model(&self) -> &dyn Model {
+        self.session.model()
+    }
+}
+
+/// A tower before it is planned.
+struct Tower {
+    config: VisionConfig,
+    bounds: EncoderBounds,
+    assembly: Assembly,
+}
+
+impl Tower {
+    fn read(folder: &Path, layers: ConfigLayers, most: u64) -> Result<Self, LoadError> {
+        let checkpoint = Checkpoint::open(folder)?;
+        let config = VisionConfig::load(folder)?.of_checkpoint(&checkpoint);
+        let layers = sized(layers, most.max(1))?;
+        let (bounds, dtype) = bounds_and_dtype(&layers, config.stored_dtype(), ANY)?;
+        let graph = config.graph(&checkpoint, dtype, DType::F32, &bounds)?;
+        check_weights(&graph, &checkpoint)?;
+        let assembly = Assembly::graph(graph).configure(layers).checkpoint(checkpoint);
+        let assembly = assembly.built_by_settings().purpose(Purpose::Rows);
+        let assembly = assembly.whole_where_possible().map_err(EncoderBuildError::from)?;
+        Ok(Self { config, bounds, assembly })
+    }
+}
+
+/// The tower of a folder whose decoder reads images, as [`JoinedTower::load`] has it for images of
+/// up to [`default_tokens`](super::default_tokens) tokens, to be compiled and not run; `None` of a
+/// decoder that reads text alone. The configuration may be the decoder's.
+///
+/// # Errors
+/// As for [`JoinedTower::load`].
+pub fn tower_assembly(folder: &Path, layers: ConfigLayers) -> Result<Option<Assembly>, LoadError> {
+    if ImagePrompts::load(folder)?.is_none() {
+        return Ok(None);
+    }
+    let from = layers.clone().finish()?;
+    let device = from.config.device.parse().map_err(|reason| {
+        EncoderBuildError::from(AssemblyError::DeviceName { from: from.source("device"), reason })
+    })?;
+    let most = default_tokens(folder, device)?;
+    Ok(Some(Tower::read(folder, layers, most)?.assembly))
 }
 
 fn sized(layers: ConfigLayers, most: u64) -> Result<ConfigLayers, ConfigError> {

@@ -80,11 +80,10 @@ impl EncoderPath {
             }
             _ => assembly,
         };
-        Ok(assembly.derive("capture_num_tokens", toml::Value::Array(sizes), &from).derive(
-            "batch_invariant",
-            true,
-            "what encoders do",
-        ))
+        let assembly = assembly
+            .derive("capture_num_tokens", toml::Value::Array(sizes), &from)
+            .derive("batch_invariant", true, "what encoders do");
+        Ok(assembly.whole_where_possible()?)
     }
 }
 
@@ -278,7 +277,9 @@ fn build<M: ItemEncoder>(
     }
     let ticker = settings.config.stats_interval().map(Ticker::new);
     let session = planned.session()?;
-    let statistics = PathStatistics { path: name.clone(), unreachable, ..Default::default() };
+    let compile = session.model().statistics().compile.clone();
+    let statistics =
+        PathStatistics { path: name.clone(), compile, unreachable, ..Default::default() };
     let path = Path { name: name.into(), session, budgets, rules, is_strict, statistics };
     Ok((path, ticker))
 }

@@ -1,5 +1,6 @@
 //! What an encoder counts while it runs.
 
+use piecewise_runtime::artifact_store::CompileCounts;
 use piecewise_runtime::dispatch::Dispatch;
 use piecewise_runtime::mode::StepMode;
 use std::collections::BTreeMap;
@@ -30,6 +31,8 @@ pub struct PathStatistics {
     /// How long steps took by the device's clock, from the first copy of their inputs to the last of
     /// their outputs; 0 unless the encoder times its steps.
     pub device_time: Duration,
+    /// What was compiled for it at the start, and what was taken from the cache.
+    pub compile: CompileCounts,
     /// Budgets that no step can take, each with the reason.
     pub unreachable: Vec<(u64, String)>,
 }
@@ -74,6 +77,7 @@ impl PathStatistics {
             tokens: self.tokens - before.tokens,
             padded_tokens: self.padded_tokens - before.padded_tokens,
             device_time: self.device_time.saturating_sub(before.device_time),
+            compile: CompileCounts::default(),
             unreachable: self.unreachable.clone(),
         }
     }
@@ -172,6 +176,9 @@ impl std::fmt::Display for EncoderStatistics {
             )?;
             if !path.device_time.is_zero() {
                 write!(f, "; {:.1?} on the device", path.device_time)?;
+            }
+            if path.compile != CompileCounts::default() {
+                write!(f, "\n  {}", path.compile)?;
             }
             for (budget, replays) in &path.replays {
                 write!(f, "\n  budget {budget}: {replays} replays")?;

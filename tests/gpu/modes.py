@@ -25,7 +25,9 @@ def walls_of(run):
         for row in mode["rows"]:
             if "wall_ms" in row and not row["failures"]:
                 step = (row["kind"], row["batch"], row["context"], row["tokens"])
-                found.setdefault(step, {"row": row})[mode["mode"]] = row["wall_ms"]["p10"]
+                # Of mode piecewise, launched because that was measured to be faster.
+                name = "chosen" if "chosen" in row else mode["mode"]
+                found.setdefault(step, {"row": row})[name] = row["wall_ms"]["p10"]
     return found
 
 
@@ -46,7 +48,9 @@ def main():
         for walls in walls_of(run).values():
             row = walls.pop("row")
             what = f"{run['model']} {step_of(row | {'mode': 'in pieces'})}"
-            if set(walls) != set(MODES):
+            if set(walls) == {"none", "chosen", "full"}:
+                result, text = "ok", f"{walls['chosen']:.3f} launched by choice, {walls['none']:.3f} launched"
+            elif set(walls) != set(MODES):
                 result, text = "FAILED", f"measured in {', '.join(sorted(walls))} alone"
             else:
                 result, text = held(run["model"], row, walls)

@@ -92,7 +92,8 @@ class Server:
         seen = getattr(self, "seen", 0)
         lines = self.log.read_text().splitlines()
         self.seen = len(lines)
-        return [json.loads(line) for line in lines[seen:]]
+        steps = (json.loads(line) for line in lines[seen:])
+        return [step for step in steps if "log" not in step]
 
     def end(self):
         self.process.send_signal(signal.SIGTERM)

@@ -72,7 +72,7 @@ def run(piecewise, extra):
 
 def check(trace, log):
     found = tracks(pathlib.Path(trace).read_bytes())
-    steps = [json.loads(line) for line in pathlib.Path(log).read_text().splitlines()]
+    _head, *steps = [json.loads(line) for line in pathlib.Path(log).read_text().splitlines()]
     [device] = [slices for name, slices in found.items() if name.endswith("/steps")]
     whole = [slice for slice in device if slice[3] == 1]
     parts = [slice for slice in device if slice[3] == 2]

@@ -79,10 +79,24 @@ impl Arch {
 impl std::str::FromStr for Arch {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let digits = text.strip_prefix("sm_").map(|rest| if rest == "90a" { "90" } else { rest });
-        match digits.and_then(|digits| digits.parse().ok()) {
-            Some(number @ 50..=999) => Ok(Self { number }),
-            _ => {
+        let rest = text.strip_prefix("sm_").unwrap_or_default();
+        // `a` has instructions of one capability alone, `f` those of a family.
+        let digits = rest.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let first = match &rest[digits.len()..] {
+            "" => 0,
+            "a" => Self::HOPPER.number,
+            "f" => 100,
+            _ => u32::MAX,
+        };
+        let number = digits.parse().ok().filter(|number| (50..=999).contains(number));
+        match number.filter(|number| *number >= first) {
+            Some(number) if number < Self::OLDEST.number => Err(format!(
+                "`{text}` is too old: kernels need bf16 arithmetic and asynchronous copies, which \
+                 {} and later have",
+                Self::OLDEST
+            )),
+            Some(number) => Ok(Self { number }),
+            None => {
                 Err(format!("`{text}` is no architecture; write `sm_` and a number: sm_80, sm_90a"))
             }
         }

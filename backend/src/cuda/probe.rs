@@ -229,7 +229,9 @@ impl CudaProbe {
         }
         let nvrtc = self.nvrtc.as_ref().map_err(NvrtcError::to_string);
         let nvrtc = nvrtc.map(|nvrtc| {
-            let archs: Vec<_> = nvrtc.archs.iter().map(Arch::to_string).collect();
+            // What it knows besides, kernels are not written for.
+            let archs = nvrtc.archs.iter().filter(|&&arch| arch >= Arch::OLDEST);
+            let archs: Vec<_> = archs.map(Arch::to_string).collect();
             let (major, minor) = nvrtc.version;
             format!("{major}.{minor} for {} ({})", archs.join(" "), nvrtc.path)
         });
@@ -307,7 +309,7 @@ mod tests {
             nvrtc: Ok(NvrtcReport {
                 path: "libnvrtc.so.13".to_owned(),
                 version: (13, 0),
-                archs: [80, 90].map(|number| Arch { number }).to_vec(),
+                archs: [75, 80, 90].map(|number| Arch { number }).to_vec(),
             }),
             cublas_lt: Ok(CublasLtReport {
                 path: "libcublasLt.so.13".to_owned(),

@@ -28,10 +28,11 @@ use std::path::PathBuf;
   piecewise bench --preset qwen3-8b --device cuda --costs costs.jsonl --mixed-steps 30
   piecewise bench --model DIR --config serving.toml --memory-budget 20GiB
 
-Settings come from the configuration and these flags, as of any other command. The rows choose the
-rest: the bounds, the decode batches and their query lengths, and graphs are captured when their
-mode is measured. Unless a setting of the cache says otherwise, everything is compiled and nothing
-is kept.
+Settings come from the configuration and these flags, with the defaults of any other command, so that
+what `piecewise compile` made is found. The rows choose the rest: larger bounds where they need
+them, the decode batches and their query lengths, and graphs are captured when their mode is
+measured. With --startup, unless a setting of the cache says otherwise, everything is compiled and
+nothing is kept.
 
 Exit status: 0 every row is good, 1 a row failed or nothing could be measured.")]
 #[group(id = "measured", required = true, multiple = false, args = ["model", "preset"])]
@@ -65,17 +66,24 @@ pub(crate) struct BenchArgs {
     /// +D behind either has D sequences beside them that decode.
     #[arg(long, value_name = "N|NxM|NxM+D,..", value_delimiter = ',')]
     pub(super) prefill: Vec<Prompts>,
+    /// The most tokens of a step [default: 512, or what the rows bring].
+    #[arg(long, value_name = "N")]
+    pub(super) max_num_tokens: Option<u64>,
+    /// The most sequences of a step [default: 64, or what the rows bring].
+    #[arg(long, value_name = "N")]
+    pub(super) max_num_seqs: Option<u64>,
     /// The most positions that a sequence may come to, which block tables are as wide as [default:
-    /// what the rows come to].
+    /// 4096, the model's own limit where that is less, or what the rows come to].
     #[arg(long, value_name = "N")]
     pub(super) max_seq_len: Option<u64>,
     /// Sizes in tokens to capture; by default the batches and, for each mixed batch and each
     /// --prefill, the size of an engine's default list that holds it.
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     pub(super) capture_num_tokens: Vec<u64>,
-    /// Sample by the kernels with penalties, biases and masks, as a server does; nobody asks for any.
-    #[arg(long)]
-    pub(super) sampling_controls: bool,
+    /// Sample by the kernels with penalties, biases and masks, of which nobody asks for any
+    /// [default: true].
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub(super) sampling_controls: Option<bool>,
     /// Which modes to measure: none (launched, one by one), piecewise (pieces replayed, split ops
     /// launched between them), full (one replay), full_decode_only and full_and_piecewise, which do
     /// one for decodes and the other for the rest [default: none,piecewise,full; full with --without

@@ -15,24 +15,25 @@ pub(super) struct ModeCosts<'a> {
 }
 
 /// The points of good rows whose tokens are a capture size: others ran padded, and what they cost
-/// is what that size costs. A step costs what the host waits for it.
+/// is what that size costs. A step costs what the host waits for it, by the way that it ran: where
+/// pieces were launched because that is faster, it is a launched one.
 pub(super) fn points(modes: &[ModeCosts<'_>]) -> Vec<CostPoint> {
     let of_mode = |mode: &ModeCosts<'_>| {
-        let path = match mode.mode {
-            GraphMode::None => CostPath::Launched,
-            GraphMode::Piecewise => CostPath::Piecewise,
-            GraphMode::Full => CostPath::Full,
-            // Their steps are those of two of the others.
-            GraphMode::FullDecodeOnly | GraphMode::FullAndPiecewise => return Vec::new(),
-        };
+        // Their steps are those of two of the others.
+        if matches!(mode.mode, GraphMode::FullDecodeOnly | GraphMode::FullAndPiecewise) {
+            return Vec::new();
+        }
         let point = |row: &&Row| {
             let figures = row.figures.as_ref().filter(|_| row.failures.is_empty())?;
             if figures.size != row.head.tokens || row.head.kind == "prefill" {
                 return None;
             }
-            let (memory_bytes, capture_us) = capture_costs(mode, &row.head, figures.size);
+            let (memory_bytes, capture_us) = match figures.path {
+                CostPath::Launched => (None, None),
+                _ => capture_costs(mode, &row.head, figures.size),
+            };
             Some(CostPoint {
-                path,
+                path: figures.path,
                 tokens: u32::try_from(figures.size).ok()?,
                 us: 1e3 * figures.wall_ms.median,
                 memory_bytes,
@@ -100,7 +101,15 @@ mod tests {
             wrong,
         ];
         let none = [testing::row(GraphMode::None, 8, 8, 20.0)];
+        let mut faster = testing::row(GraphMode::Piecewise, 2, 2, 16.0);
+        faster.figures.as_mut().unwrap().path = CostPath::Launched;
+        let pieces = [faster, testing::row(GraphMode::Piecewise, 4, 4, 14.0)];
         let modes = [
+            ModeCosts {
+                mode: GraphMode::Piecewise,
+                rows: pieces.iter().collect(),
+                captured: Some(&report),
+            },
             ModeCosts { mode: GraphMode::None, rows: none.iter().collect(), captured: None },
             ModeCosts {
                 mode: GraphMode::Full,
@@ -111,13 +120,15 @@ mod tests {
         let points = points(&modes);
         let found: Vec<_> = points.iter().map(|p| (p.path, p.tokens, p.us)).collect();
         let expected = [
+            (CostPath::Launched, 2, 20_000.0),
+            (CostPath::Piecewise, 4, 17_500.0),
             (CostPath::Launched, 8, 25_000.0),
             (CostPath::Full, 1, 7500.0),
             (CostPath::Full, 8, 8750.0),
         ];
         assert_eq!(found, expected);
         assert_eq!((points[0].memory_bytes, points[0].capture_us), (None, None));
-        assert_eq!((points[1].memory_bytes, points[1].capture_us), (Some(4 << 20), Some(40_000.0)));
+        assert_eq!((points[3].memory_bytes, points[3].capture_us), (Some(4 << 20), Some(40_000.0)));
 
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("costs.jsonl");

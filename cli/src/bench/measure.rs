@@ -158,7 +158,9 @@ fn bounds(args: &Bench, mixed: &[u64], needs: &Sequences) -> anyhow::Result<Boun
     tokens.extend(given.iter().map(|batch| batch.tokens()).chain(batches.iter().copied()));
     ascending(&mut tokens);
     let largest = tokens.iter().chain(mixed).copied().chain(prompts()).max().unwrap_or(1);
-    let prompt = needs.prefix.iter().copied().max().unwrap_or(0).min(PROMPT_TOKENS);
+    // Longer ones are computed in several steps.
+    let most = PROMPT_TOKENS.min(args.config.max_num_tokens);
+    let prompt = needs.prefix.iter().copied().max().unwrap_or(0).min(most);
     Ok(Bounds {
         tokens,
         batches,

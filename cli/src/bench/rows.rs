@@ -3,6 +3,8 @@
 use super::launches::KernelCount;
 use super::workload::{Shape, Workload};
 use piecewise_backend::measure::ReadBandwidth;
+use piecewise_planner::CostPath;
+use piecewise_runtime::dispatch::FallbackReason;
 use piecewise_runtime::measure::{BytesToRead, StepRecord};
 use piecewise_runtime::mode::{GraphMode, StepMode};
 use serde::Serialize;
@@ -51,6 +53,11 @@ pub(super) struct RowHead {
 pub(super) struct Figures {
     /// Tokens that a step ran at, padding included.
     pub(super) size: u64,
+    /// How the steps ran, which is another way than the row's mode where that was chosen.
+    pub(super) path: CostPath,
+    /// Why they ran another way: a fallback by its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) chosen: Option<&'static str>,
     /// How many steps were timed.
     pub(super) steps: usize,
     pub(super) gpu_ms: Spread,
@@ -112,9 +119,18 @@ impl Row {
         }
     }
 
+    /// The mode, and how its steps ran where another way was chosen.
+    pub(super) fn mode(&self) -> String {
+        let mode = &self.head.mode;
+        match self.figures.as_ref().filter(|figures| figures.chosen.is_some()) {
+            Some(figures) => format!("{mode}, {}", figures.path),
+            None => mode.clone(),
+        }
+    }
+
     /// One line, for whoever waits.
     pub(super) fn summary(&self) -> String {
-        let what = format!("{} {}", self.step(), self.head.mode);
+        let what = format!("{} {}", self.step(), self.mode());
         match (&self.figures, self.failures.first()) {
             (_, Some(failure)) => format!("{what}: FAILED: {failure}"),
             (Some(figures), None) => format!("{what}: {:.3} ms", figures.gpu_ms.median),
@@ -170,6 +186,15 @@ impl Figures {
         let launches = typical.map(|record| record.launches).unwrap_or_default();
         Self {
             size: typical.map_or(0, |record| record.sizes.tokens.rows()),
+            path: match typical.map_or(StepMode::None, |record| record.mode) {
+                StepMode::None => CostPath::Launched,
+                StepMode::Piecewise => CostPath::Piecewise,
+                StepMode::Full => CostPath::Full,
+            },
+            chosen: typical
+                .and_then(|record| record.fallback)
+                .filter(|reason| reason.is_chosen())
+                .map(FallbackReason::name),
             steps: records.len(),
             gpu_ms,
             wall_ms: Spread::of(records.iter().map(|record| record.wall), 1e6),

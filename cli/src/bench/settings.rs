@@ -26,8 +26,10 @@ impl Bench {
         let layers = put(layers, "device", args.device.map(|device| device.to_string()))?;
         let layers = put(layers, "dtype", args.dtype)?;
         let layers = put(layers, "level", args.level)?;
+        let layers = put(layers, "max_num_tokens", args.max_num_tokens)?;
+        let layers = put(layers, "max_num_seqs", args.max_num_seqs)?;
         let layers = put(layers, "max_seq_len", args.max_seq_len)?;
-        let layers = turn_on(layers, "sampling_controls", args.sampling_controls)?;
+        let layers = put(layers, "sampling_controls", args.sampling_controls)?;
         let layers = turn_on(layers, "measure_padding", args.measure_padding)?;
         let layers = put(layers, "tune", args.tune)?;
         let layers = put(layers, "tune_seconds", args.tune_seconds)?;
@@ -81,13 +83,15 @@ impl Bench {
         self.layers.is_set("max_seq_len").then_some(self.config.max_seq_len)
     }
 
-    /// The settings with what the rows choose on top.
+    /// The settings with what the rows choose on top. Bounds are those of any other command, whose
+    /// programs these are then, or larger.
     pub(super) fn configure(&self, assembly: Assembly, bounds: &Bounds, longest: u64) -> Assembly {
-        let sequences = bounds.positions.len() as u64;
+        let tokens = self.config.max_num_tokens.max(bounds.max_tokens);
+        let sequences = self.config.max_num_seqs().max(bounds.positions.len() as u64);
         let is_piecewise = self.config.level == CompileLevel::Piecewise;
         let assembly = assembly
             .configure(self.layers.clone())
-            .max_num_tokens(bounds.max_tokens)
+            .max_num_tokens(tokens)
             .max_num_seqs(sequences)
             .max_seq_len(longest)
             .kv_rows(bounds.positions.iter().sum())
@@ -99,15 +103,15 @@ impl Bench {
         let assembly = match self.layers.is_set("max_num_rows") {
             true => {
                 let each = bounds.query_lengths.iter().copied().max().unwrap_or(1);
-                let rows = sequences.saturating_mul(each).min(bounds.max_tokens.max(sequences));
+                let rows = sequences.saturating_mul(each).min(tokens.max(sequences));
                 assembly.set("max_num_rows", rows)
             }
             false => assembly,
         };
         let of_cache = |key: &str| key.starts_with("cache.") && self.layers.is_set(key);
-        let assembly = match RuntimeConfig::keys().any(of_cache) {
-            true => assembly,
-            false => assembly.store(Arc::new(MemoryStore::new())),
+        let assembly = match self.startup && !RuntimeConfig::keys().any(of_cache) {
+            true => assembly.store(Arc::new(MemoryStore::new())),
+            false => assembly,
         };
         self.dumps.over(assembly)
     }

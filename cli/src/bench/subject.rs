@@ -72,7 +72,8 @@ impl Subject {
             self.name
         );
         let Some(assembly) = self.assembly.take() else { bail!("a subject is built once") };
-        let assembly = bench.configure(assembly, bounds, longest);
+        let usual = bench.config.max_seq_len.min(most);
+        let assembly = bench.configure(assembly, bounds, longest.max(usual));
         let own = bounds_of_its_own(&assembly, bench)?;
         let mut watch = watcher();
         let assembly = assembly.check_weights().watch(move |notice| match notice {

@@ -68,6 +68,9 @@ pub(super) fn report(report: &Report) -> String {
     }
     lines.extend(table.lines().map(|row| row.trim_end().to_owned()));
     for row in report.rows() {
+        if let Some(reason) = row.figures.as_ref().and_then(|figures| figures.chosen) {
+            lines.push(format!("chosen {} {}: {reason}", row.step(), row.mode()));
+        }
         for failure in &row.failures {
             lines.push(format!("FAILED {} {}: {failure}", row.step(), row.head.mode));
         }
@@ -140,7 +143,7 @@ fn cells(row: &Row, is_whole: bool) -> Vec<String> {
         (true, true) => "ok",
         (true, false) => "not held",
     };
-    let mut cells = vec![row.step(), row.head.mode.clone()];
+    let mut cells = vec![row.step(), row.mode()];
     let Some(figures) = &row.figures else {
         cells.resize(HEADER.len() - 1, "-".to_owned());
         cells.push(result.to_owned());

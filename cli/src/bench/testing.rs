@@ -5,6 +5,7 @@ use super::rows::{Figures, Row, RowHead, Spread};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::measure::{GraphShape, ReadBandwidth};
 use piecewise_backend::tuning::TuningReport;
+use piecewise_planner::CostPath;
 use piecewise_runtime::artifact_store::CompileCounts;
 use piecewise_runtime::measure::{BytesToRead, CaptureReport};
 use piecewise_runtime::mode::{CompileLevel, GraphMode};
@@ -19,6 +20,12 @@ fn spread(median: f64) -> Spread {
 pub(super) fn row(mode: GraphMode, tokens: u64, size: u64, ms: f64) -> Row {
     let figures = Figures {
         size,
+        path: match mode {
+            GraphMode::None => CostPath::Launched,
+            GraphMode::Full => CostPath::Full,
+            _ => CostPath::Piecewise,
+        },
+        chosen: None,
         steps: 100,
         gpu_ms: spread(ms),
         wall_ms: spread(1.25 * ms),

@@ -3,6 +3,7 @@
 use crate::load::print_settings;
 use crate::model_source::SourceArgs;
 use crate::{print_line, print_report};
+use piecewise::assembly::Planned;
 use piecewise_backend::artifact::PieceSize;
 use piecewise_cache::{EntryInfo, FactorDifference, KeyHex};
 use piecewise_runtime::artifact_store::{CacheStore, PIECE_KIND};
@@ -50,25 +51,38 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     entries.retain(|entry| entry.kind == PIECE_KIND);
     // A dump or a budget compiles, and what is explained is left as it is.
     let planned = assembly.store(store.clone()).plan()?;
+    let mut pieces = explained(&planned, "", &entries)?;
+    if let Some(tower) = args.source.tower()? {
+        let tower = tower.store(store.clone()).plan()?;
+        pieces.extend(explained(&tower, "images/", &entries)?);
+    }
+    print_report(args.json, &pieces, || show(&pieces, store.cache.dir()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What `entries` have of each piece, whose name is `prefix` and that of the plan.
+fn explained(
+    planned: &Planned,
+    prefix: &str,
+    entries: &[EntryInfo],
+) -> anyhow::Result<Vec<Explained>> {
     let compiler = planned.compiler()?;
-    let mut pieces = Vec::new();
-    for job in planned.jobs()? {
+    let explained = planned.jobs()?.into_iter().map(|job| {
         let key = job.key(compiler)?;
         let digest = key.digest();
         let found = entries.iter().any(|entry| entry.key == digest.0);
-        let nearest = if found { None } else { nearest(&entries, &key.factors()) };
+        let nearest = if found { None } else { nearest(entries, &key.factors()) };
         let (nearest, differing) = nearest.unzip();
-        pieces.push(Explained {
-            unique: job.unique.to_string(),
+        Ok(Explained {
+            unique: format!("{prefix}{}", job.unique),
             size: job.at.size,
             key: digest.to_string(),
             found,
             nearest: nearest.map(|entry| KeyHex(&entry.key).to_string()),
             differing: differing.unwrap_or_default(),
-        });
-    }
-    print_report(args.json, &pieces, || show(&pieces, store.cache.dir()))?;
-    Ok(ExitCode::SUCCESS)
+        })
+    });
+    explained.collect()
 }
 
 /// The entry that differs in the fewest factors, and how.

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use piecewise_planner::{
-    IterationLogWriter, ModelledCosts, Objective, PlanRequest, PlannerError, ReadLog, ReadOptions,
-    Simulation, StepCosts, StepKind, Traffic, TrafficShape, read_costs_file, read_log,
+    IterationLogWriter, LogHead, ModelledCosts, Objective, PlanRequest, PlannerError, ReadLog,
+    ReadOptions, Simulation, StepCosts, StepKind, Traffic, TrafficShape, read_costs_file, read_log,
     read_log_file,
 };
 
@@ -22,9 +22,9 @@ pub(super) struct Input {
 }
 
 pub(super) fn read(args: &PlanArgs) -> Result<Input> {
-    let costs = costs(args)?;
-    let mut request = request(args, &costs)?;
     if let Some(shape) = args.simulation.simulate {
+        let costs = costs(args, &LogHead::default())?;
+        let mut request = request(args, &costs)?;
         let simulation = simulation(args, shape);
         request.max_num_tokens = Some(simulation.max_num_tokens);
         request.max_num_seqs = Some(simulation.max_num_seqs);
@@ -51,15 +51,26 @@ pub(super) fn read(args: &PlanArgs) -> Result<Input> {
     }
     .with_context(|| format!("cannot plan from {}", path.display()))?;
     let traffic = std::mem::take(&mut log.traffic);
+    let costs = costs(args, &log.head)?;
+    let mut request = request(args, &costs)?;
+    if args.check.is_none() {
+        // Steps of a log are never above its bounds, but for one that was put together.
+        let bound = |of_log: Option<u32>, largest: u32| of_log.map(|bound| bound.max(largest));
+        let LogHead { max_num_tokens, max_num_seqs, .. } = log.head;
+        let tokens = bound(max_num_tokens, traffic.largest_tokens());
+        request.max_num_tokens = request.max_num_tokens.or(tokens);
+        let sequences = bound(max_num_seqs, traffic.largest_decode());
+        request.max_num_seqs = request.max_num_seqs.or(sequences);
+    }
     Ok(Input { traffic, costs, request, source: path.display().to_string(), log: Some(log) })
 }
 
-fn costs(args: &PlanArgs) -> Result<StepCosts> {
+fn costs(args: &PlanArgs, head: &LogHead) -> Result<StepCosts> {
     if let Some(path) = &args.costs {
         return read_costs_file(path)
             .with_context(|| format!("cannot use the costs of {}", path.display()));
     }
-    let (model, default) = (&args.model, ModelledCosts::default());
+    let (model, default) = (&args.model, ModelledCosts::default().of_log(head));
     let modelled = ModelledCosts {
         parameters: model.parameters.unwrap_or(default.parameters),
         bytes_per_parameter: model.bytes_per_parameter.unwrap_or(default.bytes_per_parameter),
@@ -120,6 +131,12 @@ fn simulation(args: &PlanArgs, shape: TrafficShape) -> Simulation {
 fn simulate(simulation: &Simulation, costs: &StepCosts, save: Option<&Path>) -> Result<Traffic> {
     let mut log = save.map(IterationLogWriter::create).transpose()?;
     let failed = |source| PlannerError::file("write", save.unwrap_or(Path::new("")))(source);
+    let head = LogHead {
+        max_num_tokens: Some(simulation.max_num_tokens),
+        max_num_seqs: Some(simulation.max_num_seqs),
+        ..LogHead::default()
+    };
+    log.as_mut().map_or(Ok(()), |log| log.write_head(&head)).map_err(failed)?;
     let mut traffic = Traffic::default();
     let mut refused = None;
     simulation.run(costs, |record| {

@@ -97,6 +97,7 @@ fn log(input: &Input) -> Result<Value> {
         "steps": input.traffic.steps(),
     });
     if let Some(log) = &input.log {
+        described["head"] = serde_json::to_value(&log.head)?;
         described["lines"] = log.lines.into();
         described["idle_lines"] = log.idle.into();
         described["malformed_lines"] = log.malformed.into();

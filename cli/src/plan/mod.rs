@@ -10,7 +10,9 @@ use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use piecewise_planner::{Coverage, bounded_lists, check, compare, plan, read_configured_sizes};
+use piecewise_planner::{
+    Coverage, LogHead, bounded_lists, check, compare, plan, read_configured_sizes,
+};
 
 pub(crate) use args::PlanArgs;
 
@@ -51,7 +53,12 @@ fn plan_for_traffic(args: &PlanArgs) -> Result<(String, Option<Coverage>)> {
     if let Some(config) = &args.check {
         let text = std::fs::read_to_string(config)
             .with_context(|| format!("cannot read the configuration {}", config.display()))?;
-        let configured = read_configured_sizes(&text)?;
+        let mut configured = read_configured_sizes(&text)?;
+        let head = input.log.as_ref().map(|log| &log.head);
+        let of_log = |bound: fn(&LogHead) -> Option<u32>| head.and_then(bound);
+        configured.max_num_tokens =
+            configured.max_num_tokens.or(of_log(|head| head.max_num_tokens));
+        configured.max_num_seqs = configured.max_num_seqs.or(of_log(|head| head.max_num_seqs));
         let checked = check(&configured, question)?;
         let text = match args.json {
             true => json::check(&input, &checked)?,

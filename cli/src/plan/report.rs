@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
 use piecewise_planner::{
-    BoundedLists, CheckReport, Comparison, Finding, Objective, Outcome, Plan, PlanWarning, Share,
+    BoundedLists, CheckReport, Comparison, Finding, LogHead, Objective, Outcome, Plan, PlanWarning,
+    Share,
 };
 
 use super::input::Input;
@@ -84,6 +85,14 @@ fn header(input: &Input) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "traffic: {}, {} steps", input.source, input.traffic.steps());
     if let Some(log) = &input.log {
+        let LogHead { model, device, max_num_tokens, max_num_seqs, .. } = &log.head;
+        let of = model.as_ref().zip(device.as_ref());
+        if let Some((model, device)) = of {
+            let _ = writeln!(text, "of: {model} on {device}");
+        }
+        if let Some((tokens, sequences)) = max_num_tokens.zip(*max_num_seqs) {
+            let _ = writeln!(text, "bounds: {tokens} tokens, {sequences} sequences");
+        }
         if log.malformed > 0 {
             let _ = writeln!(text, "malformed: {} of {} lines", log.malformed, log.lines);
             for malformed in &log.first_malformed {
@@ -239,6 +248,16 @@ fn describe_warning(warning: &PlanWarning) -> String {
             "a step has {most_sequences} sequences, the largest decode size is {largest}: plan with \
              --max-num-seqs {most_sequences}, since rows and sequences use the decode sizes"
         ),
+        PlanWarning::NoBound { list, bound_key, largest } => format!(
+            "{} ends at {largest}, the largest that the log has, and larger steps would be launched: \
+             give --{}",
+            list.key(),
+            bound_key.replace('_', "-")
+        ),
+        PlanWarning::EndsBelowBound { list, bound_key, largest, bound } => format!(
+            "{} ends at {largest}, and steps come to {bound} ({bound_key}): larger ones are launched",
+            list.key()
+        ),
         PlanWarning::NotProvenOptimal { at_most_above } => format!(
             "the search within the budgets was cut short: the plan is at most {:.4} % above the best",
             100.0 * at_most_above
@@ -252,6 +271,10 @@ fn describe_finding(finding: &Finding) -> String {
         Finding::Repeated { list, sizes } => {
             format!("{}: {} repeated; remove", list.key(), join(sizes))
         }
+        Finding::BoundBelowLog { key, bound, largest } => format!(
+            "{key} = {bound} is below a step of {largest} in the log; such a step becomes several, and is \
+             counted here as it is"
+        ),
         Finding::Unreachable { list, sizes, largest_possible: 0 } => format!(
             "{}: {} unreachable, the graph mode has no such graphs; remove",
             list.key(),

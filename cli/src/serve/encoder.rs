@@ -1,6 +1,6 @@
 //! Serving an encoder: embeddings, or scores of a cross-encoder.
 
-use super::super::encoder_args::{refuse_flags_of_writers, room_for_longest};
+use super::super::encoder_args::{refuse_flags_of_writers, with_room};
 use super::super::load::{layers_for_requests, print_settings_of};
 use super::super::progress::watcher;
 use super::super::start::log_encoder;
@@ -38,7 +38,7 @@ pub(super) fn run(args: &ServeArgs, folder: &Path, started: Instant) -> anyhow::
     }
     let config = TextEncoderConfig::load(folder)?;
     let layers = args.dumps.over_layers(layers_for_requests(&args.bounds)?)?;
-    let layers = room_for_longest(args.items.over(layers)?, folder)?;
+    let layers = with_room(args.items.over(layers)?, folder)?;
     let settings = layers.clone().finish()?.config;
     let room = usize::try_from(settings.max_num_tokens)?;
     if args.bounds.compile.shared.print_config {

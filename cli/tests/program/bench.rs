@@ -345,7 +345,7 @@ fn a_file_configures_it_below_its_flags_and_what_the_rows_choose() {
     assert_eq!(of("checks.poison"), pair(true.into(), "--check"));
     assert_eq!(of("memory_budget"), pair((1u64 << 30).into(), "--memory-budget"));
     assert_eq!(of("cache.enabled"), pair(false.into(), "--no-cache"));
-    assert_eq!(of("max_num_seqs"), pair(3.into(), "set by the program"));
+    assert_eq!(of("max_num_seqs"), pair(64.into(), "set by the program"));
     assert_eq!(of("tune_seconds"), pair(60.into(), "from what bench does"));
     let report: Value = serde_json::from_str(&bench_alone(&flags)).unwrap();
     let modes = report["modes"].as_array().unwrap();

@@ -51,7 +51,7 @@ fn flags_of_capture_set_their_keys() {
     assert_eq!(found["capture_attempts"], flag("--capture-attempts", json!(0)));
     let layers = json!(["model.layers.0", "model.layers.1.mlp"]);
     assert_eq!(found["capture_exclude"], flag("--capture-exclude", layers));
-    assert_eq!(found["max_num_rows"]["value"], 4, "as many as the one sequence may bring");
+    assert_eq!(found["max_num_rows"]["value"], 256, "as many as 64 sequences may bring");
     let error =
         error_of(&["generate", "--model", MODEL, "--enforce-eager", "--graph-mode", "full"]);
     assert!(error.contains("--enforce-eager"), "{error}");
@@ -102,16 +102,38 @@ fn what_serves_requests_logs_a_line_every_ten_seconds_unless_it_is_told_otherwis
     assert_eq!(unset, "# stats_interval_seconds is unset  # default");
 }
 
+/// Whatever a command is given, its settings are those of `compile`, but for how often it tells of
+/// itself.
 #[test]
-fn one_prompt_needs_room_for_one_sequence() {
-    let one = settings(&["--prompt", "a"]);
-    assert_eq!(one["max_num_seqs"]["value"], 1);
-    assert_eq!(one["max_seq_len"]["value"], 2048);
-    assert_eq!(one["max_seq_len"]["from"], "derived");
-    let three = settings(&["--prompt", "a", "--prompt", "b", "--prompt", "c"]);
-    assert_eq!(three["decode_batch_sizes"]["value"], json!([1, 2, 3]));
-    let given = settings(&["--prompt", "a", "--decode-batch-sizes", "1,8"]);
-    assert_eq!(given["max_num_seqs"]["value"], 64);
+fn every_command_has_the_same_settings_whatever_it_is_given() {
+    let printed = |args: &[&str]| -> toml::Table {
+        let text = stdout_of(&[args, &["--model", MODEL, "--print-config"]].concat());
+        let mut settings: toml::Table = text.parse().unwrap();
+        settings.remove("stats_interval_seconds");
+        settings
+    };
+    let compiled = printed(&["compile"]);
+    assert_eq!(compiled["max_num_seqs"].as_integer(), Some(64));
+    assert_eq!(compiled["max_seq_len"].as_integer(), Some(2048), "the model's own limit");
+    assert_eq!(compiled["sampling_controls"].as_bool(), Some(true));
+    let worker = ["worker", "--handshake", "tcp://127.0.0.1:1", "--rank", "0"];
+    for args in [
+        &["generate", "--prompt", "a"][..],
+        &["generate", "--prompt", "a", "--prompt", "b", "--prompt", "c"],
+        &["generate", "--prompt", "a", "--presence-penalty", "1"],
+        &["chat"],
+        &["logits", "--ids", "1,2"],
+        &["serve"],
+        &worker,
+        &["cache", "explain"],
+        &["inspect"],
+        &["tune"],
+    ] {
+        assert_eq!(printed(args), compiled, "{args:?}");
+    }
+    let settings = stdout_of(&["serve", "--model", MODEL, "--print-config"]);
+    assert!(!settings.contains("number of prompts"), "{settings}");
+    assert!(settings.contains("max_num_seqs = 64  # from max_num_tokens"), "{settings}");
 }
 
 #[test]
@@ -127,22 +149,23 @@ fn the_help_says_how_many_sequences_run_where_nobody_says_so() {
         ("compile", &["--max-num-tokens", "16"], "16"),
         ("serve", &[], "64"),
         ("inspect", &[], "64"),
-        ("generate", &["--prompt", "a", "--prompt", "b"], "2"),
-        ("logits", &["--ids", "1,2"], "1"),
+        ("generate", &["--prompt", "a", "--prompt", "b"], "64"),
+        ("logits", &["--ids", "1,2"], "64"),
     ] {
         assert_eq!(of(command, extra), taken, "{command} {extra:?}");
         let help = String::from_utf8(piecewise(&[command, "--help"]).stdout).unwrap();
         let help = help.split("--max-num-seqs").nth(1).unwrap();
         let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
-        let said = "[default: 64, or the tokens of a step where they are fewer; `generate`, `chat` and \
-                    `logits` no more than they have prompts]";
+        let said = "[default: 64, or the tokens of a step where they are fewer]";
         assert!(help.contains(said), "{command}: {help}");
     }
 }
 
-/// The ledger of a short run, as `--stats --json` shows it.
+/// The ledger of a short run, as `--stats --json` shows it; without what sampling goes by, states are
+/// the KV pool and little else.
 fn memory(extra: &[&str]) -> Value {
     let mut args = vec!["generate", "--model", MODEL, "--prompt", "a", "--max-tokens", "2"];
+    args.extend(["--sampling-controls", "false"]);
     args.extend(["--stats", "--json"]);
     args.extend(extra);
     let output = piecewise(&args);
@@ -229,19 +252,51 @@ fn a_plan_is_made_from_the_log_of_a_run() {
     let run = ["generate", "--model", MODEL, "--max-tokens", "9", "--ignore-eos"];
     stdout_of(&[&run[..], &prompts, &["--iteration-log", log]].concat());
     let lines = std::fs::read_to_string(log).unwrap();
-    let steps: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut steps: Vec<Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let head = steps.remove(0)["log"].take();
+    let of = ["max_num_tokens", "max_num_seqs", "layers"].map(|key| head[key].as_u64().unwrap());
+    assert_eq!(of, [512, 64, 6], "{head}");
+    assert_eq!(head["model"], "tiny-qwen3");
+    assert!(head["device"].as_str().unwrap().contains(" threads, "), "{head}");
+    // Those of the checkpoint, in two bytes each.
+    let numbers = 5_246_976;
+    assert_eq!(
+        (&head["parameters"], &head["weight_bytes"]),
+        (&json!(numbers), &json!(2 * numbers))
+    );
     assert_eq!(steps.len(), 9, "one of prompts and eight of decode");
     assert!(steps[0]["context_tokens"].as_u64() > Some(3), "{}", steps[0]);
     assert_eq!((&steps[0]["mode"], &steps[0]["rows"]), (&json!("piecewise"), &json!(3)));
     for step in &steps[1..] {
         assert_eq!((&step["mode"], &step["query_length"]), (&json!("full"), &json!(1)));
-        assert_eq!((&step["generation_requests"], &step["size"]), (&json!(3), &json!(3)));
+        assert_eq!((&step["generation_requests"], &step["size"]), (&json!(3), &json!(4)));
         assert!(step["wall_us"].as_f64() > Some(0.0), "{step}");
     }
     assert!(steps.iter().all(|step| step["gpu_us"].as_f64() > Some(0.0)), "{lines}");
-    let plan: Value = serde_json::from_str(&stdout_of(&["plan", "--log", log, "--json"])).unwrap();
+    // The lists end where the server's steps may.
+    let plan = ["plan", "--log", log, "--json", "--max-graphs", "4"];
+    let plan: Value = serde_json::from_str(&stdout_of(&plan)).unwrap();
     let sizes = (&plan["decode_batch_sizes"], &plan["capture_num_tokens"]);
-    assert_eq!(sizes, (&json!([3]), &json!([steps[0]["tokens"]])), "{plan}");
+    assert_eq!(sizes, (&json!([3, 64]), &json!([steps[0]["tokens"], 512])), "{plan}");
+    assert_eq!(plan["warnings"], json!([]));
+    let costs = plan["costs"].as_str().unwrap();
+    let expected = "modelled: 5.2 million parameters, 6 layers, 20 GB/s, 100 GFLOP/s";
+    assert_eq!(costs, expected);
+    // A flag is above the log, and a list that ends early says so.
+    let shorter = ["plan", "--log", log, "--json", "--max-num-tokens", "64", "--leave-tail"];
+    let plan: Value = serde_json::from_str(&stdout_of(&shorter)).unwrap();
+    assert_eq!(plan["request"]["max_num_tokens"], 64);
+    let early =
+        |warning: &Value| warning["warning"] == "ends_below_bound" && warning["bound"] == 64;
+    assert!(plan["warnings"].as_array().unwrap().iter().any(early), "{plan}");
+    let headless = folder.path().join("headless.jsonl");
+    let (_, rest) = lines.split_once('\n').unwrap();
+    std::fs::write(&headless, rest).unwrap();
+    let said = stdout_of(&["plan", "--log", headless.to_str().unwrap()]);
+    for flag in ["--max-num-tokens", "--max-num-seqs"] {
+        assert!(said.contains(&format!("larger steps would be launched: give {flag}")), "{said}");
+    }
     let error = error_of(&[&run[..], &prompts, &["--iteration-log", "no/such/folder/x"]].concat());
     assert!(error.contains("no/such/folder/x"), "{error}");
 }

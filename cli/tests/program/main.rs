@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 #![allow(clippy::print_stdout, reason = "a test says what it compared")]
 
+mod ahead;
 mod bad_input;
 mod bench;
 mod cache;

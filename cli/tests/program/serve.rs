@@ -76,7 +76,9 @@ fn a_server_answers_and_ends_when_it_is_told_to() {
     kill_process(pid, Signal::TERM).unwrap();
     assert!(server.0.wait().unwrap().success());
     let steps = std::fs::read_to_string(&log).unwrap();
-    let steps = steps.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let mut steps = steps.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let head = steps.next().unwrap()["log"].take();
+    assert_eq!((&head["max_num_tokens"], &head["model"]), (&json!(64), &json!("tiny-qwen3")));
     let prompts: usize = golden.iter().map(|case| case["ids"].as_array().unwrap().len()).sum();
     let (mut count, mut read, mut rows) = (0, 0, 0);
     for step in steps {

@@ -3,6 +3,7 @@
 use super::measured::MAX_US;
 use super::{MonotoneCurve, PathCosts, StepCosts};
 use crate::error::PlannerError;
+use crate::head::LogHead;
 use crate::traffic::MAX_STEP_TOKENS;
 
 /// A dense decoder on one device. Attention is left out: it costs the same at every size that
@@ -65,6 +66,18 @@ impl Default for ModelledCosts {
     }
 }
 
+/// Read bandwidth and matmul rate of devices by what their descriptions contain, at nine tenths and
+/// at six tenths of what their makers publish; of a processor, the only one with threads, those of a
+/// few cores.
+const DEVICES: [(&str, f64, f64); 6] = [
+    (" threads, ", 2.0e10, 1.0e11),
+    ("H200", 4.3e12, 6.0e14),
+    ("H100", 3.0e12, 6.0e14),
+    ("A100", 1.8e12, 1.9e14),
+    ("L40S", 7.8e11, 2.2e14),
+    ("L4", 2.7e11, 7.0e13),
+];
+
 /// Launches outside the layers: embedding, final norm, head, sampling.
 const OTHER_LAUNCHES: f64 = 4.0;
 
@@ -72,6 +85,27 @@ const OTHER_LAUNCHES: f64 = 4.0;
 const VALUES_PER_LAYER: f64 = 19.0;
 
 impl ModelledCosts {
+    /// The same with what the head of a log says of the model, and what is known of its device, where
+    /// that is one of those in a list.
+    #[must_use]
+    pub fn of_log(mut self, head: &LogHead) -> Self {
+        if let Some(parameters) = head.parameters.filter(|&parameters| parameters > 0) {
+            self.parameters = parameters as f64;
+            if let Some(bytes) = head.weight_bytes.filter(|&bytes| bytes > 0) {
+                self.bytes_per_parameter = bytes as f64 / self.parameters;
+            }
+        }
+        self.layers = head.layers.filter(|&layers| layers > 0).unwrap_or(self.layers);
+        let named = head
+            .device
+            .iter()
+            .flat_map(|device| DEVICES.iter().find(|(name, ..)| device.contains(name)));
+        for &(_, bandwidth, flops) in named {
+            (self.bandwidth, self.flops) = (bandwidth, flops);
+        }
+        self
+    }
+
     /// The curves of this model.
     ///
     /// # Errors
@@ -95,12 +129,21 @@ impl ModelledCosts {
             (launches * self.launch_us)
                 .max(self.roofline_us(tokens) + launches * self.launch_gap_us)
         };
+        let parameters = match self.parameters {
+            few if few < 1e8 => format!("{:.1} million", few / 1e6),
+            many => format!("{:.1} billion", many / 1e9),
+        };
+        let bandwidth = match self.bandwidth {
+            little if little < 1e11 => format!("{:.0} GB/s", little / 1e9),
+            much => format!("{:.1} TB/s", much / 1e12),
+        };
+        let flops = match self.flops {
+            few if few < 1e12 => format!("{:.0} GFLOP/s", few / 1e9),
+            many => format!("{:.0} TFLOP/s", many / 1e12),
+        };
         let origin = format!(
-            "modelled: {:.1} billion parameters, {} layers, {:.1} TB/s, {:.0} TFLOP/s",
-            self.parameters / 1e9,
-            self.layers,
-            self.bandwidth / 1e12,
-            self.flops / 1e12
+            "modelled: {parameters} parameters, {} layers, {bandwidth}, {flops}",
+            self.layers
         );
         let bytes_per_piece_graph = 64.0 * 1024.0;
         Ok(StepCosts {
@@ -190,6 +233,28 @@ mod tests {
         assert!((prefill - (218_453.0 + 184.0 * 0.9 + 36.0 * 2.1)).abs() < 5.0, "{prefill}");
         assert!(us(CostPath::Launched, 1) > us(CostPath::Piecewise, 1));
         assert!(us(CostPath::Piecewise, 1) > us(CostPath::Full, 1));
+    }
+
+    #[test]
+    fn the_head_of_a_log_says_whose_costs_they_are() {
+        let head = |device: &str| LogHead {
+            device: Some(device.to_owned()),
+            parameters: Some(5_000_000),
+            weight_bytes: Some(10_000_000),
+            layers: Some(6),
+            ..LogHead::default()
+        };
+        let of = |device: &str| ModelledCosts::default().of_log(&head(device));
+        let cpu = of("AMD EPYC, 2 threads, avx512");
+        assert_eq!((cpu.parameters, cpu.bytes_per_parameter, cpu.layers), (5e6, 2.0, 6));
+        assert_eq!((cpu.bandwidth, cpu.flops), (2.0e10, 1.0e11));
+        let said = cpu.costs().unwrap().origin;
+        assert_eq!(said, "modelled: 5.0 million parameters, 6 layers, 20 GB/s, 100 GFLOP/s");
+        let bandwidths = ["H200", "H100 80GB HBM3", "A100-SXM4-80GB", "L40S", "L4", "Z1"]
+            .map(|name| of(&format!("cuda:0 NVIDIA {name}")).bandwidth);
+        let unknown = ModelledCosts::default().bandwidth;
+        assert_eq!(bandwidths, [4.3e12, 3.0e12, 1.8e12, 7.8e11, 2.7e11, unknown]);
+        assert_eq!(ModelledCosts::default().of_log(&LogHead::default()), ModelledCosts::default());
     }
 
     #[test]

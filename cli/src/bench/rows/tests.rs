@@ -114,6 +114,28 @@ fn a_step_that_fell_back_or_ran_otherwise_fails_the_row() {
 }
 
 #[test]
+fn a_row_whose_steps_were_launched_by_choice_says_so() {
+    let chosen =
+        StepRecord { fallback: Some(FallbackReason::LaunchesFaster), ..record(StepMode::None) };
+    let records = vec![chosen; 4];
+    assert_eq!(judged(StepMode::None, &records, &records), Vec::<String>::new());
+    let names = ("m", "f32", "d");
+    let row = Row {
+        head: RowHead::new(names, GraphMode::Piecewise, &workload()),
+        figures: Some(Figures::of(&records, &workload(), &yardstick())),
+        failures: Vec::new(),
+        kernels: Vec::new(),
+    };
+    let shown = serde_json::to_value(&row).unwrap();
+    let parts = ["mode", "path", "chosen"].map(|key| shown[key].as_str().unwrap());
+    assert_eq!(parts, ["piecewise", "launched", "launches_faster"]);
+    assert_eq!(row.summary(), "decode 2 x 100 piecewise, launched: 2.000 ms");
+    let pieces = vec![record(StepMode::Piecewise); 4];
+    let figures = Figures::of(&pieces, &workload(), &yardstick());
+    assert_eq!((figures.path, figures.chosen), (CostPath::Piecewise, None));
+}
+
+#[test]
 fn more_bytes_than_the_device_reads_fail_the_row() {
     let mut records = vec![record(StepMode::Full); 4];
     records.iter_mut().for_each(|record| record.device = Duration::from_micros(400));

@@ -10,7 +10,7 @@ use super::qwen_vl::QwenVlConfig;
 use super::vision::VisionConfig;
 use crate::models::config::ConfigError;
 use decode::{Rgb, decode};
-use settings::Settings;
+use settings::{Resize, Settings};
 use std::path::Path;
 
 /// The most pixels of an image, as it comes and as it is made: what a larger one would take of
@@ -58,6 +58,15 @@ impl ImageProcessor {
     pub fn load(folder: &Path) -> Result<Self, ConfigError> {
         let tower = VisionConfig::load(folder)?;
         Ok(Self { settings: Settings::load(folder, &tower)?, tower })
+    }
+
+    /// The most tokens that an image file can become.
+    pub fn most_tokens(&self) -> u64 {
+        match (self.tower.fixed_tokens(), &self.settings.resize) {
+            (Some(tokens), _) => tokens,
+            (None, Some(Resize::Within { most, side, .. })) => (most / (side * side).max(1)).max(1),
+            (None, _) => u64::MAX,
+        }
     }
 
     /// The item of an image file (PNG, JPEG or WebP) by its bytes.
