@@ -87,6 +87,19 @@ pub(crate) struct ServeArgs {
     /// The largest body of a request, also with KiB, MiB or GiB.
     #[arg(long, default_value = "8MiB", value_name = "BYTES", value_parser = parse_body)]
     max_body: u64,
+    /// The most values of a body, and names of values.
+    #[arg(long, default_value_t = NonZeroUsize::MIN.saturating_add((1 << 20) - 1), value_name = "N")]
+    max_body_values: NonZeroUsize,
+    /// The memory that all bodies may take beyond their first 64 KiB each, from when they come until the
+    /// engine has their requests, also with KiB, MiB or GiB.
+    #[arg(long, default_value = "512MiB", value_name = "BYTES", value_parser = parse_bytes)]
+    max_body_memory: u64,
+    /// The most requests with large texts that wait to be read, and the most with structures.
+    #[arg(long, default_value_t = 64, value_name = "N")]
+    max_waiting_texts: usize,
+    /// Who goes first: who comes first, or who asks for it by `priority`.
+    #[arg(long, default_value = "fcfs", value_name = "POLICY", value_parser = ["fcfs", "priority"])]
+    scheduling_policy: String,
     /// The longest that an answer may take; what there is by then is the answer.
     #[arg(long, value_name = "SECONDS")]
     request_timeout: Option<NonZeroU64>,
@@ -179,6 +192,10 @@ impl ServeArgs {
         let patience = Duration::from_secs(self.client_timeout.get());
         let limits = Limits {
             body_bytes: usize::try_from(self.max_body).unwrap_or(usize::MAX),
+            body_values: self.max_body_values.get(),
+            bodies_bytes: usize::try_from(self.max_body_memory).unwrap_or(usize::MAX),
+            waiting_texts: self.max_waiting_texts,
+            priorities: self.scheduling_policy == "priority",
             head_time: patience,
             body_time: patience,
             write_time: patience,

@@ -17,7 +17,7 @@ fn ids_are_kept_to_what_is_allowed_and_ends_wait() {
     let all: Vec<u32> = (0..IDS as u32).collect();
     assert_eq!(allowed(&mut Restraint::default().over(None, IDS)), all);
     let restraint = Restraint {
-        allowed: vec![3, 40, 41, 69],
+        allowed: [3, 40, 41, 69].into(),
         bad: vec![vec![3], vec![40, 40, 41]],
         ends: vec![69],
         least: 2,
@@ -63,6 +63,6 @@ fn a_structure_that_is_complete_ends_before_the_least() {
     let mut constraint = restraint.over(Some(Box::new(Complete)), IDS);
     assert_eq!(allowed(&mut constraint), [5]);
     assert_eq!(constraint.accept(7), Ok(true));
-    let none = Restraint { allowed: vec![6], ..Restraint::default() };
+    let none = Restraint { allowed: [6].into(), ..Restraint::default() };
     assert!(allowed(&mut none.over(Some(Box::new(Complete)), IDS)).is_empty());
 }

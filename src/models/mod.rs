@@ -33,6 +33,6 @@ pub use config::{ConfigError, DecoderConfig, Family, RopeConfig, RopeScaling};
 pub use decoder::{DecoderBounds, decoder};
 pub use presets::{Preset, UnknownPreset};
 pub use step_inputs::{StepBounds, StepInputs};
-pub use tokenizer::{TextStream, TextTokenizer, TokenizerError, Vocabulary};
+pub use tokenizer::{FirstOfPairs, TextStream, TextTokenizer, TokenizerError, Vocabulary};
 pub use vision_language::{ImagePrompts, PlaceError, PlacedImages};
 pub use weights::{UndeclaredDType, check_weights, unused_tensors};

@@ -1,6 +1,7 @@
 //! Text to token ids and back, by the `tokenizer.json` of a model folder.
 
 mod contained;
+mod pairs;
 mod stream;
 mod vocabulary;
 
@@ -9,6 +10,7 @@ use std::sync::OnceLock;
 
 use self::contained::{check_json, contained};
 
+pub use self::pairs::FirstOfPairs;
 pub use self::stream::TextStream;
 pub use self::vocabulary::Vocabulary;
 use super::files::{ReadError, read_bounded};
@@ -170,23 +172,6 @@ impl TextTokenizer {
     /// As for [`Self::encode`].
     pub fn encode_more(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         self.encode_with(text, false)
-    }
-
-    /// The token ids of two texts, such as a query and a document, as the tokenizer's own
-    /// post-processor joins them, and of each token the number of its text.
-    ///
-    /// # Errors
-    /// As for [`Self::encode`].
-    pub fn encode_pair(
-        &self,
-        first: &str,
-        second: &str,
-    ) -> Result<(Vec<u32>, Vec<u32>), TokenizerError> {
-        let encoding = contained(|| self.inner.encode((first, second), true))
-            .map_err(|source| TokenizerError::Encode { source })?;
-        let (ids, types) = (encoding.get_ids(), encoding.get_type_ids());
-        check_token_ids(ids, self.vocab_size)?;
-        Ok((ids.to_vec(), types.to_vec()))
     }
 
     /// As [`Self::encode`]; `special` is whether the post-processor's special tokens are added.

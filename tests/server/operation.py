@@ -97,7 +97,7 @@ def deadline():
 def priorities():
     """The lower goes first, and of equal ones who came first; a prompt that is long or fills the server
     is passed by who matters more."""
-    with Server("--max-num-seqs", "1") as server:
+    with Server("--max-num-seqs", "1", "--scheduling-policy", "priority") as server:
         client = client_of(server)
         waiting = lambda: server.sum("vllm:num_requests_waiting")
         holds = client.completions.create(**{**GREEDY, "max_tokens": 2000}, prompt="x", stream=True, extra_body=IDS)

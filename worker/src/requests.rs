@@ -111,7 +111,7 @@ impl SamplingParams {
             return Err("_bad_words_token_ids: a word of no ids".to_owned());
         }
         let restraint = Restraint {
-            allowed: self.allowed_token_ids.clone().unwrap_or_default(),
+            allowed: self.allowed_token_ids.clone().unwrap_or_default().into(),
             bad: self.bad_words_token_ids.clone().unwrap_or_default(),
             ends: match min_tokens {
                 0 => Vec::new(),
@@ -194,7 +194,7 @@ mod tests {
             "_all_stop_token_ids": [7, 8],
         });
         let restraint = asked(&sampling).unwrap().restraint.unwrap();
-        assert_eq!(restraint.allowed, [1, 2, 3]);
+        assert_eq!(restraint.allowed[..], [1, 2, 3]);
         assert_eq!(restraint.bad, [vec![1], vec![2, 3]]);
         assert_eq!((restraint.ends, restraint.least), (vec![2, 7, 7, 8], 3));
         let alone = asked(&json!({"_bad_words_token_ids": [[4]], "stop_token_ids": [7]})).unwrap();

@@ -1,7 +1,7 @@
 //! `/v1/chat/completions`.
 
 use super::answer::{Answers, Choices, Rest};
-use super::aside::aside;
+use super::body::Held;
 use super::error::ApiError;
 use super::fields::{Field, Fields, MODEL, field, schema};
 use super::generation::{Delta, End, Generation, Part, StopReason};
@@ -11,6 +11,7 @@ use super::state::{State, needed};
 use crate::chat::{
     ChatPrompt, ReplyDelta, ReplyError, ReplyParser, ToolCallDelta, ToolChoice, Tools,
 };
+use crate::structured::Wanted;
 use axum::extract::{self, Request};
 use axum::response::Response;
 use serde::Serialize;
@@ -185,8 +186,9 @@ pub(crate) async fn handle(
         ("web_search_options", Value::Null, "nothing is searched"),
         ("echo", json!(false), "set `continue_final_message`"),
     ])?;
-    fields.finish()?;
-    let (ids, text) = encode(&state, prompt, adds_special).await?;
+    let held = fields.finish()?;
+    let (ids, text) = encode(&state, &held, prompt, adds_special).await?;
+    served.room.check_ids("messages", ids.len())?;
     let calls = tools.choice() != &ToolChoice::None;
     let special = served.format.needs_special_tokens(calls);
     let room = served.engine.options().max_seq_len.saturating_sub(ids.len() as u64).max(1);
@@ -203,6 +205,7 @@ pub(crate) async fn handle(
         parsers.push(parser.map_err(|error| ApiError::field("tools", error))?);
     }
     params.constrain(&state, &mut parts, served.format.thoughts(&text)).await?;
+    drop(held);
     let generation = Generation::start(&served.engine, parts).await;
     let generation = generation.map_err(|error| error.of_field("prompt", "messages"))?;
     let lengths = [ids.len()].into_iter();
@@ -221,23 +224,24 @@ pub(crate) async fn handle(
 /// The ids of a conversation and their text, off the threads that others wait for.
 async fn encode(
     state: &Arc<State>,
+    held: &Held,
     prompt: ChatPrompt,
     adds_special: bool,
 ) -> Result<(Vec<u32>, String), ApiError> {
-    let state = Arc::clone(state);
-    let encode = move || -> Result<_, ApiError> {
-        let served = state.served()?;
+    let shared = Arc::clone(state);
+    let encode = move |_: Wanted<'_>| -> Result<_, ApiError> {
+        let served = shared.served()?;
         let tokenizer = needed(&served.tokenizer, "messages")?;
         let instead = "this model has no chat template: use /v1/completions, or --chat-template";
         let template = served.template.as_ref();
         let template = template.ok_or_else(|| ApiError::field("messages", instead))?;
         let text = template.render(&prompt);
         let text = text.map_err(|error| ApiError::field(error.field(), &error))?;
-        served.check_text("messages", &text)?;
+        served.room.check_text("messages", &text)?;
         let ids = tokenizer.encode_with(&text, adds_special);
         Ok((ids.map_err(|error| ApiError::field("messages", error))?, text))
     };
-    aside(encode).await
+    state.read_texts(held, encode).await
 }
 
 /// Messages in reply to a conversation.

@@ -1,13 +1,14 @@
 //! `/v1/completions`.
 
 use super::answer::{Answers, Choices, Rest};
-use super::aside::aside;
+use super::body::Held;
 use super::error::ApiError;
 use super::fields::{Field, Fields, MODEL, field, ids, schema};
 use super::generation::{Delta, End, Generation, Part, StopReason, TokenEntry};
 use super::logprobs::{CompletionLogprobs, PromptLogprobs, spell};
 use super::params::{Params, top_logprobs};
 use super::state::{Served, State, needed};
+use crate::structured::Wanted;
 use crate::text::{OutputText, StopStrings};
 use axum::extract::{self, Request};
 use axum::response::Response;
@@ -80,7 +81,7 @@ pub(crate) async fn handle(
         Some(value) => Some(top_logprobs("logprobs", &value)?),
     };
     fields.refuse(&[("suffix", json!(""), "text is only written after the prompt")])?;
-    fields.finish()?;
+    let held = fields.finish()?;
     let prompt = prompt.ok_or_else(|| ApiError::field("prompt", "is missing"))?;
     let at_once = prompt.as_array().map_or(1, |list| match list.first() {
         Some(Value::Number(_)) => 1,
@@ -91,7 +92,7 @@ pub(crate) async fn handle(
         return Err(SubmitError::TooMany { count, bound }.into());
     }
     let shows = echo.then_some(params.special);
-    let prompts = read_prompts(prompt, served, adds_special, shows).await?;
+    let prompts = read_prompts(prompt, &state, &held, adds_special, shows).await?;
     let mut parts = Vec::new();
     for prompt in &prompts {
         for number in 0..params.choices {
@@ -105,6 +106,7 @@ pub(crate) async fn handle(
         }
     }
     params.constrain(&state, &mut parts, None).await?;
+    drop(held);
     let beginnings = match (echo, logprobs) {
         (true, Some(_)) => {
             let of = |prompt: &Prompt| offsets(served, &prompt.ids, params.special);
@@ -153,10 +155,12 @@ fn offsets(served: &Served, ids: &[u32], special: bool) -> Result<Vec<usize>, Ap
 /// tokens have one there.
 async fn read_prompts(
     value: Value,
-    served: &Served,
+    state: &State,
+    held: &Held,
     adds_special: bool,
     shows: Option<bool>,
 ) -> Result<Vec<Prompt>, ApiError> {
+    let served = state.served()?;
     let bad =
         || ApiError::field("prompt", "must be a text, texts, token ids, or lists of token ids");
     let texts: Vec<String> = match value {
@@ -184,19 +188,21 @@ async fn read_prompts(
         _ => return Err(bad()),
     };
     let tokenizer = Arc::clone(needed(&served.tokenizer, "prompt")?);
-    texts.iter().try_for_each(|text| served.check_text("prompt", text))?;
-    let encode = move || -> Result<Vec<Prompt>, ApiError> {
+    texts.iter().try_for_each(|text| served.room.check_text("prompt", text))?;
+    let encode = move |is_wanted: Wanted<'_>| -> Result<Vec<Prompt>, ApiError> {
         let prompt = |text: String| {
             let ids = tokenizer.encode_with(&text, adds_special);
             let ids = ids.map_err(|error| ApiError::field("prompt", error))?;
             Ok(Prompt { ids, text: Some(text) })
         };
-        texts.into_iter().map(prompt).collect()
+        // Who has gone is told of no prompt.
+        texts.into_iter().take_while(|_| is_wanted()).map(prompt).collect()
     };
-    aside(encode).await
+    state.read_texts(held, encode).await
 }
 
 fn of_ids(ids: Vec<u32>, served: &Served, shows: Option<bool>) -> Result<Prompt, ApiError> {
+    served.room.check_ids("prompt", ids.len())?;
     let decode =
         |(tokenizer, special): (&Arc<TextTokenizer>, bool)| tokenizer.decode_with(&ids, special);
     let text = served.tokenizer.as_ref().zip(shows).map(decode).transpose();

@@ -106,6 +106,43 @@ impl ApiError {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
     }
 
+    /// The body has more values than are read.
+    pub(crate) fn too_many_values(values: usize, most: usize) -> Self {
+        let message = format!(
+            "the body has {values} values, and at most {most} are read (--max-body-values)"
+        );
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
+    }
+
+    /// Bodies take all the memory that they may.
+    pub(crate) fn bodies_are_full(bytes: usize) -> Self {
+        let message = format!(
+            "requests on their way take the {bytes} bytes that they may (--max-body-memory); try again"
+        );
+        Self { code: Some("bodies_full"), retry_after: Some(1), ..Self::unavailable(message) }
+    }
+
+    /// As much work of its kind waits as may.
+    pub(crate) fn too_busy(waiting: usize) -> Self {
+        let message = format!(
+            "{waiting} requests wait for what is done before the model runs, which is the most \
+             (--max-waiting-texts); try again"
+        );
+        Self {
+            code: Some("queue_full"),
+            retry_after: Some(1),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
+        }
+    }
+
+    /// The body comes in an encoding that is not read.
+    pub(crate) fn encoded(encoding: &str) -> Self {
+        let encoding: String = encoding.chars().take(80).collect();
+        let message =
+            format!("a body of `Content-Encoding: {encoding}` is not read; send it plain");
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message)
+    }
+
     pub(crate) fn too_slow() -> Self {
         let message = "the body did not come in time";
         Self::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)

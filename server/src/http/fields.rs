@@ -1,16 +1,12 @@
 //! The fields of a request's body: each is taken by name and type, and what is left over is refused
 //! by name.
 
-use super::aside::aside;
-use super::body;
+use super::body::{self, Held, LARGEST_HERE};
 use super::error::ApiError;
 use super::state::State;
 use axum::extract::Request;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-
-/// Bytes of a body that are read at once; more of them would keep the streams of others waiting.
-const LARGEST_HERE: usize = 32 << 10;
 
 /// A field of a body or a parameter of a query, for the OpenAPI document.
 #[derive(Clone, Copy, Debug)]
@@ -51,25 +47,35 @@ pub(crate) mod schema {
 
 /// Fields that nobody has taken yet.
 #[derive(Debug)]
-pub(crate) struct Fields(Map<String, Value>);
+pub(crate) struct Fields(Map<String, Value>, Held);
 
 impl Fields {
     /// Those of a request to a model of the server.
     pub(crate) async fn read(request: Request, state: &State) -> Result<Self, ApiError> {
-        let body = body::read(request, &state.limits).await?;
+        let (body, held) = body::read(request, state).await?;
+        let most = state.limits.body_values;
         let mut fields = match body.len() > LARGEST_HERE {
-            true => aside(move || Self::parse(&body)).await?,
-            false => Self::parse(&body)?,
+            true => state.text_turns.run(move |_| Self::parse(&body, most, held)).await?,
+            false => Self::parse(&body, most, held)?,
         };
         state.check_name(fields.text("model")?)?;
         Ok(fields)
     }
 
-    pub(crate) fn parse(body: &[u8]) -> Result<Self, ApiError> {
+    /// The fields of an object.
+    #[cfg(test)]
+    pub(crate) fn of(object: &Value) -> Self {
+        let (body, held) = (object.to_string(), body::BodyMemory::new(0).hold());
+        Self::parse(body.as_bytes(), 1 << 20, held).unwrap()
+    }
+
+    /// Reads at most so many values.
+    fn parse(body: &[u8], most: usize, mut held: Held) -> Result<Self, ApiError> {
+        body::check_values(body, most, &mut held)?;
         let value = serde_json::from_slice(body)
             .map_err(|error| ApiError::bad_request(format!("the body is no JSON: {error}")))?;
         match value {
-            Value::Object(object) => Ok(Self(object)),
+            Value::Object(object) => Ok(Self(object, held)),
             _ => Err(ApiError::bad_request("the body must be a JSON object")),
         }
     }
@@ -161,9 +167,13 @@ impl Fields {
         Ok(())
     }
 
-    /// Refuses what is left over.
-    pub(crate) fn finish(self) -> Result<(), ApiError> {
-        self.0.keys().next().map_or(Ok(()), |name| Err(ApiError::unknown(name)))
+    /// Refuses what is left over. What the body takes of memory is held as long as what was taken is
+    /// needed.
+    pub(crate) fn finish(self) -> Result<Held, ApiError> {
+        match self.0.keys().next() {
+            Some(name) => Err(ApiError::unknown(name)),
+            None => Ok(self.1),
+        }
     }
 }
 

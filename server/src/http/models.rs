@@ -1,9 +1,9 @@
 //! `/v1/models`, `/tokenize` and `/detokenize`.
 
-use super::aside::aside;
 use super::error::ApiError;
 use super::fields::{Field, Fields, MODEL, field, ids, schema};
 use super::state::State;
+use crate::structured::Wanted;
 use axum::Json;
 use axum::extract::{self, Path, Request};
 use serde_json::{Value, json};
@@ -62,16 +62,17 @@ pub(crate) async fn tokenize(
     let mut fields = Fields::read(request, &state).await?;
     let prompt = fields.text("prompt")?.ok_or_else(|| ApiError::field("prompt", "is missing"))?;
     let special = fields.flag_or("add_special_tokens", true)?;
-    fields.finish()?;
+    let held = fields.finish()?;
     let tokenizer = Arc::clone(state.tokenizer("prompt")?);
-    let encode = move || {
+    state.room()?.check_text("prompt", &prompt)?;
+    let encode = move |_: Wanted<'_>| {
         let ids = match prompt.is_empty() {
             true => Ok(Vec::new()),
             false => tokenizer.encode_with(&prompt, special),
         };
         ids.map_err(|error| ApiError::field("prompt", error))
     };
-    let ids = aside(encode).await?;
+    let ids = state.read_texts(&held, encode).await?;
     let length = state.longest();
     Ok(Json(json!({"count": ids.len(), "max_model_len": length, "tokens": ids})))
 }
@@ -86,12 +87,12 @@ pub(crate) async fn detokenize(
         _ => return Err(ApiError::field("tokens", "must be a list of token ids")),
     };
     let special = !fields.flag_or("skip_special_tokens", true)?;
-    fields.finish()?;
+    let held = fields.finish()?;
     let tokenizer = Arc::clone(state.tokenizer("tokens")?);
-    let decode = move || {
+    let decode = move |_: Wanted<'_>| {
         let text = tokenizer.decode_with(&tokens, special);
         text.map_err(|error| ApiError::field("tokens", error))
     };
-    let text = aside(decode).await?;
+    let text = state.read_texts(&held, decode).await?;
     Ok(Json(json!({"prompt": text})))
 }

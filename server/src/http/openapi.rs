@@ -205,10 +205,10 @@ mod tests {
             if field.name == "stream_options" {
                 body[field.name] = json!({"include_usage": true});
             }
-            let mut fields = Fields::parse(body.to_string().as_bytes()).unwrap();
+            let mut fields = Fields::of(&body);
             let (defaults, limits) = (GenerationDefaults::default(), Limits::default());
             Params::take(&mut fields, &defaults, &limits).unwrap();
-            fields.finish().unwrap();
+            drop(fields.finish().unwrap());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What both endpoints take about how tokens are chosen and when they end.
 
-use super::aside::{aside, in_turn};
+use super::aside::aside;
 use super::error::ApiError;
 use super::fields::{Field, Fields, field, ids, schema, whole};
 use super::generation::Part;
@@ -9,7 +9,7 @@ use crate::chat::GenerationDefaults;
 use crate::structured::{Restraint, Structure, Thoughts, Wanted};
 use crate::text::{OutputText, StopStrings};
 use piecewise_runtime::batch::Sampling;
-use piecewise_runtime::engine::Request;
+use piecewise_runtime::engine::{MAX_LOGIT_BIASES, Request};
 use serde_json::{Map, Value, json};
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(crate) struct Params {
     pub(crate) prompt_logprobs: Option<u32>,
     /// What answers keep to, and the field that says so.
     pub(crate) structure: Option<(String, Structure)>,
-    allowed: Vec<u32>,
+    allowed: Arc<[u32]>,
     bad_words: Vec<String>,
     min_tokens: usize,
 }
@@ -54,6 +54,8 @@ pub(crate) enum StreamUsage {
 /// A prompt may bring so many stop strings and bad words, of so many bytes in all.
 const MOST_STRINGS: usize = 64;
 const MOST_BYTES: usize = 4096;
+/// A prompt may bring so many ids that end the answer.
+const MOST_STOP_IDS: usize = 1024;
 
 /// What [`Structure::read`] reads.
 const STRUCTURE_FIELDS: [&str; 7] = [
@@ -141,7 +143,11 @@ pub(crate) const FIELDS: &[Field] = &[
         r#"{"type":"object","additionalProperties":{"type":"number"}}"#,
         "What is added to the logits of ids.",
     ),
-    field("priority", schema::WHOLE, "Who goes first: the lower."),
+    field(
+        "priority",
+        schema::WHOLE,
+        "Who goes first: the lower; with `--scheduling-policy priority`.",
+    ),
     field(
         "deadline_seconds",
         r#"{"type":"number"}"#,
@@ -243,9 +249,14 @@ impl Params {
             Some(value) => Some(top_logprobs("prompt_logprobs", &value)?),
         };
         let include_stop = fields.flag("include_stop_str_in_output")?;
-        let allowed = match fields.take("allowed_token_ids") {
+        let allowed: Vec<u32> = match fields.take("allowed_token_ids") {
             None => Vec::new(),
-            Some(Value::Array(list)) if !list.is_empty() => ids("allowed_token_ids", &list)?,
+            Some(Value::Array(list)) if !list.is_empty() => {
+                let mut ids = ids("allowed_token_ids", &list)?;
+                ids.sort_unstable();
+                ids.dedup();
+                ids
+            }
             Some(_) => {
                 return Err(ApiError::field("allowed_token_ids", "must be a list of some ids"));
             }
@@ -256,7 +267,18 @@ impl Params {
         }
         let structure = Structure::read(fields.object())?;
         fields.ignore(&STRUCTURE_FIELDS);
-        let stop_ids: Option<Vec<_>> = fields.typed("stop_token_ids", "must be a list of ids")?;
+        let stop_ids: Vec<_> =
+            fields.typed("stop_token_ids", "must be a list of ids")?.unwrap_or_default();
+        if stop_ids.len() > MOST_STOP_IDS {
+            let message =
+                format!("has {} ids, and at most {MOST_STOP_IDS} are taken", stop_ids.len());
+            return Err(ApiError::field("stop_token_ids", message));
+        }
+        if priority != 0 && !limits.priorities {
+            let instead =
+                "who comes first goes first here; --scheduling-policy priority changes that";
+            return Err(ApiError::unsupported("priority", instead));
+        }
         let stops = StopStrings::new(strings(fields, "stop")?, include_stop);
         Ok(Self {
             choices,
@@ -265,14 +287,14 @@ impl Params {
             stops: stops.map_err(|error| ApiError::field("stop", error))?,
             special: !fields.flag_or("skip_special_tokens", true)?,
             return_token_ids: fields.flag("return_token_ids")?,
-            stop_ids: ids("stop_token_ids", &stop_ids.unwrap_or_default())?,
+            stop_ids: ids("stop_token_ids", &stop_ids)?,
             ignore_eos: fields.flag("ignore_eos")?,
             sampling,
             max_tokens: max_tokens.or(defaults.max_new_tokens),
             logit_bias: logit_bias(fields)?,
             priority: priority as i32,
             structure,
-            allowed,
+            allowed: allowed.into(),
             bad_words: strings(fields, "bad_words")?,
             min_tokens: usize::try_from(min_tokens).unwrap_or(usize::MAX),
             deadline: patience.map(|time| Instant::now() + time),
@@ -347,6 +369,7 @@ impl Params {
         let make = move |wanted: Wanted<'_>| {
             let served = state.served()?;
             let bad = params.bad_ids(served)?;
+            let vocabulary = served.engine.options().vocab;
             let structure = params.structure.as_ref().map(|(field, structure)| {
                 let none = || ApiError::field(field, "this model has no tokenizer");
                 let structures = served.structures.as_ref().ok_or_else(none)?;
@@ -358,18 +381,18 @@ impl Params {
                     return structure.clone();
                 }
                 let restraint = Restraint {
-                    allowed: params.allowed.clone(),
+                    allowed: Arc::clone(&params.allowed),
                     bad: bad.clone(),
                     ends,
                     least: params.min_tokens,
                 };
-                Some(restraint.over(structure.clone(), served.engine.options().vocab))
+                Some(restraint.over(structure.clone(), vocabulary))
             };
             Ok::<_, ApiError>(Vec::from_iter(ends.into_iter().map(constraint)))
         };
         // Texts are read beside, however many structures there are.
         let made = match self.structure.is_some() {
-            true => in_turn(turns, make).await?,
+            true => turns.run(make).await?,
             false => aside(move || make(&|| true)).await?,
         };
         parts.iter_mut().zip(made).for_each(|(part, made)| part.request.constraint = made);
@@ -460,6 +483,10 @@ fn logit_bias(fields: &mut Fields) -> Result<Vec<(u32, f32)>, ApiError> {
     let must = "must give each id a number from -100 to 100";
     let bad = || ApiError::field(name, must);
     let object: Map<_, _> = fields.typed(name, must)?.unwrap_or_default();
+    if object.len() > MAX_LOGIT_BIASES {
+        let message = format!("has {} ids, and at most {MAX_LOGIT_BIASES} are taken", object.len());
+        return Err(ApiError::field(name, message));
+    }
     let entry = |(id, bias): (&String, &Value)| {
         let bias = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias)).ok_or_else(bad)?;
         Ok((id.parse().map_err(|_| bad())?, bias as f32))

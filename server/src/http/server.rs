@@ -1,6 +1,7 @@
 //! The life of a server: it listens, loads, serves, drains and ends.
 
-use super::aside::alone;
+use super::aside::{Turns, alone};
+use super::body::BodyMemory;
 use super::connections::Routers;
 use super::encoder::{EncoderState, ServedEncoder};
 use super::error::ApiError;
@@ -23,7 +24,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 /// How a server is reached, and by whom.
 #[derive(Clone, Debug)]
@@ -78,7 +79,8 @@ impl Server {
         let aside = cores.max(2);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(cores.min(threads.get()))
-            .max_blocking_threads(aside)
+            // Half of them for texts and structures that take long, in their turns.
+            .max_blocking_threads(2 * aside)
             .thread_name("http")
             .enable_all()
             .build()?;
@@ -92,7 +94,9 @@ impl Server {
             is_loopback: address.ip().is_loopback(),
             limits,
             admin,
-            structure_turns: Arc::new(Semaphore::new((aside / 2).max(1))),
+            bodies: BodyMemory::new(limits.bodies_bytes),
+            structure_turns: Turns::new(aside / 2, limits.waiting_texts),
+            text_turns: Turns::new(aside / 2, limits.waiting_texts),
             started: now(),
             served: OnceLock::new(),
             encoder: OnceLock::new(),
@@ -141,7 +145,7 @@ impl Server {
         ready: impl FnOnce(),
     ) -> io::Result<Outcome> {
         let handle = thread.handle().clone();
-        let _ = self.state.encoder.set(EncoderState { handle: handle.clone(), encoder });
+        let _ = self.state.encoder.set(EncoderState::new(handle.clone(), encoder));
         let life = Life {
             live: || handle.live_calls(),
             finish: move || {

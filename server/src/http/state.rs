@@ -1,5 +1,7 @@
 //! What every request sees.
 
+use super::aside::{Turns, aside};
+use super::body::{BodyMemory, Held};
 use super::encoder::EncoderState;
 use super::error::ApiError;
 use super::keys::ApiKeys;
@@ -11,13 +13,21 @@ use piecewise_runtime::engine_thread::{EngineHandle, Phase, Rest};
 use piecewise_runtime::metrics::Metrics;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::Semaphore;
 
 /// What a client may take of the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// The largest body of a request.
     pub body_bytes: usize,
+    /// The most values of a body, and names of values.
+    pub body_values: usize,
+    /// The bytes of memory that all bodies may take beyond their first 64 KiB each, from when they come
+    /// until the engine has their requests.
+    pub bodies_bytes: usize,
+    /// The most requests whose texts or structures wait to be read, of each.
+    pub waiting_texts: usize,
+    /// Whether requests say who goes first, by `priority`.
+    pub priorities: bool,
     /// The time in which the head of a request must come, and in which a connection may be idle.
     pub head_time: Duration,
     /// The time in which the body of a request must come.
@@ -38,6 +48,10 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             body_bytes: 8 << 20,
+            body_values: 1 << 20,
+            bodies_bytes: 512 << 20,
+            waiting_texts: 64,
+            priorities: false,
             head_time: Duration::from_secs(30),
             body_time: Duration::from_secs(60),
             write_time: Duration::from_secs(60),
@@ -73,12 +87,46 @@ pub(crate) struct Served {
     pub(crate) vocabulary: Option<Vocabulary>,
     /// `None` where ids have no text that a structure could be kept to.
     pub(crate) structures: Option<Structures>,
+    pub(crate) room: Room,
+}
+
+/// How long a text or a list of ids may be for a context.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    /// Tokens of the context.
+    tokens: u64,
     /// Bytes of a text that has too many tokens however it is read; what has more is not read.
-    longest_text: usize,
+    bytes: usize,
 }
 
 /// What a tokenizer may make of a text before it looks for tokens, in bytes of it for one of theirs.
 const NORMALIZED: usize = 4;
+
+impl Room {
+    pub(crate) fn new(tokens: u64, vocabulary: Option<&Vocabulary>) -> Self {
+        let ids =
+            vocabulary.into_iter().flat_map(|all| (0..).take(all.len()).map(|id| all.bytes(id)));
+        let longest = ids.map(<[u8]>::len).max().unwrap_or(0);
+        let most = usize::try_from(tokens).unwrap_or(usize::MAX);
+        Self { tokens, bytes: most.saturating_mul(longest).saturating_mul(NORMALIZED) }
+    }
+
+    /// Refuses a text that is too long by its bytes: to read it would take long.
+    pub(crate) fn check_text(self, field: &str, text: &str) -> Result<(), ApiError> {
+        self.check(field, text.len() <= self.bytes, text.len(), "bytes")
+    }
+
+    /// Refuses more ids than there is room for, before anybody has copies of them.
+    pub(crate) fn check_ids(self, field: &str, count: usize) -> Result<(), ApiError> {
+        self.check(field, count as u64 <= self.tokens, count, "tokens")
+    }
+
+    fn check(self, field: &str, fits: bool, count: usize, of: &str) -> Result<(), ApiError> {
+        let message =
+            || format!("{count} {of} leave no room in the context of {} tokens", self.tokens);
+        if fits { Ok(()) } else { Err(ApiError::too_long(field, message())) }
+    }
+}
 
 impl Served {
     pub(crate) fn new(engine: EngineHandle, model: ServedModel) -> Self {
@@ -88,21 +136,8 @@ impl Served {
             made.inspect_err(|error| tracing::warn!("answers can't keep to structures: {error}"))
                 .ok()
         });
-        let ids = vocabulary.iter().flat_map(|all| (0..).take(all.len()).map(|id| all.bytes(id)));
-        let longest = ids.map(<[u8]>::len).max().unwrap_or(0);
-        let tokens = usize::try_from(engine.options().max_seq_len).unwrap_or(usize::MAX);
-        let longest_text = tokens.saturating_mul(longest).saturating_mul(NORMALIZED);
-        Self { engine, model, vocabulary, structures, longest_text }
-    }
-
-    /// Refuses a text that is too long for the context by its bytes: to read it would take long.
-    pub(crate) fn check_text(&self, field: &str, text: &str) -> Result<(), ApiError> {
-        if text.len() <= self.longest_text {
-            return Ok(());
-        }
-        let (bytes, tokens) = (text.len(), self.engine.options().max_seq_len);
-        let message = format!("{bytes} bytes leave no room in the context of {tokens} tokens");
-        Err(ApiError::too_long(field, message))
+        let room = Room::new(engine.options().max_seq_len, vocabulary.as_ref());
+        Self { engine, model, vocabulary, structures, room }
     }
 }
 
@@ -118,8 +153,12 @@ pub(crate) struct State {
     pub(crate) limits: Limits,
     /// Whether there are the operator's paths.
     pub(crate) admin: bool,
-    /// Structures are read so many at a time.
-    pub(crate) structure_turns: Arc<Semaphore>,
+    /// What the bodies of requests take of memory.
+    pub(crate) bodies: BodyMemory,
+    /// Structures are read in these.
+    pub(crate) structure_turns: Turns,
+    /// Large bodies and their texts are read in these.
+    pub(crate) text_turns: Turns,
     /// When the server started, in seconds since 1970.
     pub(crate) started: u64,
     /// Empty while the model is being loaded, and of an encoder.
@@ -129,6 +168,23 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// What `work` gives of the texts of a body, off the threads that others wait for: of a large body
+    /// in its turn. It is told whether somebody waits for it.
+    pub(crate) async fn read_texts<R, E>(
+        &self,
+        held: &Held,
+        work: impl FnOnce(&(dyn Fn() -> bool + Sync)) -> Result<R, E> + Send + 'static,
+    ) -> Result<R, ApiError>
+    where
+        R: Send + 'static,
+        E: Into<ApiError> + Send + 'static,
+    {
+        match held.is_large() {
+            true => self.text_turns.run(work).await,
+            false => aside(move || work(&|| true)).await,
+        }
+    }
+
     pub(crate) fn name(&self) -> &str {
         self.names.first().map_or("model", String::as_str)
     }
@@ -168,6 +224,14 @@ impl State {
     pub(crate) fn longest(&self) -> Option<u64> {
         let of_encoder = || self.encoder.get().map(|encoder| encoder.longest as u64);
         self.served.get().map(|served| served.engine.options().max_seq_len).or_else(of_encoder)
+    }
+
+    /// How long a text may be, where the model is loaded.
+    pub(crate) fn room(&self) -> Result<Room, ApiError> {
+        match self.encoder.get() {
+            Some(encoder) => Ok(encoder.room),
+            None => Ok(self.served()?.room),
+        }
     }
 
     pub(crate) fn tokenizer(&self, field: &str) -> Result<&Arc<TextTokenizer>, ApiError> {

@@ -1,12 +1,13 @@
 //! Ids that a reply may not have, or not yet.
 
 use piecewise_runtime::engine::TokenConstraint;
+use std::sync::Arc;
 
 /// What a request asks of the ids of its reply, beside a structure or without one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Restraint {
     /// The only ids that there may be; all of them where it is empty.
-    pub allowed: Vec<u32>,
+    pub allowed: Arc<[u32]>,
     /// Runs of ids that may not come, none of them empty.
     pub bad: Vec<Vec<u32>>,
     /// Ids that end the reply.
@@ -22,13 +23,18 @@ impl Restraint {
         other: Option<Box<dyn TokenConstraint>>,
         vocabulary: u64,
     ) -> Box<dyn TokenConstraint> {
-        Box::new(Restrained { restraint: self, other, vocabulary, said: Vec::new() })
+        let mut only = vec![0; vocabulary.div_ceil(32) as usize];
+        self.allowed.iter().for_each(|id| allow(&mut only, *id));
+        let only = (!self.allowed.is_empty()).then(|| only.into());
+        Box::new(Restrained { restraint: self, only, other, vocabulary, said: Vec::new() })
     }
 }
 
 #[derive(Debug, Clone)]
 struct Restrained {
     restraint: Restraint,
+    /// The mask of the ids that are allowed, where not all are.
+    only: Option<Arc<[u32]>>,
     other: Option<Box<dyn TokenConstraint>>,
     vocabulary: u64,
     said: Vec<u32>,
@@ -65,15 +71,13 @@ impl TokenConstraint for Restrained {
     }
 
     fn allowed(&mut self, mask: &mut [u32]) -> Result<(), String> {
-        let Self { restraint, other, vocabulary, said } = self;
+        let Self { restraint, only, other, vocabulary, said } = self;
         match other {
             Some(other) => other.allowed(mask)?,
             None => allow_all(mask, *vocabulary),
         }
-        if !restraint.allowed.is_empty() {
-            let mut only = vec![0; mask.len()];
-            restraint.allowed.iter().for_each(|id| allow(&mut only, *id));
-            mask.iter_mut().zip(only).for_each(|(word, only)| *word &= only);
+        if let Some(only) = only {
+            mask.iter_mut().zip(&only[..]).for_each(|(word, only)| *word &= only);
         }
         for bad in &restraint.bad {
             if let Some((last, before)) = bad.split_last()

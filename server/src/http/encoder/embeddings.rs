@@ -86,9 +86,9 @@ pub(crate) async fn handle(
     let special = fields.flag_or("add_special_tokens", true)?;
     let input = fields.take("input");
     fields.refuse(&[("messages", Value::Null, "give texts as `input`")])?;
-    fields.finish()?;
+    let held = fields.finish()?;
     let input = input.ok_or_else(|| ApiError::field("input", "is missing"))?;
-    let items = items(encoder, "input", input, special).await?;
+    let items = items(&state, encoder, &held, ("input", input), special).await?;
     let (usage, count) = (usage(&items), items.len());
     let vectors = encode(&state, encoder, items, &place("input", count)).await?;
     let (id, model) = (super::super::ids::next("embd"), state.name().to_owned());

@@ -1,10 +1,11 @@
 //! Texts and ids of requests, and what the encoder makes of them.
 
-use super::super::aside::aside;
+use super::super::body::Held;
 use super::super::error::ApiError;
 use super::super::fields::{Field, Fields, field, ids, schema};
-use super::super::state::{State, needed};
+use super::super::state::{Room, State, needed};
 use super::served::EncoderState;
+use crate::structured::Wanted;
 use axum::extract::Request;
 use piecewise::encoding::{ItemError, TextItem};
 use serde_json::Value;
@@ -34,9 +35,10 @@ pub(super) async fn fields(request: Request, state: &State) -> Result<Fields, Ap
 
 /// A text, texts, token ids, or lists of token ids, as items.
 pub(super) async fn items(
+    state: &State,
     encoder: &EncoderState,
-    field: &'static str,
-    value: Value,
+    held: &Held,
+    (field, value): (&'static str, Value),
     special: bool,
 ) -> Result<Vec<TextItem>, ApiError> {
     let bad = || ApiError::field(field, "must be a text, texts, token ids, or lists of token ids");
@@ -59,14 +61,26 @@ pub(super) async fn items(
         _ => return Err(bad()),
     };
     let tokenizer = Arc::clone(needed(&encoder.tokenizer, field)?);
-    aside(move || {
+    let name = place(field, texts.len());
+    check_texts(encoder.room, &texts, &name)?;
+    let encode = move |is_wanted: Wanted<'_>| {
         let encode = |(i, text): (usize, &String)| {
             let ids = tokenizer.encode_with(text, special);
-            ids.map(item).map_err(|error| named(field, i, texts.len(), error))
+            ids.map(item).map_err(|error| ApiError::field(&name(i), error))
         };
-        texts.iter().enumerate().map(encode).collect::<Result<_, ApiError>>()
-    })
-    .await
+        let wanted = texts.iter().enumerate().take_while(|_| is_wanted());
+        wanted.map(encode).collect::<Result<_, ApiError>>()
+    };
+    state.read_texts(held, encode).await
+}
+
+/// Refuses texts that are too long for the model by their bytes.
+pub(super) fn check_texts(
+    room: Room,
+    texts: &[String],
+    name: &dyn Fn(usize) -> String,
+) -> Result<(), ApiError> {
+    texts.iter().enumerate().try_for_each(|(i, text)| room.check_text(&name(i), text))
 }
 
 /// A list of texts, each maybe as `{"text": ..}`.
@@ -91,14 +105,6 @@ pub(super) fn texts(field: &str, list: Vec<Value>) -> Result<Vec<String>, ApiErr
 
 fn too_many(field: &str, count: usize) -> ApiError {
     ApiError::field(field, format!("has {count} texts, and at most {MOST} are taken at a time"))
-}
-
-/// What is wrong with one of `count` texts.
-fn named(field: &str, i: usize, count: usize, error: impl std::fmt::Display) -> ApiError {
-    match count {
-        1 => ApiError::field(field, error),
-        _ => ApiError::field(&format!("{field}[{i}]"), error),
-    }
 }
 
 /// The first output of each item, in their order; `name` says which field brought the `i`th of how
@@ -153,14 +159,4 @@ pub(super) fn place(field: &'static str, count: usize) -> impl Fn(usize) -> Stri
 pub(super) fn usage(items: &[TextItem]) -> Value {
     let tokens: usize = items.iter().map(|item| item.ids.len()).sum();
     serde_json::json!({"prompt_tokens": tokens, "total_tokens": tokens})
-}
-
-/// Ids of two texts as the model takes them together.
-pub(super) fn pair(
-    tokenizer: &Arc<piecewise::models::TextTokenizer>,
-    first: &str,
-    second: &str,
-) -> Result<TextItem, piecewise::models::TokenizerError> {
-    let (ids, token_types) = tokenizer.encode_pair(first, second)?;
-    Ok(TextItem { ids, token_types })
 }

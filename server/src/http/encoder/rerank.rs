@@ -48,10 +48,10 @@ pub(crate) async fn handle(
         ("max_chunks_per_doc", Value::Null, whole),
         ("rank_fields", Value::Null, "give each document's text as it is to be read"),
     ])?;
-    fields.finish()?;
+    let held = fields.finish()?;
     let kept = with_documents.then(|| documents.clone());
     let pairs = Pairs { fields: ["query", "documents"], texts: [vec![query], documents] };
-    let (scores, usage) = scores(&state, encoder, pairs, raw).await?;
+    let (scores, usage) = scores(&state, encoder, &held, pairs, raw).await?;
     let mut ranked: Vec<usize> = (0..scores.len()).collect();
     // Of equals, the first given comes first.
     ranked.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));

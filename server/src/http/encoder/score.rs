@@ -35,7 +35,7 @@ pub(crate) async fn handle(
     }
     let raw = !fields.flag_or("use_activation", true)?;
     let sides = [side(&mut fields, "text_1")?, side(&mut fields, "text_2")?];
-    fields.finish()?;
+    let held = fields.finish()?;
     let [first, second] = &sides;
     if first.len() != 1 && first.len() != second.len() {
         let (first, second) = (first.len(), second.len());
@@ -43,7 +43,7 @@ pub(crate) async fn handle(
         return Err(ApiError::field("text_1", message));
     }
     let pairs = Pairs { fields: ["text_1", "text_2"], texts: sides };
-    let (scores, usage) = scores(&state, encoder, pairs, raw).await?;
+    let (scores, usage) = scores(&state, encoder, &held, pairs, raw).await?;
     let datum = |(index, score)| json!({"index": index, "object": "score", "score": score});
     Ok(Json(json!({
         "id": super::super::ids::next("score"),

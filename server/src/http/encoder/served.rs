@@ -1,5 +1,6 @@
 //! An encoder that is loaded, as requests see it.
 
+use super::super::state::Room;
 use piecewise::encoding::{EncoderHandle, TextModel};
 use piecewise::models::TextTokenizer;
 use piecewise::models::encoder::ScoreActivation;
@@ -49,6 +50,15 @@ pub(crate) struct EncoderState {
     pub(crate) handle: EncoderHandle<TextModel>,
     #[deref]
     pub(crate) encoder: ServedEncoder,
+    pub(crate) room: Room,
+}
+
+impl EncoderState {
+    pub(crate) fn new(handle: EncoderHandle<TextModel>, encoder: ServedEncoder) -> Self {
+        let vocabulary = encoder.tokenizer.as_deref().map(TextTokenizer::vocabulary);
+        let room = Room::new(encoder.longest as u64, vocabulary.as_ref());
+        Self { handle, encoder, room }
+    }
 }
 
 impl Matryoshka {

@@ -1,11 +1,12 @@
 //! How alike two texts are: by a cross-encoder, which reads both, or by their embeddings.
 
-use super::super::aside::aside;
+use super::super::body::Held;
 use super::super::error::ApiError;
 use super::super::fields::{Field, field, schema};
 use super::super::state::{State, needed};
-use super::items::{encode, pair, place, usage};
+use super::items::{check_texts, encode, place, usage};
 use super::served::{EncoderKind, EncoderState};
+use crate::structured::Wanted;
 use piecewise::encoding::TextItem;
 use piecewise::models::encoder::ScoreActivation;
 use serde_json::Value;
@@ -36,36 +37,53 @@ impl Pairs {
 pub(super) async fn scores(
     state: &State,
     encoder: &EncoderState,
+    held: &Held,
     pairs: Pairs,
     raw: bool,
 ) -> Result<(Vec<f32>, Value), ApiError> {
+    for (field, texts) in pairs.fields.iter().zip(&pairs.texts) {
+        check_texts(encoder.room, texts, &place(field, texts.len()))?;
+    }
     match encoder.kind {
         EncoderKind::Scores(activation) => {
             let activation = if raw { ScoreActivation::Identity } else { activation };
-            by_reading(state, encoder, pairs, activation).await
+            by_reading(state, encoder, held, pairs, activation).await
         }
-        EncoderKind::Embeddings { .. } => by_embeddings(state, encoder, pairs).await,
+        EncoderKind::Embeddings { .. } => by_embeddings(state, encoder, held, pairs).await,
     }
 }
 
 async fn by_reading(
     state: &State,
     encoder: &EncoderState,
+    held: &Held,
     pairs: Pairs,
     activation: ScoreActivation,
 ) -> Result<(Vec<f32>, Value), ApiError> {
     let tokenizer = Arc::clone(needed(&encoder.tokenizer, pairs.fields[1])?);
     let (field, count) = (pairs.fields[1], pairs.texts[1].len());
     let name = place(field, count);
-    let items: Vec<TextItem> = aside(move || {
-        let name = place(field, count);
-        let item = |[a, b]: [usize; 2]| {
-            let item = pair(&tokenizer, &pairs.texts[0][a], &pairs.texts[1][b]);
-            item.map_err(|error| ApiError::field(&name(b), error))
+    let read = move |is_wanted: Wanted<'_>| {
+        let names = [0, 1].map(|side| place(pairs.fields[side], pairs.texts[side].len()));
+        let bad = |side: usize, i: usize| {
+            let name = names[side](i);
+            move |error| ApiError::field(&name, error)
         };
-        pairs.places().map(item).collect::<Result<_, ApiError>>()
-    })
-    .await?;
+        // One that goes with every other is read once.
+        let mut first = None;
+        let mut items = Vec::new();
+        for [a, b] in pairs.places().take_while(|_| is_wanted()) {
+            let with = match first.take_if(|(place, _)| *place == a) {
+                Some((_, first)) => first,
+                None => tokenizer.first_of_pairs(&pairs.texts[0][a]).map_err(bad(0, a))?,
+            };
+            let (ids, token_types) = with.with(&pairs.texts[1][b]).map_err(bad(1, b))?;
+            items.push(TextItem { ids, token_types });
+            first = Some((a, with));
+        }
+        Ok::<_, ApiError>(items)
+    };
+    let items = state.read_texts(held, read).await?;
     let read = usage(&items);
     let logits = encode(state, encoder, items, &name).await?;
     let score = |logits: Vec<f32>| activation.of(logits.first().copied().unwrap_or(f32::NAN));
@@ -75,13 +93,14 @@ async fn by_reading(
 async fn by_embeddings(
     state: &State,
     encoder: &EncoderState,
+    held: &Held,
     pairs: Pairs,
 ) -> Result<(Vec<f32>, Value), ApiError> {
     let firsts = pairs.texts[0].len();
     let places: Vec<_> = pairs.places().collect();
     let names = [0, 1].map(|side| place(pairs.fields[side], pairs.texts[side].len()));
     let tokenizer = Arc::clone(needed(&encoder.tokenizer, pairs.fields[0])?);
-    let items: Vec<TextItem> = aside(move || {
+    let read = move |is_wanted: Wanted<'_>| {
         let names = [0, 1].map(|side| place(pairs.fields[side], pairs.texts[side].len()));
         let texts = pairs.texts.iter().zip(&names);
         let texts =
@@ -90,9 +109,10 @@ async fn by_embeddings(
             let ids = tokenizer.encode(text).map_err(|error| ApiError::field(&name(i), error))?;
             Ok(TextItem { ids, token_types: Vec::new() })
         };
-        texts.map(|(text, name)| item((text, name))).collect::<Result<_, ApiError>>()
-    })
-    .await?;
+        let wanted = texts.take_while(|_| is_wanted());
+        wanted.map(|(text, name)| item((text, name))).collect::<Result<Vec<_>, ApiError>>()
+    };
+    let items = state.read_texts(held, read).await?;
     let read = usage(&items);
     let name = |i: usize| if i < firsts { names[0](i) } else { names[1](i - firsts) };
     let vectors = encode(state, encoder, items, &name).await?;
