@@ -85,6 +85,7 @@ fn compare(folder: &Path) -> (usize, usize) {
             };
             match ours {
                 Err(TemplateError::Refused(_)) if !is_lapse => {}
+                Err(TemplateError::Field { field, .. }) if error.contains(field) => {}
                 Err(TemplateError::Template(_)) if is_lapse => {}
                 Ok(_) if may_be_better => {}
                 ours => failures.push(format!("{which}: {ours:?} instead of {error}")),
@@ -126,7 +127,8 @@ fn templates_of_six_families_render_as_in_transformers() {
     }
 }
 
-/// Every template of a folder that `tests/server/make_chat_fixtures.py` wrote.
+/// Every template of a folder that `tests/server/make_chat_fixtures.py` wrote, as `.ci/install-templates`
+/// has it write one.
 #[test]
 fn many_more_templates_render_as_in_transformers() {
     let Ok(folder) = std::env::var("PIECEWISE_CHAT_FIXTURES") else {
@@ -135,7 +137,7 @@ fn many_more_templates_render_as_in_transformers() {
     };
     let (templates, texts) = compare(Path::new(&folder));
     println!("{templates} templates, {texts} texts");
-    assert!(templates > 0);
+    assert!(templates > 60 && texts > 14 * templates, "{templates} templates, {texts} texts");
 }
 
 fn rendered(template: &str, messages: Value) -> Result<String, TemplateError> {

@@ -79,6 +79,9 @@ fn texts_keep_to_grammars_in_ebnf() {
         ("root ::= [a-c]{2} [0-9]{1,3} \"x\"{2,}", "ab1x", false),
         ("root ::= \"x\"{0} (\"y\" | \"\")", "", true),
         ("root ::= \"x\"{0} (\"y\" | \"\")", "x", false),
+        // Large bounds of short texts.
+        ("root ::= [a-z]{0,1000000000} \"!\"", "ab!", true),
+        ("root ::= (\"a\"*){1000000000} \"!\"", "!", true),
         ("root ::= [^a\\]\\-] [x\\-z] [+-]", "é-+", true),
         ("root ::= [^a\\]\\-] [x\\-z] [+-]", "]-+", false),
         ("root ::= [^a\\]\\-] [x\\-z] [+-]", "by+", false),
@@ -129,6 +132,23 @@ fn broken_grammars_are_refused_by_their_lines() {
         ("root ::= \"a\"{99999999999}", "line 1: a number of times is wanted"),
         ("root ::= \"a\" & \"b\"", "line 1: a text, a class, a group or a rule is wanted, not \"&"),
         ("root ::= \"a\" (= \"b\")", "line 1: what follows can't be asked for"),
+        ("root ::= root", "line 1: `root` never ends: whichever way it goes on"),
+        ("root ::= \"a\" root", "line 1: `root` never ends"),
+        ("root ::= \"a\" b\nb ::= c \"x\"\nc ::= b | \"y\" c", "line 1: `root` never ends"),
+        ("root ::= \"a\" | b\nb ::= \"x\" b", "line 2: `b` never ends"),
+        ("root ::= \"a\"\nb ::= \"x\" b", "line 2: `b` never ends"),
+        (
+            "root ::= [a-z]{1000000000}",
+            "line 1: the shortest text of `root` has 1000000000 characters, and 16777216 at most",
+        ),
+        (
+            "root ::= b{9999}\nb ::= (\"xy\" | \"\u{e9}zz\"){9999}",
+            "line 1: the shortest text of `root`",
+        ),
+        (
+            "root ::= (\"a\" root)? {1000000000}",
+            "line 1: a text, a class, a group or a rule is wanted",
+        ),
     ] {
         let error = grammars.error(grammar);
         assert!(error.starts_with(says), "{grammar}: {error}");

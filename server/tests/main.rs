@@ -11,6 +11,7 @@ mod client;
 mod device_failure;
 mod generation_defaults;
 mod grammars;
+mod idioms;
 mod life;
 mod operator;
 mod origins;

@@ -174,6 +174,8 @@ fn what_an_encoder_s_server_can_t_have_is_named() {
         let error = error_of(&[&tiny[..], flags].concat());
         assert!(error.contains(&format!("{} is for encoders", flags[0])), "{error}");
     }
+    let error = error_of(&[&bert[..], &["--host", "no such host"]].concat());
+    assert!(error.contains("--host no such host is neither an address nor a name"), "{error}");
     let error = error_of(&[&bert[..], &["--item-log", log]].concat());
     assert!(error.contains("can't write /dev/null/items.jsonl"), "{error}");
     let error = error_of(&["serve", "--model", "tests/fixtures/encoders/siglip", "--port", "0"]);

@@ -1,11 +1,15 @@
 //! From messages to a prompt, and from a reply's text to a message.
 
 mod call_list;
+mod filters;
 mod formats;
 mod generation;
 mod messages;
+mod methods;
+mod percent;
 mod python;
 mod reply;
+mod strftime;
 mod tags;
 mod template;
 mod template_files;

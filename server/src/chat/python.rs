@@ -169,7 +169,7 @@ pub(super) fn str(value: &Value) -> String {
 }
 
 /// `repr` of a value: what it is in a list that is printed.
-fn repr(value: &Value) -> String {
+pub(super) fn repr(value: &Value) -> String {
     match value.kind() {
         ValueKind::Number if !value.is_integer() => {
             f64::try_from(value.clone()).map_or_else(|_| value.to_string(), float)
@@ -194,7 +194,11 @@ fn repr(value: &Value) -> String {
         }
         ValueKind::Seq => {
             let items: Vec<_> = value.try_iter().into_iter().flatten().map(|v| repr(&v)).collect();
-            format!("[{}]", items.join(", "))
+            match (value.is_tuple(), &*items) {
+                (true, [one]) => format!("({one},)"),
+                (true, many) => format!("({})", many.join(", ")),
+                (false, many) => format!("[{}]", many.join(", ")),
+            }
         }
         ValueKind::Map => {
             let keys = value.try_iter().into_iter().flatten();
@@ -206,36 +210,6 @@ fn repr(value: &Value) -> String {
         }
         _ => value.to_string(),
     }
-}
-
-/// `strftime` of a time without a zone: what is no directive stays as it is.
-pub(super) fn strftime(format: &str, time: chrono::NaiveDateTime) -> String {
-    let mut out = String::new();
-    let mut rest = format;
-    while let Some((before, directive)) = rest.split_once('%') {
-        out.push_str(before);
-        let flag = directive.find(|c: char| !matches!(c, '-' | '_' | '0' | '^' | '#')).unwrap_or(0);
-        let letter = directive[flag..].chars().next();
-        let length = flag + letter.map_or(0, char::len_utf8);
-        let (flags, text) = (&directive[..flag], &directive[..length]);
-        rest = &directive[length..];
-        let pad: String = flags.chars().filter(|c| matches!(c, '-' | '_' | '0')).take(1).collect();
-        let mut given = String::new();
-        match letter {
-            Some('f') => given = format!("{:06}", time.and_utc().timestamp_subsec_micros()),
-            Some('z' | 'Z') => {}
-            Some(letter) if "aAbBcCdDeFgGhHIjklmMnpPrRsStTuUVwWxXyY%".contains(letter) => {
-                let time = time.and_utc();
-                if write!(given, "{}", time.format(&format!("%{pad}{letter}"))).is_err() {
-                    // What is no number has no padding.
-                    given = time.format(&format!("%{letter}")).to_string();
-                }
-            }
-            _ => given = format!("%{text}"),
-        }
-        out.push_str(&if flags.contains('^') { given.to_uppercase() } else { given });
-    }
-    out + rest
 }
 
 /// A float as Python's `repr` writes it.
@@ -253,31 +227,4 @@ fn float(value: f64) -> String {
     }
     let plain = value.to_string();
     if plain.contains('.') { plain } else { plain + ".0" }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What Python 3.11 writes of the same time.
-    #[test]
-    fn times_are_written_as_python_writes_them() {
-        let date = chrono::NaiveDate::from_ymd_opt(2026, 3, 7).unwrap();
-        let time = date.and_hms_micro_opt(9, 5, 4, 321).unwrap();
-        for (format, expected) in [
-            ("%d %b %Y", "07 Mar 2026"),
-            ("%A, %B %d, %Y", "Saturday, March 07, 2026"),
-            ("%-d %B %Y, %_H:%M %p", "7 March 2026,  9:05 AM"),
-            ("%H Uhr am %d.%m.", "09 Uhr am 07.03."),
-            ("%c", "Sat Mar  7 09:05:04 2026"),
-            ("%f|%Z|%z|", "000321|||"),
-            ("100%", "100%"),
-            ("100% é %!", "100% é %!"),
-            ("%%d %^a", "%d SAT"),
-            ("%-p %-B", "AM March"),
-            ("%j %U %y %x %X", "066 09 26 03/07/26 09:05:04"),
-        ] {
-            assert_eq!(strftime(format, time), expected, "{format}");
-        }
-    }
 }

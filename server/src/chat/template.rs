@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde, ValueKind};
+use minijinja::value::{Serde, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Value};
 use serde_json::Map;
 
 use super::messages::{normalized, with_written_arguments};
-use super::python;
+use super::strftime::strftime;
 use super::template_files::{Sources, TemplateFileError};
+use super::{filters, methods, percent, python};
 
 /// What stands at the end of a final message that goes on, as in transformers.
 const GOES_ON: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
@@ -111,7 +112,7 @@ impl ChatTemplate {
     fn of(sources: Sources) -> Result<Self, TemplateFileError> {
         let mut environment = environment();
         for (name, (file, source)) in &sources.templates {
-            let source = without_generation_tags(&with_plain_lines(source));
+            let source = percent::with_calls(&without_generation_tags(&with_plain_lines(source)));
             environment.add_template_owned(name.clone(), source).map_err(|error| {
                 TemplateFileError::Syntax { file: file.clone(), message: shown(&error) }
             })?;
@@ -266,34 +267,19 @@ fn environment() -> Environment<'static> {
         environment.set_syntax(syntax);
     }
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_unknown_method_callback(methods::method);
     environment.set_formatter(|out, _, value| match value.kind() {
         ValueKind::Undefined => Ok(()),
         _ => out.write_str(&python::str(value)).map_err(Error::from),
     });
-    environment.add_filter("string", |value: Value| python::str(&value));
-    // What is not there is empty to Jinja's filters, whichever of its values they take.
-    for name in ["length", "count"] {
-        environment.add_filter(name, |value: Value| match value.is_undefined() {
-            true => Ok(0),
-            false => minijinja::filters::length(&value),
-        });
-    }
-    // As Jinja has them: a text is both, none is neither.
-    environment.add_test("iterable", |value: Value| {
-        !value.is_none() && (value.as_str().is_some() || value.try_iter().is_ok())
-    });
-    environment.add_test("sequence", |value: Value| {
-        matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map)
-    });
-    environment
-        .add_filter("tojson", |value: Value, options: Kwargs| python::tojson(&value, options));
+    filters::install(&mut environment);
     environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
         let error = Error::new(ErrorKind::InvalidOperation, message.clone());
         Err(error.with_source(Raised(message)))
     });
+    percent::add_function(&mut environment);
     environment.add_function("strftime_now", |format: String| {
-        python::strftime(&format, chrono::Local::now().naive_local())
+        strftime(&format, chrono::Local::now().naive_local())
     });
     environment
 }

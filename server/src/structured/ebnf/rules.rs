@@ -64,7 +64,44 @@ impl Node {
     }
 }
 
+/// How many characters the shortest text of a rule has at least; `None` where it has none.
+type Least = Option<u64>;
+
+impl Node {
+    fn least(&self, of_rules: &[Least]) -> Least {
+        match self {
+            Self::Text(text) => Some(text.chars().count() as u64),
+            Self::Class(_) => Some(1),
+            Self::Rule(rule) => of_rules[*rule],
+            Self::Sequence(parts) => parts
+                .iter()
+                .try_fold(0, |sum: u64, part| Some(sum.saturating_add(part.least(of_rules)?))),
+            Self::Choice(parts) => parts.iter().filter_map(|part| part.least(of_rules)).min(),
+            Self::Repeat(_, 0, _) => Some(0),
+            Self::Repeat(part, times, _) => {
+                Some(part.least(of_rules)?.saturating_mul(u64::from(*times)))
+            }
+        }
+    }
+}
+
 impl Rules {
+    /// Of each rule, how long its shortest text is.
+    pub(super) fn least(&self) -> Vec<Least> {
+        let mut least = vec![None; self.bodies.len()];
+        loop {
+            let mut has_more = false;
+            for (rule, body) in self.bodies.iter().enumerate().rev() {
+                let found = body.least(&least);
+                has_more |= found != least[rule];
+                least[rule] = found;
+            }
+            if !has_more {
+                return least;
+            }
+        }
+    }
+
     /// Writes rules that refer to themselves at one end alone as repetitions: `a ::= "x" a | "y"` is
     /// `"x"* "y"`.
     pub(super) fn unroll(&mut self) {

@@ -8,6 +8,8 @@ const ROOT: &str = "root";
 const DEFINES: &str = "::=";
 /// The most that a repetition may count.
 const MOST_TIMES: u32 = i32::MAX as u32;
+/// The longest text that a grammar may demand; no context has room for it.
+const MOST_CHARACTERS: u64 = 1 << 24;
 
 /// Whether the first thing of a text is a definition.
 pub(super) fn begins_with_definition(grammar: &str) -> bool {
@@ -63,11 +65,28 @@ impl<'g> Names<'g> {
         let root = self.numbers.get(ROOT);
         let root =
             *root.ok_or_else(|| format!("no rule is called `{ROOT}`: a text begins there"))?;
-        let body = |Named { name, line, body }| match body {
-            Some((_, body)) => Ok(body),
-            None => Err(format!("line {line}: no rule is called `{name}`")),
-        };
-        Ok(Rules { bodies: self.rules.into_iter().map(body).collect::<Result<_, _>>()?, root })
+        let (mut bodies, mut named) = (Vec::new(), Vec::new());
+        for Named { name, line, body } in self.rules {
+            let (line, body) =
+                body.ok_or_else(|| format!("line {line}: no rule is called `{name}`"))?;
+            bodies.push(body);
+            named.push((line, name));
+        }
+        let rules = Rules { bodies, root };
+        let least = rules.least();
+        let endless = least.iter().zip(&named).find(|(least, _)| least.is_none());
+        if let Some((_, (line, name))) = endless {
+            let why = "whichever way it goes on, it comes to itself again";
+            return Err(format!("line {line}: `{name}` never ends: {why}"));
+        }
+        if let Some(least) = least[root].filter(|least| *least > MOST_CHARACTERS) {
+            let line = named[root].0;
+            return Err(format!(
+                "line {line}: the shortest text of `{ROOT}` has {least} characters, and \
+                 {MOST_CHARACTERS} at most can be asked for"
+            ));
+        }
+        Ok(rules)
     }
 }
 
