@@ -144,7 +144,7 @@ fn only_the_models_name_a_model_family() {
     for family in ["qwen", "llama", "mistral"] {
         // Parsers of replies are named after the families that write so.
         let formats = "server/src/chat/formats.rs";
-        let parsers = "server/src/chat/tool_calls.rs";
+        let parsers = "server/src/chat/tool_calls/";
         let tests = ["src/assembly/tests.rs", "worker/src/tests.rs"];
         assert_only(family, &[&["src/models", "cli/src", formats, parsers], &tests[..]].concat());
     }

@@ -62,6 +62,62 @@ fn items_equal_those_of_the_reference() {
     }
 }
 
+#[test]
+fn samples_of_sixteen_bits_are_their_high_bytes() {
+    let sample = |x: u32, y: u32, channel: u32| (x * 1_021 + y * 2_389 + channel * 20_011) as u16;
+    fn png(image: impl Into<image::DynamicImage>) -> Vec<u8> {
+        let mut png = std::io::Cursor::new(Vec::new());
+        image.into().write_to(&mut png, image::ImageFormat::Png).unwrap();
+        png.into_inner()
+    }
+    let high = |sample: u16| (sample >> 8) as u8;
+    let of = |x, y| [0, 1, 2, 3].map(|channel| sample(x, y, channel));
+    let (width, height) = (60, 40);
+    let same = [
+        (
+            png(image::ImageBuffer::from_fn(width, height, |x, y| image::Rgba(of(x, y)))),
+            png(image::ImageBuffer::from_fn(width, height, |x, y| image::Rgba(of(x, y).map(high)))),
+        ),
+        (
+            png(image::ImageBuffer::from_fn(width, height, |x, y| {
+                image::Rgb([0, 1, 2].map(|channel| sample(x, y, channel)))
+            })),
+            png(image::ImageBuffer::from_fn(width, height, |x, y| {
+                image::Rgb([0, 1, 2].map(|channel| high(sample(x, y, channel))))
+            })),
+        ),
+        (
+            png(image::ImageBuffer::from_fn(width, height, |x, y| image::Luma([sample(x, y, 0)]))),
+            png(image::ImageBuffer::from_fn(width, height, |x, y| {
+                image::Luma([high(sample(x, y, 0))])
+            })),
+        ),
+    ];
+    let processor = ImageProcessor::load(&folder("siglip")).unwrap();
+    for (wide, narrow) in same {
+        assert_eq!(processor.item(&wide).unwrap(), processor.item(&narrow).unwrap());
+    }
+}
+
+#[test]
+fn what_is_behind_the_end_of_a_jpeg_is_not_looked_at() {
+    let processor = ImageProcessor::load(&folder("siglip")).unwrap();
+    let photo = file("a_turned.jpg");
+    let item = processor.item(&photo).unwrap();
+    let scan = b"\x12\xff\xda\x00\x33\x55\x55";
+    for behind in [&[0; 100][..], b"\0\0\0\x18ftypmp42", scan, &photo, &photo[..photo.len() / 2]] {
+        assert_eq!(processor.item(&[&photo, behind].concat()).unwrap(), item);
+    }
+    // A comment that has the marks of an end and of a scan in it is neither.
+    let comment = b"\xff\xfe\x00\x08\xff\xd9\xff\xda\xff\xd9";
+    let commented = [&photo[..2], comment, &photo[2..]].concat();
+    assert_eq!(processor.item(&commented).unwrap(), item);
+    for end in [8, 60, commented.len() / 2, commented.len() - 2, commented.len() - 1] {
+        let error = processor.item(&commented[..end]).unwrap_err().to_string();
+        assert!(error.contains("can't be decoded"), "{end}: {error}");
+    }
+}
+
 /// A PNG of one colour that says that it has `width` x `height` pixels, of which none follow.
 fn png_header(width: u32, height: u32) -> Vec<u8> {
     let mut bytes = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR".to_vec();

@@ -27,4 +27,6 @@ mod text;
 mod thoughts;
 #[path = "../../tests/support/tiny_engine.rs"]
 mod tiny_engine;
+mod tool_call_replies;
+mod tool_calls;
 mod vllm_render;

@@ -86,30 +86,6 @@ fn a_prompt_that_begins_a_thought_is_gone_on_from() {
 }
 
 #[test]
-fn calls_of_other_families_are_read() {
-    let expected = vec![("weather".to_owned(), json!({"place": "Bern"}))];
-    for (parser, reply) in [
-        ("mistral", "[TOOL_CALLS] [{\"name\": \"weather\", \"arguments\": {\"place\": \"Bern\"}}]"),
-        (
-            "llama3_json",
-            "<|python_tag|>{\"name\": \"weather\", \"parameters\": {\"place\": \"Bern\"}}",
-        ),
-        ("pythonic", "[weather(place=\"Bern\")]"),
-        (
-            "qwen3_coder",
-            "<tool_call>\n<function=weather>\n<parameter=place>\nBern\n</parameter>\n</function>\n</tool_call>",
-        ),
-        (
-            "glm45",
-            "<tool_call>weather\n<arg_key>place</arg_key>\n<arg_value>Bern</arg_value>\n</tool_call>",
-        ),
-    ] {
-        let (_, _, calls) = read(&format("none", parser), &tools(json!("auto")), "", &[reply]);
-        assert_eq!(calls, expected, "{parser}");
-    }
-}
-
-#[test]
 fn what_is_no_call_stays_content() {
     let read = |reply: &str| read(&format("none", "hermes"), &tools(json!("auto")), "", &[reply]);
     for reply in ["Plain.", "a < b", "<tool", "{\"name\": 3}"] {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::reply::ToolCallDelta;
+use super::tool_call::ToolCallDelta;
 
 /// Reads a list as [`Tools::structure`](super::Tools::structure) has it: of each call its name, then
 /// its arguments, with any white space.

@@ -2,7 +2,9 @@
 
 use reasoning_parser::ParserFactory as ReasoningFactory;
 
-/// vLLM's names of parsers beside those of the crates.
+use super::tool_calls;
+
+/// vLLM's names of parsers beside those that they have here.
 const REASONING_ALIASES: [(&str, &str); 6] = [
     ("deepseek_v3", "deepseek_v31"),
     ("kimi_k2", "kimi_thinking"),
@@ -67,7 +69,7 @@ pub struct ReplyFormat {
 }
 
 impl ReplyFormat {
-    /// The parsers that an operator names, as in vLLM or as the crates call them; `none` is none,
+    /// The parsers that an operator names, as in vLLM or as they are called here; `none` is none,
     /// and without a name, or with `auto`, the model's chat template says how it writes.
     ///
     /// # Errors
@@ -91,7 +93,7 @@ impl ReplyFormat {
             }
             guess => guess,
         };
-        let tools = chosen("tool call", tools, tool_parsers(), &TOOL_ALIASES, guess)?;
+        let tools = chosen("tool call", tools, tool_calls::names(), &TOOL_ALIASES, guess)?;
         Ok(Self { reasoning, tools })
     }
 
@@ -156,14 +158,4 @@ fn chosen(
             Err(UnknownParser { what, name: name.to_owned(), known })
         }
     }
-}
-
-#[cfg(feature = "tools")]
-fn tool_parsers() -> Vec<String> {
-    super::tool_calls::names()
-}
-
-#[cfg(not(feature = "tools"))]
-fn tool_parsers() -> Vec<String> {
-    Vec::new()
 }

@@ -14,13 +14,14 @@ mod tags;
 mod template;
 mod template_files;
 mod thoughts;
-#[cfg(feature = "tools")]
+mod tool_call;
 mod tool_calls;
 mod tools;
 
 pub use formats::{ReplyFormat, UnknownParser};
 pub use generation::{GenerationDefaults, GenerationDefaultsError};
-pub use reply::{ReplyDelta, ReplyError, ReplyParser, ToolCallDelta};
+pub use reply::{ReplyDelta, ReplyError, ReplyParser};
 pub use template::{ChatPrompt, ChatTemplate, TemplateError};
 pub use template_files::TemplateFileError;
+pub use tool_call::ToolCallDelta;
 pub use tools::{ToolChoice, Tools};

@@ -5,28 +5,14 @@ use reasoning_parser::ReasoningParser;
 use super::call_list::CallList;
 use super::formats::ReplyFormat;
 use super::tags::Tags;
-use super::tools::{ToolChoice, Tools};
-
-#[cfg(feature = "tools")]
+use super::tool_call::ToolCallDelta;
 use super::tool_calls::ToolCalls;
+use super::tools::{ToolChoice, Tools};
 
 /// A reply that a parser can't read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the reply can't be read: {0}")]
 pub struct ReplyError(pub(super) String);
-
-/// What a piece of text added to one tool call.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ToolCallDelta {
-    /// Which call of the reply, from 0.
-    pub index: usize,
-    /// Its id, with its name.
-    pub id: Option<String>,
-    /// The tool that it calls, once.
-    pub name: Option<String>,
-    /// The text by which its arguments, JSON in all, grow.
-    pub arguments: String,
-}
 
 /// What a piece of text added to a message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -68,7 +54,6 @@ enum Calls {
     },
     /// The reply is a list of calls and nothing else.
     List(CallList),
-    #[cfg(feature = "tools")]
     Parsed(ToolCalls),
 }
 
@@ -95,9 +80,11 @@ fn calls(format: &ReplyFormat, tools: &Tools) -> Result<Calls, ReplyError> {
         ToolChoice::Named(name) => Ok(Calls::Arguments { name: name.clone(), begun: false }),
         ToolChoice::Required => Ok(Calls::List(CallList::default())),
         ToolChoice::Auto => match format.tools() {
-            #[cfg(feature = "tools")]
-            Some(name) => Ok(Calls::Parsed(ToolCalls::new(name, tools.list())?)),
-            _ => Ok(Calls::None),
+            Some(name) => match ToolCalls::new(name, tools.list()) {
+                Some(calls) => Ok(Calls::Parsed(calls)),
+                None => Err(ReplyError(format!("there is no tool call parser {name:?}"))),
+            },
+            None => Ok(Calls::None),
         },
     }
 }
@@ -133,7 +120,6 @@ impl ReplyParser {
             delta.reasoning.push_str(&rest.reasoning_text);
             self.read_spoken(&rest.normal_text, &mut delta)?;
         }
-        #[cfg(feature = "tools")]
         if let Calls::Parsed(calls) = &mut self.calls {
             let (text, calls) = calls.finish();
             delta.content.push_str(&text);
@@ -167,9 +153,8 @@ impl ReplyParser {
                 let calls = list.push(text);
                 self.add_calls(calls, delta);
             }
-            #[cfg(feature = "tools")]
             Calls::Parsed(calls) => {
-                let (text, calls) = calls.push(text)?;
+                let (text, calls) = calls.push(text);
                 delta.content.push_str(&text);
                 self.add_calls(calls, delta);
             }

@@ -43,15 +43,44 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Rgb, ImageError> {
     let orientation = decoder.orientation().map_err(damaged)?;
     let mut image = DynamicImage::from_decoder(decoder).map_err(damaged)?;
     image.apply_orientation(orientation);
-    let image = image.into_rgb8();
-    Ok(Rgb { width: image.width(), height: image.height(), bytes: image.into_raw() })
+    Ok(Rgb { width: image.width(), height: image.height(), bytes: rgb(image) })
 }
 
-/// Whether a JPEG has no end after the start of its last scan: the decoder would fill up what is
-/// missing without a word.
+/// Of samples of sixteen bits the high byte, as Pillow takes it, where the crate would round.
+fn rgb(image: DynamicImage) -> Vec<u8> {
+    let channels = usize::from(image.color().channel_count());
+    let Some(samples) = image.as_flat_samples_u16() else { return image.into_rgb8().into_raw() };
+    let mut bytes = Vec::with_capacity(samples.samples.len() / channels * 3);
+    for pixel in samples.samples.chunks_exact(channels) {
+        let colours = if channels < 3 { [pixel[0]; 3] } else { [pixel[0], pixel[1], pixel[2]] };
+        bytes.extend(colours.map(|sample| sample.to_be_bytes()[0]));
+    }
+    bytes
+}
+
+/// Whether a JPEG breaks off before its end: the decoder would fill up what is missing without a
+/// word. What is behind the end, such as the video of a phone's photo, is not looked at.
 fn is_cut_off(bytes: &[u8]) -> bool {
-    let last = |marker: [u8; 2]| bytes.windows(2).rposition(|two| two == marker);
-    last([0xff, 0xd9]) < last([0xff, 0xda])
+    let mut rest = bytes;
+    // Data between markers is skipped: that of a scan, in which a zero tells it from one.
+    while let Some(place) = rest.windows(2).position(|two| two[0] == 0xff && two[1] != 0xff) {
+        let marker = rest[place + 1];
+        rest = &rest[place + 2..];
+        match marker {
+            0xd9 => return false,
+            0x00 | 0x01 | 0xd0..=0xd8 => {}
+            // A segment says how long it is, and may have any bytes in it.
+            _ => {
+                let length =
+                    rest.first_chunk().map(|length| usize::from(u16::from_be_bytes(*length)));
+                match length.and_then(|length| rest.get(length..)) {
+                    Some(behind) => rest = behind,
+                    None => return true,
+                }
+            }
+        }
+    }
+    true
 }
 
 impl Rgb {

@@ -1,0 +1,208 @@
+//! Tool calls as each family writes them, whole and however they are cut.
+
+use piecewise_server::chat::{ReplyFormat, Tools};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::tool_call_replies::replies;
+
+/// Content, and calls with the text of their arguments.
+type Read = (String, Vec<(String, String)>);
+
+fn tools() -> Tools {
+    let function = |name: &str, properties: Value| {
+        let parameters = json!({"type": "object", "properties": properties});
+        json!({"type": "function", "function": {"name": name, "parameters": parameters}})
+    };
+    let add = json!({
+        "a": {"type": "integer"}, "note": {"type": "string"}, "exact": {"type": "boolean"},
+        "maybe": {"anyOf": [{"type": "number"}, {"type": "null"}]},
+        "list": {"type": "array", "items": {"type": "integer"}},
+        "of": {"type": "object", "properties": {"x": {"type": "integer"}}},
+    });
+    let list = [
+        function("add", add),
+        function("weather", json!({"city": {"type": "string"}})),
+        json!({"type": "function", "function": {"name": "clock"}}),
+    ];
+    Tools::read(json!({"tools": list}).as_object().unwrap()).unwrap()
+}
+
+fn read<'a>(parser: &str, pieces: impl IntoIterator<Item = &'a str>) -> Read {
+    let format = ReplyFormat::new(Some("none"), Some(parser), "").unwrap();
+    let mut parser = format.parser(&tools(), "").unwrap();
+    let mut deltas = Vec::from_iter(pieces.into_iter().map(|piece| parser.push(piece).unwrap()));
+    deltas.push(parser.finish().unwrap());
+    let mut calls: Vec<(String, String)> = Vec::new();
+    for call in deltas.iter().flat_map(|delta| &delta.tool_calls) {
+        if let Some(name) = &call.name {
+            assert_eq!(call.index, calls.len());
+            assert!(call.id.as_ref().is_some_and(|id| !id.is_empty()));
+            calls.push((name.clone(), String::new()));
+        }
+        calls[call.index].1.push_str(&call.arguments);
+    }
+    assert_eq!(parser.called_tools(), !calls.is_empty());
+    (deltas.iter().map(|delta| delta.content.as_str()).collect(), calls)
+}
+
+fn values((content, calls): Read) -> (String, Vec<(String, Value)>) {
+    let value = |text: &str| serde_json::from_str(text).unwrap_or_else(|e| panic!("{text}: {e}"));
+    (content, calls.into_iter().map(|(name, text)| (name, value(&text))).collect())
+}
+
+#[test]
+fn every_family_takes_all_its_forms_wherever_they_are_cut() {
+    for (parser, reply, content, calls) in replies() {
+        let whole = read(parser, [reply]);
+        let calls = calls.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        assert_eq!(values(whole.clone()), (content.to_owned(), calls), "{parser}: {reply}");
+        for (cut, _) in reply.char_indices() {
+            let (before, behind) = reply.split_at(cut);
+            assert_eq!(read(parser, [before, behind]), whole, "{parser}: {before} / {behind}");
+        }
+        let each = reply.split_inclusive(|_| true);
+        assert_eq!(read(parser, each), whole, "{parser}: {reply}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn a_reply_that_breaks_off_is_the_same_whole_and_in_pieces(
+        at in any::<prop::sample::Index>(), end in any::<prop::sample::Index>(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
+    ) {
+        let replies = replies();
+        let (parser, reply, ..) = &replies[at.index(replies.len())];
+        let ends: Vec<usize> = reply.char_indices().map(|(place, _)| place).collect();
+        let reply = &reply[..ends[end.index(ends.len())]];
+        let mut borders: Vec<usize> = cuts.iter().map(|cut| cut.index(reply.len() + 1)).collect();
+        borders.retain(|border| reply.is_char_boundary(*border));
+        borders.extend([0, reply.len()]);
+        borders.sort_unstable();
+        let pieces = borders.windows(2).map(|range| &reply[range[0]..range[1]]);
+        prop_assert_eq!(read(parser, pieces), read(parser, [reply]));
+    }
+}
+
+#[test]
+fn what_only_looks_like_a_call_comes_through_as_it_came() {
+    let texts = [
+        "{\"result\": 1}",
+        "{\"result\": {\"name\": \"x\"}} and more",
+        "[1, 2, 3]",
+        "Use {\"name\": \"add\"} like so.",
+        "{\"name\": \"Ada\", \"age\": 36}",
+        "[{\"name\": \"Ada\"}, {\"name\": \"Bob\"}]",
+        "a < b and c > d",
+        "<tool",
+        "x <tool_call",
+        "The tag <tool_call> begins a call.",
+        "ends with <tool_call>",
+        "```json\n{\"a\": 1}\n```",
+        "a\n\nb\n",
+        "see [TOOL_CALLS] here",
+        "[TOOL_CALLS]",
+        "[TOOL",
+        "<|python_tag|>print(1)",
+        "<|python_",
+        "add(a=1)",
+        "<function=add>",
+        "<function",
+        "{",
+        "{\"",
+        "\"}",
+        "}{",
+        "{\"name\": \"nope\", \"parameters\": {}}",
+        "text ; {\"a\": 1}; more",
+        "{\"a\": 1}\n{\"b\": 2}",
+        "{'name': 'add'}",
+        "é🙂 {\"x\": \"ü\"} 日本",
+        "[]",
+        "{}",
+        "[[",
+        "<|",
+        "</tool_call>",
+        "one </tool_call> two",
+        ", {\"a\": 1}",
+        "]",
+        "; x",
+        " ",
+        "\n\n",
+        "[nope(a=1)]",
+        "[add]",
+        "[add(a=b)]",
+        "[add(a=1) for a in b]",
+        "[{'name': 'nope', 'arguments': {}}]",
+        "[TOOL_CALLS]nope[ARGS]{}",
+        "<tool_call>\n{\"name\": \"nope\", \"arguments\": {}}\n</tool_call>",
+        "<tool_call>add",
+        "<tool_calls>",
+        "<tool_call>\n<function=nope>\n</function>\n</tool_call>",
+        "<tool_call>nope</tool_call>",
+        "]<]minimax[>[<tool_call>",
+        "]]]<]minimax[>[",
+        "<minimax:tool_call>\n<invoke name=\"nope\">\n</invoke>",
+        "<｜tool▁calls▁begin｜>",
+        "<|tool_call>call:add{a:}",
+        "<|tool_call>call:nope{}<tool_call|>",
+        "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"nope\">\n</｜DSML｜invoke>",
+        "<|open|>nothing<|sep|>",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.nope:0<|tool_call_argument_begin|>{}<|tool_call_end|>",
+        "<|START_ACTION|>[]<|END_ACTION|>",
+        "<｜tool_calls_begin｜>\n<｜tool_call_begin｜>function",
+        "<|tool_call>call:add{a:1",
+        "[add(a=1",
+        "<|tool_calls|>[",
+    ];
+    let names = ReplyFormat::new(None, Some("nobody"), "").unwrap_err().to_string();
+    let (_, names) = names.split_once("there are ").unwrap();
+    let names: Vec<&str> = names.split(", ").collect();
+    assert!(names.len() > 30, "{names:?}");
+    for parser in names {
+        for text in texts {
+            let whole = read(parser, [text]);
+            assert_eq!(whole, (text.to_owned(), Vec::new()), "{parser}");
+            assert_eq!(read(parser, text.split_inclusive(|_| true)), whole, "{parser}");
+        }
+    }
+}
+
+#[test]
+fn arguments_go_out_as_they_come() {
+    let sent = |parser: &str, reply: &str| {
+        let format = ReplyFormat::new(Some("none"), Some(parser), "").unwrap();
+        let mut parser = format.parser(&tools(), "").unwrap();
+        let delta = parser.push(reply).unwrap();
+        delta.tool_calls.into_iter().map(|call| (call.name, call.arguments)).collect::<Vec<_>>()
+    };
+    for (parser, reply, arguments) in [
+        (
+            "hermes",
+            "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Ber",
+            "{\"city\": \"Ber",
+        ),
+        ("mistral", "[TOOL_CALLS]weather[ARGS]{\"city\": \"Ber", "{\"city\": \"Ber"),
+        (
+            "llama3_json",
+            "{\"name\": \"weather\", \"parameters\": {\"city\": \"Ber",
+            "{\"city\": \"Ber",
+        ),
+        (
+            "qwen3_coder",
+            "<tool_call>\n<function=weather>\n<parameter=city>\nBer \"",
+            "{\"city\":\"Ber \\\"",
+        ),
+        ("glm45", "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Ber", "{\"city\":\"Ber"),
+    ] {
+        assert_eq!(sent(parser, reply), [(Some("weather".to_owned()), arguments.to_owned())]);
+    }
+}
+
+#[test]
+fn arguments_between_tags_have_the_types_of_their_schema() {
+    let reply = "<tool_call>\n<function=add>\n<parameter=note>\n3\n</parameter>\n<parameter=a>\n12345678901234567890123\n</parameter>\n<parameter=exact>\nmaybe\n</parameter>\n<parameter=maybe>\n1e5\n</parameter>\n<parameter=other>\n{\"b\": [null]}\n</parameter>\n</function>\n</tool_call>";
+    let (content, calls) = read("qwen3_coder", [reply]);
+    let arguments = "{\"note\":\"3\",\"a\":\"12345678901234567890123\",\"exact\":\"maybe\",\"maybe\":1e5,\"other\":{\"b\": [null]}}";
+    assert_eq!((content.as_str(), calls), ("", vec![("add".to_owned(), arguments.to_owned())]));
+}
