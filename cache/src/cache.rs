@@ -168,6 +168,22 @@ impl Cache {
         Ok(())
     }
 
+    /// Sees whether entries of `kind` can be kept, for whoever would rather know before the work of
+    /// making one: a file is made and removed again. Nothing is warned about or recorded.
+    ///
+    /// # Errors
+    /// When no entry could be kept.
+    pub fn check_writable(&self, kind: &str) -> Result<(), CacheError> {
+        let folder = self.root_to("keep entries")?.child(kind, true);
+        let tried = folder.and_then(|folder| {
+            let folder = folder.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+            let (name, _) = self.create_temporary(&folder)?;
+            folder.remove(&name)
+        });
+        let path = self.options.dir.join(root_name(&self.checksum)).join(kind);
+        tried.map(drop).map_err(|source| CacheError::Io { action: "write", path, source })
+    }
+
     /// What happened since the cache was opened.
     pub fn events(&self) -> CacheEvents {
         self.recorder.events()

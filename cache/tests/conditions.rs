@@ -66,6 +66,10 @@ fn a_directory_that_may_not_be_written_serves_what_it_has() {
     folders.iter().for_each(|folder| set_mode(folder, 0o500));
     without_privileges(|| {
         let cache = open(dir.path());
+        let told = cache.check_writable(KIND).unwrap_err();
+        assert!(told.to_string().contains("choose a directory that can be written"), "{told}");
+        assert!(cache.check_writable("new-kind").is_err());
+        assert_eq!(conditions(&cache), [], "whoever asks is told, and nobody else");
         assert!(matches!(try_put(&cache, 3), Err(CacheError::Io { action: "write", .. })));
         assert!(matches!(try_put(&cache, 4), Err(CacheError::Unusable { .. })));
         assert!(cache.put("new-kind", &key(1), &[], b"").is_err());
@@ -80,6 +84,7 @@ fn a_directory_that_may_not_be_written_serves_what_it_has() {
     });
     folders.iter().rev().for_each(|folder| set_mode(folder, 0o700));
     let next = open(dir.path());
+    next.check_writable(KIND).unwrap();
     put(&next, 3);
     assert_serves(&next, 3);
     assert_eq!(get(&next, 2), None);

@@ -5,8 +5,9 @@ use super::kept::what_is_lacking;
 use super::load::print_settings;
 use super::model_source::SourceArgs;
 use anyhow::{Context, bail};
+use piecewise::assembly::Planned;
 use piecewise_passes::PassRun;
-use piecewise_runtime::artifact_store::{CacheStore, CompileCounts};
+use piecewise_runtime::artifact_store::{CacheStore, CompileCounts, PIECE_KIND};
 use serde::Serialize;
 use std::path::Path;
 use std::process::ExitCode;
@@ -44,11 +45,18 @@ pub(crate) fn run(args: CompileModelArgs) -> anyhow::Result<ExitCode> {
     }
     let store = Arc::new(CacheStore::open(config).context("there is nothing to fill")?);
     let planned = assembly.store(store.clone()).plan()?;
-    let tower = args.source.tower()?.map(|tower| tower.store(store.clone()).plan());
-    let tower = tower.transpose()?;
+    let beside = args.source.beside()?.into_iter();
+    let beside = beside.map(|(_, other)| other.store(store.clone()).plan());
+    let beside = beside.collect::<Result<Vec<_>, _>>()?;
+    let all = || std::iter::once(&planned).chain(&beside);
+    if let Err(error) = store.cache.check_writable(PIECE_KIND)
+        && lacks_pieces(&store, all())?
+    {
+        return Err(error).context("not everything is in the cache, and nothing can be put there");
+    }
     let planning_seconds = started.elapsed().as_secs_f64();
     let (mut counts, mut pieces_to_measure) = (CompileCounts::default(), 0);
-    for planned in std::iter::once(&planned).chain(&tower) {
+    for planned in all() {
         let artifacts = planned.artifacts()?;
         let artifacts = artifacts.iter().flatten();
         pieces_to_measure += artifacts.filter(|artifact| artifact.has_choices()).count();
@@ -77,6 +85,22 @@ pub(crate) fn run(args: CompileModelArgs) -> anyhow::Result<ExitCode> {
         Some(reason) => bail!("not everything is in the cache: {reason}"),
         None => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// Whether a piece of these is not in the directory of the cache.
+fn lacks_pieces<'p>(
+    store: &CacheStore,
+    mut all: impl Iterator<Item = &'p Planned>,
+) -> anyhow::Result<bool> {
+    let lacks = |planned: &Planned| {
+        let compiler = planned.compiler()?;
+        let mut keys = planned.jobs()?.into_iter().map(|job| job.key(compiler));
+        keys.try_fold(false, |lacks, key| {
+            let path = store.cache.path_of(PIECE_KIND, &key?.digest().0);
+            anyhow::Ok(lacks || !path.exists())
+        })
+    };
+    all.try_fold(false, |found, planned| Ok(found || lacks(planned)?))
 }
 
 #[derive(Serialize)]

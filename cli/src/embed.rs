@@ -1,7 +1,8 @@
 //! `piecewise embed`: vectors from texts.
 
-use super::encoder_args::{EncoderArgs, in_calls, refuse_flags_of_writers, with_room};
-use super::load::print_settings_of;
+use super::encoder_args::{
+    EncoderArgs, in_calls, print_settings_of_encoder, refuse_flags_of_writers, with_room,
+};
 use super::model_args::ModelArgs;
 use super::out_file::OutFile;
 use super::progress::watcher;
@@ -64,7 +65,7 @@ pub(crate) fn run(args: EmbedArgs) -> anyhow::Result<ExitCode> {
     refuse_flags_of_writers(&args.model.model, &args.model.bounds, &[])?;
     let layers = args.encoder.over(args.model.bounds.layers()?)?;
     if args.model.bounds.compile.shared.print_config {
-        return print_settings_of(&layers.finish()?, false);
+        return print_settings_of_encoder(layers, &args.model.model);
     }
     let (texts, unread) = texts(&args)?;
     if texts.is_empty() {

@@ -4,8 +4,9 @@ mod images;
 mod tensors;
 mod texts;
 
-use super::encoder_args::{EncoderArgs, in_calls, refuse_flags_of_writers, with_room_for};
-use super::load::print_settings_of;
+use super::encoder_args::{
+    EncoderArgs, in_calls, print_settings_of_encoder, refuse_flags_of_writers, with_room_for,
+};
 use super::model_args::ModelArgs;
 use super::out_file::OutFile;
 use super::say;
@@ -74,7 +75,7 @@ pub(crate) fn run(args: EncodeArgs) -> anyhow::Result<ExitCode> {
     let layers = args.encoder.over(args.model.bounds.layers()?)?;
     let printed = args.model.bounds.compile.shared.print_config;
     let Some(out) = args.out.as_ref().filter(|_| !printed) else {
-        return print_settings_of(&layers.finish()?, false);
+        return print_settings_of_encoder(layers, &args.model.model);
     };
     let modality = Modality::of(&args.model.model)?;
     let out = OutFile::claim(out)?;

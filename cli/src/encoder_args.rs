@@ -1,15 +1,17 @@
 //! Flags of every command that runs an encoder.
 
+use super::load::print_settings;
 use super::model_args::{BoundArgs, put};
 use super::out_file::OutFile;
 use super::progress::bar;
 use anyhow::{Context, bail};
-use piecewise::encoding::{Encoder, ItemEncoder, default_tokens};
+use piecewise::encoding::{Encoder, ItemEncoder, default_tokens, folder_assembly};
 use piecewise_runtime::config::ConfigLayers;
 use std::fs::File;
 use std::io::LineWriter;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 /// How items are packed into steps, and what is said of it.
 #[derive(Debug, clap::Args)]
@@ -116,6 +118,16 @@ const CALL: usize = 1024;
 /// it is.
 pub(super) fn with_room(layers: ConfigLayers, folder: &Path) -> anyhow::Result<ConfigLayers> {
     with_room_for(layers, folder, 0)
+}
+
+/// Prints every setting that the encoder in `folder` has in force, those that follow from its graph
+/// among them.
+pub(super) fn print_settings_of_encoder(
+    layers: ConfigLayers,
+    folder: &Path,
+) -> anyhow::Result<ExitCode> {
+    let assembly = folder_assembly(folder, with_room(layers, folder)?)?;
+    print_settings(&assembly.settings()?, false)
 }
 
 /// Makes a step as large as it is by default, or, where `largest` tokens do not fit, as the next power

@@ -6,7 +6,7 @@ use super::progress::watcher;
 use anyhow::{Context, bail};
 use piecewise::assembly::{Assembly, AssemblyError, Settings};
 use piecewise_backend::tuning::TuneMode;
-use piecewise_runtime::config::{ConfigEntry, ConfigLayers, Configured, Source};
+use piecewise_runtime::config::{ConfigEntry, ConfigLayers, Source};
 use piecewise_runtime::engine::Engine;
 use piecewise_server::chat::GenerationDefaults;
 use std::path::Path;
@@ -70,11 +70,7 @@ pub(crate) fn with_remedy(error: AssemblyError, bounds: &str) -> anyhow::Error {
 
 /// Prints every setting in force with where it came from: TOML, or a JSON object by key.
 pub(crate) fn print_settings(settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
-    print_settings_of(&settings.configured()?, json)
-}
-
-/// Prints every setting that was configured, as [`print_settings`] does.
-pub(crate) fn print_settings_of(shown: &Configured, json: bool) -> anyhow::Result<ExitCode> {
+    let shown = settings.configured()?;
     let entry = |entry: ConfigEntry| {
         let from = match &entry.source {
             Source::Default => "default",

@@ -7,7 +7,7 @@ use super::progress::watcher;
 use super::warn;
 use anyhow::{Context, bail};
 use piecewise::assembly::Assembly;
-use piecewise::encoding::{LoadError, folder_assembly, tower_assembly};
+use piecewise::encoding::{LoadError, folder_assembly, other_assemblies, tower_assembly};
 use piecewise::models::encoder::is_encoder;
 use piecewise::models::{ImagePrompts, Preset};
 use piecewise_ir::module::Module;
@@ -76,6 +76,19 @@ impl SourceArgs {
             }
             tower => Ok(tower?.map(|tower| tower.watch(watcher()))),
         }
+    }
+
+    /// What commands make of a model folder beside [`Self::assembly`], each with what tells its pieces
+    /// from others.
+    pub(crate) fn beside(&self) -> anyhow::Result<Vec<(&'static str, Assembly)>> {
+        let Some(folder) = self.model.as_deref().filter(|folder| folder.is_dir()) else {
+            return Ok(Vec::new());
+        };
+        if !is_encoder(folder)? {
+            return Ok(self.tower()?.map(|tower| ("images", tower)).into_iter().collect());
+        }
+        let others = other_assemblies(folder, &with_room(self.bounds.layers()?, folder)?)?;
+        Ok(others.into_iter().map(|(name, other)| (name, other.watch(watcher()))).collect())
     }
 
     /// Whether the settings are all that is asked for.

@@ -6,7 +6,7 @@ use super::model_source::SourceArgs;
 use anyhow::{Context, bail};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use piecewise::assembly::Tuned;
-use piecewise_runtime::artifact_store::CacheStore;
+use piecewise_runtime::artifact_store::{CacheStore, PIECE_KIND};
 use piecewise_runtime::model::{Gain, Verdict, WaysOrigin};
 use serde::Serialize;
 use std::path::Path;
@@ -41,6 +41,7 @@ pub(crate) fn run(args: TuneArgs) -> anyhow::Result<ExitCode> {
         bail!("`tune` remembers in the cache, which is not to be changed (cache.read_only)");
     }
     let store = CacheStore::open(config).context("there is nothing to remember in")?;
+    store.cache.check_writable(PIECE_KIND).context("there is nothing to remember in")?;
     let store = Arc::new(store);
     let tuned = assembly.store(store.clone()).plan()?.tuned();
     let tuned =

@@ -9,6 +9,7 @@ use super::kv_events::{KvEventArgs, publish};
 use super::listen::{addresses, are_loopback};
 use super::load::{engine, layers_for_requests, print_settings};
 use super::model_args::BoundArgs;
+use super::out_file::OutFile;
 use super::progress::watcher;
 use super::serve::name_of;
 use super::start::log_engine;
@@ -134,11 +135,6 @@ pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     let template = template.as_ref().map(ChatTemplate::source).unwrap_or_default();
     let reasoning = ReplyFormat::new(Some(&args.reasoning_parser), Some("none"), &template)?;
     let trace = args.trace.create()?;
-    let mut engine = engine(assembly, &args.dumps)?;
-    publish(publisher.as_ref(), &mut *engine);
-    let trace = trace.map(|trace| trace.start(&mut *engine)).transpose()?;
-    log_engine(&name_of(&args.model), &config, &*engine, started);
-    let thread = ThreadOptions { max_queue: args.max_queue, ..ThreadOptions::default() };
     let stand_in = match args.no_stand_in {
         true => None,
         false => Some(StandIn {
@@ -146,10 +142,26 @@ pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
             arguments: vec!["worker-stand-in".into()],
         }),
     };
+    let is_chosen = args.state_dir.is_some();
     let usual = || std::env::temp_dir().join("piecewise-worker");
-    let state_dir = args.state_dir.unwrap_or_else(usual);
-    let WorkerArgs { handshake, rank, admin, .. } = args;
-    let options = WorkerOptions { handshake, rank, state_dir, stand_in, admin, thread };
+    let options = WorkerOptions {
+        handshake: args.handshake,
+        rank: args.rank,
+        state_dir: args.state_dir.unwrap_or_else(usual),
+        stand_in,
+        admin: args.admin,
+        thread: ThreadOptions { max_queue: args.max_queue, ..ThreadOptions::default() },
+    };
+    if is_chosen {
+        let folder = &options.state_dir;
+        let made = std::fs::create_dir_all(folder).map_err(anyhow::Error::from);
+        let written = made.and_then(|()| OutFile::check(Some(&options.note_file())));
+        written.with_context(|| format!("--state-dir {} is of no use", folder.display()))?;
+    }
+    let mut engine = engine(assembly, &args.dumps)?;
+    publish(publisher.as_ref(), &mut *engine);
+    let trace = trace.map(|trace| trace.start(&mut *engine)).transpose()?;
+    log_engine(&name_of(&args.model), &config, &*engine, started);
     let model = Model { dtype, structures, reasoning };
     let worker = Worker::new(engine, model, options).context("no thread for the engine")?;
     super::logs::count_lost(worker.metrics());

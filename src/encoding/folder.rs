@@ -48,18 +48,41 @@ pub fn default_tokens(folder: &Path, device: DeviceSpec) -> Result<u64, ConfigEr
 /// # Errors
 /// As for [`TextEncoder::load`](super::TextEncoder) and [`VisionEncoder::load`](super::VisionEncoder).
 pub fn folder_assembly(folder: &Path, layers: ConfigLayers) -> Result<Assembly, LoadError> {
-    let (path, range) = match Modality::of(folder)? {
+    match Modality::of(folder)? {
         Modality::Vision => {
             let (model, path) = VisionModel::read(folder, layers)?;
-            (path, model.range(0))
+            Ok(path.budgeted(model.range(0))?)
         }
-        Modality::Text => {
-            let output = text_output(folder)?;
-            let (model, path) = TextModel::read(folder, layers, &[output])?;
-            (path, model.range(0))
-        }
-    };
-    Ok(path.budgeted(range)?)
+        Modality::Text => of_texts(folder, layers, &[text_output(folder)?]),
+    }
+}
+
+fn of_texts(
+    folder: &Path,
+    layers: ConfigLayers,
+    outputs: &[TextOutput],
+) -> Result<Assembly, LoadError> {
+    let (model, path) = TextModel::read(folder, layers, outputs)?;
+    Ok(path.budgeted(model.range(0))?)
+}
+
+/// What is made of the encoder in `folder` beside [`folder_assembly`], by the command that makes it: of
+/// texts `encode` gives all outputs at once, and `embed` embeddings of a cross-encoder, too.
+///
+/// # Errors
+/// As for [`folder_assembly`].
+pub fn other_assemblies(
+    folder: &Path,
+    layers: &ConfigLayers,
+) -> Result<Vec<(&'static str, Assembly)>, LoadError> {
+    if Modality::of(folder)? == Modality::Vision {
+        return Ok(Vec::new());
+    }
+    let all = TextEncoderConfig::load(folder)?.outputs(&Checkpoint::open(folder)?);
+    let own = [text_output(folder)?];
+    let others = [("embed", vec![TextOutput::Embedding]), ("encode", all)];
+    let others = others.into_iter().filter(|(_, outputs)| *outputs != own);
+    others.map(|(name, outputs)| Ok((name, of_texts(folder, layers.clone(), &outputs)?))).collect()
 }
 
 /// What the encoder of texts in `folder` is for: scores where it has a head for them, and embeddings

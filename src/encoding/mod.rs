@@ -19,7 +19,7 @@ pub use crate::models::encoder::{
     EncoderBounds, ImageError, ImageItem, ImageProcessor, OutputRows, Values,
 };
 pub use budgets::{ItemLogError, default_budgets, planned_budgets, read_item_log};
-pub use folder::{default_tokens, folder_assembly, text_output};
+pub use folder::{default_tokens, folder_assembly, other_assemblies, text_output};
 pub use join::{JoinError, JoinedTower, tower_assembly};
 pub use path::StepError;
 pub use protocol::{ItemEncoder, ItemError, ItemOutputs, PathSize, TokenRange};

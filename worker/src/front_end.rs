@@ -61,8 +61,7 @@ pub(crate) struct Joiner {
 
 impl Joiner {
     pub(crate) fn new(handshake: Address, rank: u16, ready: Value, folder: &Path) -> Self {
-        let name = blake3::hash(handshake.to_string().as_bytes()).to_hex();
-        let note = folder.join(format!("worker-{}-{rank}.json", &name[..16]));
+        let note = note_file(&handshake, rank, folder);
         Self { handshake, rank, ready, note }
     }
 
@@ -150,6 +149,12 @@ impl Joiner {
             );
         }
     }
+}
+
+/// Where a worker of this rank notes the front end that takes engines at this address.
+pub(crate) fn note_file(handshake: &Address, rank: u16, folder: &Path) -> PathBuf {
+    let name = blake3::hash(handshake.to_string().as_bytes()).to_hex();
+    folder.join(format!("worker-{}-{rank}.json", &name[..16]))
 }
 
 fn note(answer: &[Vec<u8>]) -> Result<Note, String> {

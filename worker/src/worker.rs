@@ -1,6 +1,6 @@
 //! The life of a worker: join, serve, and join again.
 
-use crate::front_end::{FrontEnd, Joiner};
+use crate::front_end::{FrontEnd, Joiner, note_file};
 use crate::live::Requests;
 use crate::outbox::{Outbox, Tracked, Unsent};
 use crate::preparing::Preparing;
@@ -40,6 +40,14 @@ pub struct WorkerOptions {
     pub admin: bool,
     /// How the engine's thread treats requests.
     pub thread: ThreadOptions,
+}
+
+impl WorkerOptions {
+    /// The file of [`Self::state_dir`] that is written once the worker has joined, for whoever would
+    /// rather know before a model is loaded that it can't be.
+    pub fn note_file(&self) -> PathBuf {
+        note_file(&self.handshake, self.rank, &self.state_dir)
+    }
 }
 
 /// What a front end is told of the model.

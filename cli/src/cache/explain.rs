@@ -52,9 +52,12 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     // A dump or a budget compiles, and what is explained is left as it is.
     let planned = assembly.store(store.clone()).plan()?;
     let mut pieces = explained(&planned, "", &entries)?;
-    if let Some(tower) = args.source.tower()? {
-        let tower = tower.store(store.clone()).plan()?;
-        pieces.extend(explained(&tower, "images/", &entries)?);
+    for (name, other) in args.source.beside()? {
+        let other = other.store(store.clone()).plan()?;
+        let mut others = explained(&other, &format!("{name}/"), &entries)?;
+        // Those that it shares are listed.
+        others.retain(|other| pieces.iter().all(|piece| piece.key != other.key));
+        pieces.extend(others);
     }
     print_report(args.json, &pieces, || show(&pieces, store.cache.dir()))?;
     Ok(ExitCode::SUCCESS)

@@ -1,7 +1,7 @@
 //! Serving an encoder: embeddings, or scores of a cross-encoder.
 
-use super::super::encoder_args::{refuse_flags_of_writers, with_room};
-use super::super::load::{layers_for_requests, print_settings_of};
+use super::super::encoder_args::{print_settings_of_encoder, refuse_flags_of_writers, with_room};
+use super::super::load::layers_for_requests;
 use super::super::progress::watcher;
 use super::super::start::log_encoder;
 use super::{ServeArgs, ended, name_of};
@@ -42,7 +42,7 @@ pub(super) fn run(args: &ServeArgs, folder: &Path, started: Instant) -> anyhow::
     let settings = layers.clone().finish()?.config;
     let room = usize::try_from(settings.max_num_tokens)?;
     if args.bounds.compile.shared.print_config {
-        return print_settings_of(&layers.finish()?, false);
+        return print_settings_of_encoder(layers, folder);
     }
     let (output, kind) = kind(args, folder, &config)?;
     let log = args.items.create_log()?;

@@ -2,29 +2,19 @@
 //! anything, however many prompts, texts or images there are.
 
 use crate::support::cache::{MODEL, checked, files, run};
-use crate::support::cli::{command, root};
+use crate::support::cli::{Killed, command, root};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Output, Stdio};
+use std::process::{Output, Stdio};
 
 /// Few sizes, and more sequences than any test has prompts.
 const FLAGS: [&str; 4] = ["--max-num-tokens", "32", "--max-seq-len", "128"];
 const TOWER: &str = "tests/fixtures/encoders/qwen2_5_vl_vision";
 const SENTENCES: &str = "tests/fixtures/encoders/sentence_folder";
 const WRITES_OF_IMAGES: &str = "tests/fixtures/qwen2_5_vl";
-
-/// A process that does not outlive its test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // One that has ended can't be killed.
-        let _ = self.0.kill();
-    }
-}
 
 /// A cache that `compile` has filled, and the names of its entries.
 struct Filled {
@@ -64,7 +54,7 @@ impl Filled {
     fn metrics_of_server(&self, args: &[&str]) -> String {
         let mut serve = command(self.cache.path());
         serve.args(["serve", "--port", "0", "--no-access-log"]).args(args);
-        let mut server = Running(serve.stdout(Stdio::piped()).spawn().unwrap());
+        let mut server = Killed(serve.stdout(Stdio::piped()).spawn().unwrap());
         let mut lines = BufReader::new(server.0.stdout.take().unwrap()).lines();
         let mut lines = lines.by_ref().map(Result::unwrap);
         let listening =
@@ -127,7 +117,7 @@ fn a_server_and_a_worker_find_what_compile_made() {
     let state = filled.cache.path().join("state");
     let mut worker = command(filled.cache.path());
     worker.args(args).args(FLAGS).arg("--no-stand-in").arg("--state-dir").arg(state);
-    let mut worker = Running(worker.stderr(Stdio::piped()).spawn().unwrap());
+    let mut worker = Killed(worker.stderr(Stdio::piped()).spawn().unwrap());
     let lines = BufReader::new(worker.0.stderr.take().unwrap()).lines().map(Result::unwrap);
     let said = Vec::from_iter(lines.filter(|line| line.contains("; reused ")).take(1));
     assert!(said[0].contains("compiled nothing; reused "), "{said:?}");
@@ -176,6 +166,16 @@ fn encoders_find_what_compile_made() {
         assert!(said.contains("compiled nothing; reused "), "{said}");
     }
     filled.metrics_of_server(&["--model", SENTENCES]);
+    let out = filled.cache.path().join("rows.safetensors");
+    let ids = format!("{SENTENCES}/golden.safetensors");
+    let args = ["encode", "--model", SENTENCES, "--inputs", &ids, "--stats", "--out"];
+    let said = filled.run(&[&args[..], &[out.to_str().unwrap()]].concat()).stderr;
+    let said = String::from_utf8(said).unwrap();
+    assert!(said.contains("compiled nothing; reused "), "{said}");
+    let explained = filled.run(&["cache", "explain", "--model", SENTENCES, "--json"]);
+    let pieces: Vec<Value> = serde_json::from_slice(&explained.stdout).unwrap();
+    assert!(pieces.iter().all(|piece| piece["found"] == true), "{pieces:?}");
+    assert_eq!(pieces.len(), filled.entries.len(), "each of them is told of once");
 
     let filled = Filled::of(TOWER, &[]);
     let out = filled.cache.path().join("rows.safetensors");
@@ -202,6 +202,17 @@ fn images_of_any_size_find_the_tower_that_compile_made() {
         assert_reused(&shown["images"]["statistics"]["compile"], "the tower");
         assert!(shown["images"]["memory"]["weights"].as_u64() > Some(0), "{shown}");
         assert_eq!(shown["images"]["statistics"]["misses"]["not_captured"], 0, "{shown}");
+    }
+    let args = ["generate", "--model", WRITES_OF_IMAGES, "--max-tokens", "2", "--prompt", "one"];
+    let args = [&args[..], &FLAGS, &["--stats", "--image", images[0].to_str().unwrap()]].concat();
+    let said = String::from_utf8(filled.run(&args).stderr).unwrap();
+    for line in [
+        "images, compile  compiled nothing; reused ",
+        "images, graphs   1 (full)",
+        "images, memory   ",
+        "images, hits     1 of 1 steps",
+    ] {
+        assert!(said.contains(line), "no {line:?} in {said}");
     }
 
     let args = ["--model", WRITES_OF_IMAGES, "--json"];

@@ -1,7 +1,7 @@
 //! `piecewise bench`: rows of the tiny model from end to end, and the costs that it writes.
 
 use crate::skip::skipped;
-use crate::support::cli::{device_flags, error_of, stdout_of};
+use crate::support::cli::{device_flags, error_of, piecewise, stdout_of};
 use serde_json::Value;
 use std::path::Path;
 
@@ -367,6 +367,21 @@ fn a_file_configures_it_below_its_flags_and_what_the_rows_choose() {
 /// Without the flags that choose a device.
 fn bench_alone(flags: &[&str]) -> String {
     stdout_of(&[&QUICK[..], flags].concat())
+}
+
+/// That lists end below the bounds is news to whoever chose them alone.
+#[test]
+fn sizes_that_the_rows_chose_are_not_warned_about() {
+    let said = |flags: &[&str]| {
+        let output = piecewise(&[&QUICK[..], flags].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let below = "capture_num_tokens is below max_num_tokens";
+    let of_rows = said(&["--batch", "1,3", "--mixed", "24"]);
+    assert!(!of_rows.contains("below") && !of_rows.contains("WARN"), "{of_rows}");
+    let chosen = said(&["--batch", "1", "--capture-num-tokens", "1,4"]);
+    assert!(chosen.contains(below), "{chosen}");
 }
 
 #[test]

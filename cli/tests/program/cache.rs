@@ -271,6 +271,7 @@ fn compile_says_what_it_can_not_do() {
         (&["compile", "--model", MODEL, "--no-cache"], "nothing to fill"),
         (&["compile", "--model", MODEL, "--cache-read-only"], "not to be changed"),
         (&["compile", "--model", MODEL, "--device", "cuda:sm_x"], "sm_x"),
+        (&["compile", "--model", MODEL, "--cache-dir", "Cargo.toml"], "nothing can be put there"),
     ] {
         let error = error_of(args);
         assert!(error.contains(expected), "{args:?}: {error}");

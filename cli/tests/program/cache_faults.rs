@@ -121,8 +121,13 @@ fn a_directory_that_may_not_be_written_is_said_once() {
     assert!(warned[0].contains("Permission denied"), "{warned:?}");
     let mut compiling = somebody().unwrap();
     let output = compiling.args(["compile", "--model", MODEL]).args(SETTINGS).output().unwrap();
-    let errors = String::from_utf8(output.stderr).unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && errors.contains("not everything is in"), "{errors}");
+    assert_eq!(
+        (warnings(&output).len(), output.stdout.len()),
+        (0, 0),
+        "it is said before: {errors}"
+    );
     set_mode(cache, 0o700);
     assert_eq!(logits_and_warnings(somebody().unwrap(), &[]), (expected.clone(), Vec::new()));
     assert!(cache.join(&removed).exists());

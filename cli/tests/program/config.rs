@@ -4,6 +4,7 @@ use crate::support::cli::{command, error_of, piecewise, root, stdout_of};
 use serde_json::{Value, json};
 
 const MODEL: &str = "examples/tiny-qwen3";
+const SENTENCES: &str = "tests/fixtures/encoders/sentence_folder";
 
 /// The settings that `generate` would run with, by key.
 fn settings(extra: &[&str]) -> Value {
@@ -106,12 +107,13 @@ fn what_serves_requests_logs_a_line_every_ten_seconds_unless_it_is_told_otherwis
 /// itself.
 #[test]
 fn every_command_has_the_same_settings_whatever_it_is_given() {
-    let printed = |args: &[&str]| -> toml::Table {
-        let text = stdout_of(&[args, &["--model", MODEL, "--print-config"]].concat());
+    let printed_of = |model: &str, args: &[&str]| -> toml::Table {
+        let text = stdout_of(&[args, &["--model", model, "--print-config"]].concat());
         let mut settings: toml::Table = text.parse().unwrap();
         settings.remove("stats_interval_seconds");
         settings
     };
+    let printed = |args: &[&str]| printed_of(MODEL, args);
     let compiled = printed(&["compile"]);
     assert_eq!(compiled["max_num_seqs"].as_integer(), Some(64));
     assert_eq!(compiled["max_seq_len"].as_integer(), Some(2048), "the model's own limit");
@@ -130,6 +132,18 @@ fn every_command_has_the_same_settings_whatever_it_is_given() {
         &["tune"],
     ] {
         assert_eq!(printed(args), compiled, "{args:?}");
+    }
+    let encode = ["encode", "--inputs", "x", "--out", "y"];
+    let of_encoders: [(_, &[&[&str]]); 2] = [
+        (SENTENCES, &[&["embed", "--text", "a"], &encode, &["serve"], &["inspect"]]),
+        ("tests/fixtures/encoders/qwen2_5_vl_vision", &[&encode, &["cache", "explain"]]),
+    ];
+    for (model, commands) in of_encoders {
+        let compiled = printed_of(model, &["compile"]);
+        assert_eq!(compiled["graph_mode"].as_str(), Some("full"), "{model}");
+        for args in commands {
+            assert_eq!(printed_of(model, args), compiled, "{args:?}");
+        }
     }
     let settings = stdout_of(&["serve", "--model", MODEL, "--print-config"]);
     assert!(!settings.contains("number of prompts"), "{settings}");
@@ -356,6 +370,7 @@ fn the_documented_example_is_a_configuration() {
 #[test]
 fn every_flag_of_the_page_sets_its_key() {
     let page = stdout_of(&["config", "reference"]);
+    let (_folder, items) = file("{\"path\":\"items\",\"tokens\":[4,5]}\n");
     let mut found = 0;
     for section in page.split("\n## `").skip(1) {
         let (key, rest) = section.split_once('`').unwrap();
@@ -370,6 +385,7 @@ fn every_flag_of_the_page_sets_its_key() {
             (_, "cache.remote_url") => Some("s3://bucket"),
             (_, "device") => Some("cpu"),
             (_, "max_num_tokens") => Some("64"),
+            (_, "capture_item_log") => Some(&*items),
             (_, "cache.checksum_key_file" | "cache.dir") => Some("none/such"),
             (kind, _) if kind.contains("integer") || kind == "number" => Some("1"),
             _ => choice.or(Some("x")),
@@ -379,8 +395,8 @@ fn every_flag_of_the_page_sets_its_key() {
         found += 1;
         // Settings of encoders are flags of their commands.
         if ["max_num_frames", "capture_item_log"].contains(&key) {
-            let shown =
-                stdout_of(&[&["embed", "--model", MODEL, "--print-config"], &args[..]].concat());
+            let embed = ["embed", "--model", SENTENCES, "--print-config"];
+            let shown = stdout_of(&[&embed, &args[..]].concat());
             let mut lines = shown.lines().filter(|line| line.starts_with(&format!("{key} = ")));
             assert!(lines.any(|line| line.contains(&flag)), "{key}: {shown}");
             continue;

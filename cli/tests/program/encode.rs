@@ -66,18 +66,33 @@ fn equals_its_reference(name: &str, outputs: usize) {
     }
 }
 
-/// What [`equals_its_reference`] takes in mode full is one graph, and attention is a step of its own in it.
+/// A graph is captured for each budget, whole, though attention is a step of its own in it; pieces are
+/// what is asked for.
 #[test]
-fn steps_that_are_split_at_attention_are_whole_graphs_in_mode_full() {
-    for name in ["bert", "siglip", "qwen2_5_vl_vision"] {
+fn steps_that_are_split_at_attention_are_one_graph_a_budget() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, budgets) in [("bert", 4), ("siglip", 5), ("qwen2_5_vl_vision", 4)] {
         let model = format!("{FIXTURES}/{name}");
-        let said = stdout_of(&["inspect", "--model", &model, "--graph-mode", "full"]);
+        let captured = |flags: &[&str]| {
+            let dir = folder.path().join(format!("{name}{}", flags.len()));
+            let inspect = ["inspect", "--model", &model, "--dump-dir", dir.to_str().unwrap()];
+            let said = stdout_of(&[&inspect[..], flags].concat());
+            let names = std::fs::read_dir(dir.join("captured")).unwrap();
+            let names = names.map(|file| file.unwrap().file_name().into_string().unwrap());
+            (said, Vec::from_iter(names))
+        };
+        let (said, graphs) = captured(&[]);
         let line = |title: &str| {
             let line = said.lines().find_map(|line| line.strip_prefix(title));
             line.unwrap_or_else(|| panic!("{name}: no {title} in {said}")).trim().to_owned()
         };
         assert_eq!(line("graph mode"), "full", "{name}");
         assert_eq!(line("split ops"), "4", "{name}");
+        assert_eq!(graphs.len(), budgets, "{name}: {graphs:?}");
+        assert!(graphs.iter().all(|graph| graph.starts_with("full-at-")), "{name}: {graphs:?}");
+        let (said, graphs) = captured(&["--graph-mode", "piecewise"]);
+        assert!(said.lines().any(|line| line == "graph mode   piecewise"), "{said}");
+        assert!(graphs.iter().all(|graph| !graph.starts_with("full-at-")), "{name}: {graphs:?}");
     }
 }
 

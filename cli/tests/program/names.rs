@@ -65,7 +65,12 @@ fn outputs_that_can_t_be_written_are_known_before_the_work() {
     let embed = ["embed", "--model", bert, "--text", "a"];
     let bench = ["bench", "--model", MODEL, "--batch", "1", "--context", "8", "--cache-dir"];
     let bench = [&bench[..], &[cache.to_str().unwrap()]].concat();
+    let worker = ["worker", "--model", MODEL, "--handshake", "tcp://127.0.0.1:1", "--rank", "0"];
+    let serve = ["serve", "--model", MODEL, "--port", "0"];
     for args in [
+        [&serve[..], &["--iteration-log", bad]].concat(),
+        [&serve[..], &["--trace", bad]].concat(),
+        [&worker[..], &["--trace", bad]].concat(),
         [&generate[..], &["--metrics", bad]].concat(),
         [&generate[..], &["--iteration-log", bad]].concat(),
         [&generate[..], &["--trace", bad]].concat(),
@@ -93,6 +98,12 @@ fn outputs_that_can_t_be_written_are_known_before_the_work() {
     }
     let pictures = folder.path().join("file");
     std::fs::write(&pictures, "").unwrap();
+    let state = pictures.join("state");
+    let worker = [&worker[..], &["--state-dir", state.to_str().unwrap()]].concat();
+    let output = command(&cache).args(&worker).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.contains("file/state is of no use"), "{said}");
+    assert!(!cache.exists(), "it worked first: {said}");
     let plan = ["plan", "--simulate", "chat", "--pictures", pictures.to_str().unwrap()];
     says(&plan, &["cannot create", "file"]);
     // What fails later leaves what was there.

@@ -257,8 +257,9 @@ fn simulations_are_reproducible_and_their_log_plans_the_same() {
     let first = json(&[&simulate[..], &["--save-log", saved]].concat());
     assert_eq!(first, json(&simulate));
     assert_ne!(first, json(&[&simulate[..], &["--seed", "2"]].concat()));
-    let limits = ["--max-num-tokens", "2048", "--max-num-seqs", "256"];
-    let again = json(&[&["--log", saved, "--max-graphs", "12"], &limits[..]].concat());
+    // Its bounds are in its first line.
+    let again = json(&["--log", saved, "--max-graphs", "12"]);
+    assert_eq!(again["log"]["head"]["max_num_tokens"], 2048);
     for key in ["capture_num_tokens", "decode_batch_sizes", "padding_tokens", "expected_us"] {
         assert_eq!(first[key], again[key], "{key}");
     }
@@ -281,6 +282,29 @@ fn checks_a_configuration() {
         findings.filter(|f| f["finding"] == finding).count()
     };
     assert_eq!((found("uncovered"), found("gap"), found("unused")), (1, 3, 1));
+    // The file's bounds are the file's business, and so are those of the log where it has none.
+    let tight = files.write(
+        "tight.toml",
+        "max_num_tokens = 128\ncapture_num_tokens = [64, 128]\ndecode_batch_sizes = [8]\n",
+    );
+    let bounds = |log: &str, config: &str| {
+        let report = json(&["--log", log, "--check", config]);
+        let findings = report["findings"].as_array().unwrap().iter();
+        let of = |finding: &str, key: &str| {
+            let found = findings.clone().find(|found| found["finding"] == finding);
+            found.map(|found| found[key].clone())
+        };
+        (of("bound_below_log", "largest"), of("uncovered", "to"))
+    };
+    assert_eq!(bounds(&log, &tight), (Some(512.into()), Some(512.into())));
+    let said = stdout(&["--log", &log, "--check", &tight]);
+    assert!(said.contains("max_num_tokens = 128 is below a step of 512 in the log"), "{said}");
+    let unbound =
+        files.write("unbound.toml", "capture_num_tokens = [64, 512]\ndecode_batch_sizes = [8]\n");
+    assert_eq!(bounds(&log, &unbound), (None, None));
+    let head = "{\"log\":{\"max_num_tokens\":2048,\"max_num_seqs\":8}}\n";
+    let headed = files.write("headed.jsonl", &(head.to_owned() + &small_log()));
+    assert_eq!(bounds(&headed, &unbound), (None, Some(2048.into())));
     let decode_only =
         files.write("decode.toml", "capture_num_tokens = []\ndecode_batch_sizes = [8]\n");
     let status = |config: &str| {

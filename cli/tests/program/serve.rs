@@ -1,22 +1,12 @@
 //! The server as a program: it answers, and drains when it is told to end. More is held by the programs
 //! in tests/server.
 
-use crate::support::cli::{command, device_flags, error_of, norm_error, root, stdout_of};
+use crate::support::cli::{Killed, command, device_flags, error_of, norm_error, root, stdout_of};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Stdio};
-
-/// A server that does not outlive its test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // One that has ended can't be killed.
-        let _ = self.0.kill();
-    }
-}
+use std::process::Stdio;
 
 fn post(address: &str, path: &str, body: &Value) -> Value {
     let body = body.to_string();
@@ -49,7 +39,7 @@ fn a_server_answers_and_ends_when_it_is_told_to() {
         .arg(&trace)
         .stdout(Stdio::piped())
         .spawn();
-    let mut server = Running(server.unwrap());
+    let mut server = Killed(server.unwrap());
     let mut lines = BufReader::new(server.0.stdout.take().unwrap()).lines();
     let listening = lines.next().unwrap().unwrap();
     let address = listening.strip_prefix("listening at http://").unwrap().to_owned();
@@ -106,7 +96,7 @@ fn an_encoder_is_served_as_what_it_is() {
         .args(["--host", "localhost"])
         .stdout(Stdio::piped())
         .spawn();
-    let mut server = Running(server.unwrap());
+    let mut server = Killed(server.unwrap());
     let mut lines = BufReader::new(server.0.stdout.take().unwrap()).lines();
     let listening = lines.next().unwrap().unwrap();
     let address = listening.strip_prefix("listening at http://").unwrap().to_owned();

@@ -1,12 +1,12 @@
 //! What a server says of itself at its start, and how its log is written.
 
-use crate::support::cli::{command, root};
+use crate::support::cli::{Killed, command, root};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::{ChildStdout, Stdio};
 
 const MODEL: &str = "examples/tiny-qwen3";
 const FLAGS: [&str; 11] = [
@@ -23,18 +23,11 @@ const FLAGS: [&str; 11] = [
     "--strict",
 ];
 
-/// A server that does not outlive its test.
+/// A server that is ready.
 struct Running {
-    process: Child,
+    process: Killed,
     lines: std::io::Lines<BufReader<ChildStdout>>,
     address: String,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // One that has ended can't be killed.
-        let _ = self.process.kill();
-    }
 }
 
 impl Running {
@@ -44,8 +37,8 @@ impl Running {
         server.args(["serve", "--model", model]).args(flags);
         server.env_remove("PIECEWISE_LOG");
         let process = server.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        let mut process = process.unwrap();
-        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let mut process = Killed(process.unwrap());
+        let mut lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
         let listening = lines.next().unwrap().unwrap();
         let address = listening.strip_prefix("listening at http://").unwrap().to_owned();
         let mut running = Self { process, lines, address };
@@ -64,13 +57,48 @@ impl Running {
 
     /// Ends the server; what it wrote to standard error.
     fn end(mut self) -> String {
-        let pid = Pid::from_raw(self.process.id().try_into().unwrap()).unwrap();
+        let pid = Pid::from_raw(self.process.0.id().try_into().unwrap()).unwrap();
         kill_process(pid, Signal::TERM).unwrap();
         let mut said = String::new();
-        self.process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        assert!(self.process.wait().unwrap().success(), "{said}");
+        self.process.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(self.process.0.wait().unwrap().success(), "{said}");
         said
     }
+}
+
+/// The block of a start with [`FLAGS`] and an empty cache, whatever the machine and however long it took.
+fn assert_block<'a>(lines: impl Iterator<Item = &'a &'a str>) {
+    let block: Vec<_> = lines.map(|line| line[28..].trim()).collect();
+    let mut settings = insta::Settings::clone_current();
+    settings.add_filter(r"(?m)^(INFO device +).*", "${1}[this machine]");
+    settings.add_filter(r"\d+(\.\d)? ([KMG]i)?B\b", "[bytes]");
+    settings.add_filter(r"(?m)\d+\.\d\d(,|:|$)", "[seconds]$1");
+    settings.bind(|| insta::assert_snapshot!("block", block.join("\n")));
+}
+
+/// Before it has found a front end.
+#[test]
+fn a_worker_says_at_its_start_what_a_server_says() {
+    let cache = tempfile::tempdir().unwrap();
+    // It takes the connection and never says a word.
+    let front_end = TcpListener::bind("127.0.0.1:0").unwrap();
+    let handshake = format!("tcp://{}", front_end.local_addr().unwrap());
+    let mut worker = command(cache.path());
+    worker.args(["worker", "--model", MODEL, "--handshake", &handshake, "--rank", "0"]);
+    worker.args(["--no-stand-in", "--state-dir"]).arg(cache.path().join("state")).args(&FLAGS[2..]);
+    worker.env_remove("PIECEWISE_LOG").stderr(Stdio::piped());
+    let mut worker = Killed(worker.spawn().unwrap());
+    let lines = BufReader::new(worker.0.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut said = Vec::new();
+    for line in lines {
+        let is_last = line.contains(" checks ");
+        said.push(line);
+        if is_last {
+            break;
+        }
+    }
+    let said: Vec<&str> = said.iter().map(String::as_str).collect();
+    assert_block(said.iter());
 }
 
 #[test]
@@ -88,12 +116,7 @@ fn a_server_says_what_it_runs_in_text_and_in_json() {
         assert!(["INFO", "WARN"].contains(&level), "no level: {line}");
     }
     let of_start = |line: &&&str| !line.contains("request{") && !line.contains("drain");
-    let block: Vec<_> = lines.iter().filter(of_start).map(|line| line[28..].trim()).collect();
-    let mut settings = insta::Settings::clone_current();
-    settings.add_filter(r"(?m)^(INFO device +).*", "${1}[this machine]");
-    settings.add_filter(r"\d+(\.\d)? ([KMG]i)?B\b", "[bytes]");
-    settings.add_filter(r"(?m)\d+\.\d\d(,|:|$)", "[seconds]$1");
-    settings.bind(|| insta::assert_snapshot!(block.join("\n")));
+    assert_block(lines.iter().filter(of_start));
     let asked: Vec<_> = lines.iter().filter(|line| line.contains("request{")).collect();
     assert_eq!(asked.len(), 1, "probes and scrapes are for debugging: {said}");
     assert!(asked[0].contains("path=\"/v1/models\"") && asked[0].contains("status=200"), "{said}");

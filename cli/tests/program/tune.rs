@@ -53,6 +53,10 @@ fn tune_says_why_it_can_not_remember_or_measure() {
     assert!(read_only.contains("not to be changed (cache.read_only)"), "{read_only}");
     let without = of(&["--no-cache"]);
     assert!(without.contains("there is nothing to remember in"), "{without}");
+    let unusable = of(&["--cache-dir", "Cargo.toml"]);
+    for part in ["there is nothing to remember in", "the cache in Cargo.toml is not used"] {
+        assert!(unusable.contains(part), "{unusable}");
+    }
     let eager = of(&["--level", "eager"]);
     assert!(eager.contains("nothing to measure; use level"), "{eager}");
 }

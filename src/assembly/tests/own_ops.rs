@@ -45,6 +45,68 @@ fn summed() -> Graph {
     b.finish([b.custom_one(&Sum, &[x, carry], Attrs::new())]).unwrap()
 }
 
+/// `x`, in captured steps as far as it says.
+#[derive(Debug)]
+struct Captured(CaptureSupport);
+
+impl CustomOpDef for Captured {
+    fn name(&self) -> &str {
+        "own.captured"
+    }
+
+    fn infer(&self, operands: &[TensorType], _: &Attrs) -> Result<Vec<TensorType>, String> {
+        Ok(operands.to_vec())
+    }
+
+    fn rows(&self) -> RowTreatment {
+        RowTreatment::Independent
+    }
+}
+
+impl CpuOp for Captured {
+    fn name(&self) -> &str {
+        CustomOpDef::name(self)
+    }
+
+    fn capture_support(&self) -> CaptureSupport {
+        self.0
+    }
+
+    fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError> {
+        args.write::<f32>(1)?.copy_from_slice(args.read::<f32>(0)?);
+        Ok(())
+    }
+}
+
+/// What encoders do unless somebody says otherwise.
+#[test]
+fn steps_are_whole_where_every_op_can_be_captured_in_any() {
+    let assembly = |support| {
+        let b = Builder::new("captured");
+        let t = b.symbol("T", 1, 8);
+        let x = b.input("x", DType::F32, (t, 2));
+        let graph = b.finish([b.custom_one(&Captured(support), &[x], Attrs::new())]).unwrap();
+        let mut ops = OpRegistry::builtin();
+        ops.define(Arc::new(Captured(support))).implement_cpu(Arc::new(Captured(support)));
+        Assembly::graph(graph).ops(ops).set("cache.enabled", false).device(DeviceSpec::Cpu)
+    };
+    let mode = |assembly: Assembly| {
+        let settings = assembly.whole_where_possible().unwrap().settings().unwrap();
+        settings.config.graph_mode
+    };
+    assert_eq!(mode(assembly(CaptureSupport::Always)), GraphMode::Full);
+    for support in
+        [CaptureSupport::UniformBatch, CaptureSupport::SingleTokenDecode, CaptureSupport::Never]
+    {
+        assert_eq!(mode(assembly(support)), GraphMode::Piecewise, "{support:?}");
+    }
+    let always = || assembly(CaptureSupport::Always);
+    assert_eq!(mode(always().graph_mode(GraphMode::None)), GraphMode::None, "chosen");
+    assert_eq!(mode(always().set("capture_exclude", ["any"])), GraphMode::Piecewise);
+    // A run may find the one device or the other, and the GPU has no implementation.
+    assert_eq!(mode(always().device(DeviceSpec::Auto)), GraphMode::Piecewise);
+}
+
 fn text_of(graph: Graph, ops: OpRegistry) -> [String; 2] {
     let planned = Assembly::graph(graph.clone()).ops(ops).set("cache.enabled", false).plan();
     let planned = piecewise_ir::text::print_module(planned.unwrap().module());

@@ -3,7 +3,7 @@
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
@@ -26,6 +26,16 @@ pub(crate) fn command(cache: &Path) -> Command {
     let mut command = Command::new(binary());
     command.current_dir(root()).env("PIECEWISE_CACHE_DIR", cache);
     command
+}
+
+/// A process that does not outlive its test.
+pub(crate) struct Killed(pub(crate) Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // One that has ended can't be killed.
+        let _ = self.0.kill();
+    }
 }
 
 /// Runs the binary in the repository, with a compile cache of its own. One that does not end, such as a
