@@ -35,11 +35,11 @@ def figures_of(row):
 
 
 def rows_of(report):
-    """The rows of a run that count, by what they are of."""
+    """The rows of a run that count, by what they are of; one whose steps went another way is none of its mode."""
     if report.get("without"):
         sys.exit("launches were left out of this run: its rows are no steps")
     rows = [row for mode in report["modes"] for row in mode["rows"]]
-    counted = (row for row in rows if "gpu_ms" in row and not row["failures"])
+    counted = (row for row in rows if "gpu_ms" in row and not row["failures"] and "chosen" not in row)
     return {key_of(row): figures_of(row) for row in counted}
 
 

@@ -14,11 +14,11 @@ TIMES = 1.3
 
 
 def rows_of(runs):
-    """The rows that have a bar, by model, sequences and mode."""
+    """The rows that have a bar and ran as their mode does, by model, sequences and mode."""
     found = {}
     for run in runs:
         for row in (row for mode in run["modes"] for row in mode["rows"]):
-            if row["kind"] == "decode" and row["batch"] in MICROSECONDS:
+            if row["kind"] == "decode" and row["batch"] in MICROSECONDS and "chosen" not in row:
                 found.setdefault((row["model"], row["batch"], row["mode"]), []).append(row)
     return found
 

@@ -17,6 +17,8 @@ def figures(row):
     if "graph_launches" in row:
         parts.append(f"{row['graph_launches']}+{row['plain_launches']} launches")
         parts.append(f"{row['nodes']} nodes, {row['programmatic_edges']} programmatic")
+    if "chosen" in row:
+        parts.append(f"{row['path']} by choice: {row['chosen']}")
     if "compile_s" in row:
         parts.append(f"{row['compile_s']:.0f} s to compile")
     return ", ".join(parts + row["failures"])

@@ -1,7 +1,7 @@
 //! What `compile` makes is what every command looks for: with the same flags, none of them compiles
 //! anything, however many prompts, texts or images there are.
 
-use crate::support::cache::{MODEL, checked, files, run};
+use crate::support::cache::{MODEL, checked, files, run, warnings};
 use crate::support::cli::{Killed, command, root};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -226,4 +226,23 @@ fn images_of_any_size_find_the_tower_that_compile_made() {
     let inspected: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(inspected["images"]["graph_mode"], "full");
     assert!(inspected["images"]["memory"]["weights"].as_u64() > Some(0));
+}
+
+/// Of a decoder the configuration is enough, of its tower it is not.
+#[test]
+fn without_weights_the_tower_is_left_out_and_said() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["config.json", "preprocessor_config.json"] {
+        let from = root().join(WRITES_OF_IMAGES).join(name);
+        std::fs::copy(from, folder.path().join(name)).unwrap();
+    }
+    let args = [&["compile", "--model", folder.path().to_str().unwrap()][..], &FLAGS].concat();
+    let cache = tempfile::tempdir().unwrap();
+    let warned = warnings(&run(cache.path(), &args));
+    assert_eq!(warned.len(), 1, "{warned:?}");
+    assert!(
+        warned[0].contains("the vision tower is left out, which needs its weights"),
+        "{warned:?}"
+    );
+    assert!(!entries(cache.path()).is_empty());
 }

@@ -112,8 +112,11 @@ fn a_run_is_compared_with_figures_that_were_kept() {
     assert_eq!(slow(2, "p10", 1.2), "", "none is kept");
     let mixed = slow(2, "median", 1.2);
     assert!(mixed.contains("mixed 24 full") && !mixed.contains("p10"), "{mixed}");
-    // Every mode has rows of its own, and what the host path costs is beside them.
+    // Every mode has rows of its own, and what the host path costs is beside them. A row whose steps
+    // were launched by choice is none of its mode.
     report["modes"][0]["rows"][0]["mode"] = "none".into();
+    report["modes"][0]["rows"][1]["mode"] = "piecewise".into();
+    report["modes"][0]["rows"][1]["chosen"] = "launches_faster".into();
     report["modes"][0]["rows"][0]["host_us"] = 12.34.into();
     write(&run, &report);
     assert!(figures("compare", &kept, &run).1.contains("none\tnone\t"));

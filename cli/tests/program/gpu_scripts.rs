@@ -163,6 +163,26 @@ fn steps_in_pieces_are_held_to_launched_ones_and_to_one_graph() {
     assert_eq!(failed("llama-3.2-1b", [[2.0, 2.0, 1.6]; 2]), [false; 2]);
 }
 
+/// Where it was measured to be faster, a step of mode `piecewise` was launched: it is shown as that, and
+/// nothing that is held of pieces is held of it.
+#[test]
+fn a_step_that_was_launched_by_choice_is_none_in_pieces() {
+    let mut report = report();
+    let mut launched = report["modes"][0].clone();
+    launched["mode"] = json!("none");
+    report["modes"].as_array_mut().unwrap().push(launched);
+    let row = &mut report["modes"][1]["rows"][1];
+    (row["path"], row["chosen"]) = (json!("launched"), json!("launches_faster"));
+    let slow = row["wall_ms"]["p10"].as_f64().unwrap() + 1e3;
+    row["wall_ms"]["p10"] = json!(slow);
+    let (_, text) = said("modes.py", std::slice::from_ref(&report));
+    let chosen = format!("decode 3x24 in pieces\tok\t{slow:.3} launched by choice, ");
+    assert!(text.contains(&chosen), "{text}");
+    let (_, text) = said("rows.py", &[report]);
+    let row = text.lines().find(|line| line.contains("decode 3x24 piecewise")).unwrap();
+    assert!(row.contains("launched by choice: launches_faster"), "{row}");
+}
+
 #[test]
 fn a_step_in_pieces_without_the_other_modes_is_not_held() {
     let (is_held, text) = said("modes.py", &[report()]);

@@ -103,10 +103,13 @@ fn sampling_controls_are_there_as_a_whole_or_an_error() {
     assert!(asked.contains("sampling_controls can't be true"), "{asked}");
     assert!(asked.contains("StepInputs::sample_controlled"), "{asked}");
     plain().set("sampling_controls", false).plan().unwrap();
+    let in_force = |assembly: &Assembly| assembly.settings().unwrap().config.sampling_controls;
+    assert!(!in_force(&plain()), "nobody asked, and the graph has none");
     let whole = returning(|b, step, logits| {
         let [ids, details] = step.sample_controlled(b, logits);
         vec![logits, ids, details]
     });
+    assert!(in_force(&whole), "the graph has them, and nobody asked");
     let mut engine = whole.set("sampling_controls", true).engine().unwrap();
     let request = Request { logprobs: Some(2), ..Request::new(vec![3], 4) };
     engine.add(request).unwrap();
