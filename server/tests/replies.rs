@@ -143,6 +143,8 @@ fn a_template_says_how_its_model_writes() {
         let format = ReplyFormat::new(None, None, &fixture(name)).unwrap();
         assert_eq!((format.reasoning(), format.tools()), (reasoning, tools), "{name}");
     }
+    let told = r#"{{- 'Respond in the format {"name": function name, "parameters": dictionary of argument name and its value}.' }}"#;
+    assert_eq!(ReplyFormat::new(None, None, told).unwrap().tools(), Some("llama"));
     let off = ReplyFormat::new(Some("none"), Some("none"), &fixture("qwen3")).unwrap();
     assert_eq!(off, ReplyFormat::default());
     let error = ReplyFormat::new(Some("nobody"), None, "").unwrap_err().to_string();

@@ -126,6 +126,12 @@ pub(crate) fn replies() -> Vec<Reply> {
             "I look.",
             one(),
         ),
+        (
+            "llama4_json",
+            "<|python_start|>{\"name\": \"add\", \"parameters\": {\"a\": 3}}<|python_end|>",
+            "",
+            one(),
+        ),
         ("llama3_json", "<function=add>{\"a\": 3}</function>", "", one()),
         (
             "llama3_json",

@@ -18,7 +18,7 @@ fn tools() -> Tools {
         "a": {"type": "integer"}, "note": {"type": "string"}, "exact": {"type": "boolean"},
         "maybe": {"anyOf": [{"type": "number"}, {"type": "null"}]},
         "list": {"type": "array", "items": {"type": "integer"}},
-        "of": {"type": "object", "properties": {"x": {"type": "integer"}}},
+        "of": {"type": "object", "properties": {"x": {"type": "integer"}}}, "ratio": {"type": "float"},
     });
     let list = [
         function("add", add),
@@ -66,22 +66,29 @@ fn every_family_takes_all_its_forms_wherever_they_are_cut() {
     }
 }
 
+/// All places where a text can be cut.
+fn places(text: &str) -> Vec<usize> {
+    text.char_indices().map(|(place, _)| place).chain([text.len()]).collect()
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
     #[test]
-    fn a_reply_that_breaks_off_is_the_same_whole_and_in_pieces(
-        at in any::<prop::sample::Index>(), end in any::<prop::sample::Index>(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
+    fn a_broken_reply_is_the_same_whole_and_in_pieces(
+        replies_at in any::<[prop::sample::Index; 2]>(),
+        broken_at in any::<[prop::sample::Index; 2]>(),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
     ) {
         let replies = replies();
-        let (parser, reply, ..) = &replies[at.index(replies.len())];
-        let ends: Vec<usize> = reply.char_indices().map(|(place, _)| place).collect();
-        let reply = &reply[..ends[end.index(ends.len())]];
-        let mut borders: Vec<usize> = cuts.iter().map(|cut| cut.index(reply.len() + 1)).collect();
-        borders.retain(|border| reply.is_char_boundary(*border));
+        let [(parser, before, ..), (_, behind, ..)] = replies_at.map(|at| at.get(&replies));
+        let end = *broken_at[0].get(&places(before));
+        let begin = *broken_at[1].get(&places(behind));
+        let reply = [&before[..end], &behind[begin..]].concat();
+        let mut borders: Vec<usize> = cuts.iter().map(|cut| *cut.get(&places(&reply))).collect();
         borders.extend([0, reply.len()]);
         borders.sort_unstable();
         let pieces = borders.windows(2).map(|range| &reply[range[0]..range[1]]);
-        prop_assert_eq!(read(parser, pieces), read(parser, [reply]));
+        prop_assert_eq!(read(parser, pieces), read(parser, [reply.as_str()]));
     }
 }
 
@@ -149,6 +156,9 @@ fn what_only_looks_like_a_call_comes_through_as_it_came() {
         "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"nope\">\n</｜DSML｜invoke>",
         "<|open|>nothing<|sep|>",
         "<|tool_calls_section_begin|><|tool_call_begin|>functions.nope:0<|tool_call_argument_begin|>{}<|tool_call_end|>",
+        "{\"name\": \"add\", \"parameters\": {a: 1}}",
+        "<tool_call>{\"name\": \"add\", \"arguments\": {'a': 1}}</tool_call>",
+        "[TOOL_CALLS]add[ARGS]{a}",
         "<|START_ACTION|>[]<|END_ACTION|>",
         "<｜tool_calls_begin｜>\n<｜tool_call_begin｜>function",
         "<|tool_call>call:add{a:1",
@@ -200,9 +210,18 @@ fn arguments_go_out_as_they_come() {
 }
 
 #[test]
+fn a_call_that_breaks_off_before_the_reply_does_is_ended() {
+    let reply = "<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>3</arg_value>\n<arg_key>b\n</tool_call> So.";
+    let expected =
+        ("</tool_call> So.".to_owned(), vec![("add".to_owned(), "{\"a\":3}".to_owned())]);
+    assert_eq!(read("glm45", [reply]), expected);
+    assert_eq!(read("glm45", reply.split_inclusive(|_| true)), expected);
+}
+
+#[test]
 fn arguments_between_tags_have_the_types_of_their_schema() {
-    let reply = "<tool_call>\n<function=add>\n<parameter=note>\n3\n</parameter>\n<parameter=a>\n12345678901234567890123\n</parameter>\n<parameter=exact>\nmaybe\n</parameter>\n<parameter=maybe>\n1e5\n</parameter>\n<parameter=other>\n{\"b\": [null]}\n</parameter>\n</function>\n</tool_call>";
+    let reply = "<tool_call>\n<function=add>\n<parameter=note>\n3\n</parameter>\n<parameter=a>\n12345678901234567890123\n</parameter>\n<parameter=exact>\nmaybe\n</parameter>\n<parameter=maybe>\n1e5\n</parameter>\n<parameter=ratio>\n1.5\n</parameter>\n<parameter=other>\n{\"b\": [null]}\n</parameter>\n</function>\n</tool_call>";
     let (content, calls) = read("qwen3_coder", [reply]);
-    let arguments = "{\"note\":\"3\",\"a\":\"12345678901234567890123\",\"exact\":\"maybe\",\"maybe\":1e5,\"other\":{\"b\": [null]}}";
+    let arguments = "{\"note\":\"3\",\"a\":\"12345678901234567890123\",\"exact\":\"maybe\",\"maybe\":1e5,\"ratio\":1.5,\"other\":{\"b\": [null]}}";
     assert_eq!((content.as_str(), calls), ("", vec![("add".to_owned(), arguments.to_owned())]));
 }

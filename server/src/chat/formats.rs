@@ -13,9 +13,10 @@ const REASONING_ALIASES: [(&str, &str); 6] = [
     ("nemotron_v3", "nano_v3"),
     ("hunyuan_v4", "hy_v4"),
 ];
-const TOOL_ALIASES: [(&str, &str); 11] = [
+const TOOL_ALIASES: [(&str, &str); 12] = [
     ("hermes", "qwen"),
     ("llama3_json", "llama"),
+    ("llama4_json", "llama"),
     ("llama4_pythonic", "pythonic"),
     ("qwen3_coder", "qwen_coder"),
     ("qwen3_xml", "qwen_xml"),
@@ -36,7 +37,7 @@ const REASONING_SIGNS: [(&str, &str); 5] = [
     ("<think>", "qwen3"),
 ];
 /// The same of tool calls.
-const TOOL_SIGNS: [(&str, &str); 10] = [
+const TOOL_SIGNS: [(&str, &str); 11] = [
     ("<|tool_calls_section_begin|>", "kimik2"),
     ("｜DSML｜", "deepseek32"),
     ("<minimax:tool_call>", "minimax_m2"),
@@ -47,6 +48,8 @@ const TOOL_SIGNS: [(&str, &str); 10] = [
     ("<function=", "qwen_coder"),
     ("<tool_call>", "qwen"),
     ("<|START_ACTION|>", "cohere"),
+    // What Llama 3.2 and 4 are told, whose templates have no mark.
+    ("\"parameters\": dictionary of argument name and its value", "llama"),
 ];
 
 /// Formats whose thoughts are between special tokens.

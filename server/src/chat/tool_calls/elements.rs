@@ -29,7 +29,8 @@ pub(super) async fn calls(reader: &mut Reader) -> Read {
 async fn call(reader: &mut Reader) -> Read {
     reader.space().await;
     reader.expect("name=\"").await?;
-    let (name, _) = reader.until(&["\""]).await?;
+    let name = reader.word().await;
+    reader.expect("\"").await?;
     reader.space().await;
     reader.expect(">").await?;
     let schema = reader.parameters(&name)?;

@@ -42,7 +42,7 @@ fn object(reader: &mut Reader, schema: Value, end: char, depth: usize) -> Json<'
         let mut fields = Vec::new();
         while !separator(reader, end).await? {
             let key = match reader.skip(QUOTE).await {
-                true => reader.until(&[QUOTE]).await?.0,
+                true => reader.until(QUOTE).await?,
                 false => reader.while_is(|c| !":{}[]()<,".contains(c)).await,
             };
             let key = key.trim();
@@ -64,7 +64,7 @@ async fn value(reader: &mut Reader, schema: Value, depth: usize) -> Read<String>
         return Err(NoCall);
     }
     if reader.skip(QUOTE).await {
-        return Ok(typed::string(&reader.until(&[QUOTE]).await?.0));
+        return Ok(typed::string(&reader.until(QUOTE).await?));
     }
     if reader.skip("{").await {
         return object(reader, schema, '}', depth + 1).await;

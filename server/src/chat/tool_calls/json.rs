@@ -91,6 +91,9 @@ pub(super) async fn call(reader: &mut Reader, fields: &Fields) -> Read {
 /// Begins a call of which the arguments follow; they go out as they come.
 pub(super) async fn arguments(reader: &mut Reader, name: &str) -> Read {
     if reader.peek().await == Some('{') {
+        if !matches!(reader.peek_behind().await, Some('"' | '}')) {
+            return Err(NoCall);
+        }
         reader.begin(name)?;
         each(reader, Reader::argue).await?;
     } else {

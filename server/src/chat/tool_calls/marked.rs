@@ -57,14 +57,14 @@ pub(super) async fn bare(reader: &mut Reader, mark: usize) -> Read {
     }
 }
 
-pub(super) const LLAMA: [&str; 4] = ["{", "[", "<|python_tag|>", "<function="];
+pub(super) const LLAMA: [&str; 5] = ["{", "[", "<|python_tag|>", "<|python_start|>", "<function="];
 
 /// `{"name": .., "parameters": ..}`, with `;` between several, where text may be as well; or, as of
 /// Llama 3.1, `<function=name>{..}</function>`.
 pub(super) async fn llama(reader: &mut Reader, mark: usize) -> Read {
     match mark {
         0 | 1 => bare(reader, mark).await?,
-        2 => json::calls(reader, &PLAIN).await?,
+        2 | 3 => json::calls(reader, &PLAIN).await?,
         _ => {
             let name = reader.word().await;
             reader.expect(">").await?;
@@ -76,7 +76,9 @@ pub(super) async fn llama(reader: &mut Reader, mark: usize) -> Read {
     }
     loop {
         reader.space().await;
-        reader.expect(";").await?;
+        if reader.choose(&[";", "<|python_end|>"]).await?.ok_or(NoCall)? == 1 {
+            return Ok(());
+        }
         reader.space().await;
         let _ = reader.skip("<|python_tag|>").await;
         json::calls(reader, &BARE).await?;

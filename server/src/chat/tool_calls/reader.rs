@@ -88,6 +88,15 @@ impl Reader {
         self.peek_at(0).await
     }
 
+    /// What follows the next character and white space. All of it stays.
+    pub(super) async fn peek_behind(&mut self) -> Option<char> {
+        let mut place = 1;
+        while self.peek_at(place).await.is_some_and(char::is_whitespace) {
+            place += 1;
+        }
+        self.peek_at(place).await
+    }
+
     /// Whether this text follows. It stays.
     pub(super) async fn is_at(&mut self, text: &str) -> bool {
         for (place, character) in text.chars().enumerate() {
@@ -176,15 +185,13 @@ impl Reader {
         text
     }
 
-    /// Reads up to one of these marks, and it. Gives the text before it, and its place in the list.
-    pub(super) async fn until(&mut self, marks: &[&str]) -> Read<(String, usize)> {
+    /// Reads the text up to a mark, and the mark.
+    pub(super) async fn until(&mut self, mark: &str) -> Read<String> {
         let mut text = String::new();
-        loop {
-            if let Some(mark) = self.mark(marks).await {
-                return Ok((text, mark));
-            }
+        while !self.skip(mark).await {
             text.push(self.next().await?);
         }
+        Ok(text)
     }
 
     async fn mark(&mut self, marks: &[&str]) -> Option<usize> {

@@ -143,7 +143,8 @@ pub(super) async fn glm(reader: &mut Reader, suffix: &str) -> Read {
     let mut next = reader.choose(&ends).await?.ok_or(NoCall)?;
     let mut arguments = Arguments::begin(reader, &name)?;
     while next == 1 {
-        let (key, _) = reader.until(&[&key_end]).await?;
+        let key = reader.while_is(|c| c != '<').await;
+        reader.expect(&key_end).await?;
         reader.space().await;
         reader.expect(&value_begin).await?;
         arguments.add(reader, key.trim(), None, &value_end).await?;
@@ -193,10 +194,9 @@ async fn attributes(reader: &mut Reader, end: &str) -> Read<Vec<(String, String)
     while !reader.skip(end).await {
         let name = reader.word().await;
         reader.expect("=").await?;
-        let value = match reader.skip("\"").await {
-            true => reader.until(&["\""]).await?.0,
-            false => reader.word().await,
-        };
+        reader.expect("\"").await?;
+        let value = reader.while_is(|c| !matches!(c, '"' | '\n')).await;
+        reader.expect("\"").await?;
         attributes.push((name, value));
         reader.space().await;
     }

@@ -70,7 +70,19 @@ impl Types {
 }
 
 fn add(schema: &Value, depth: usize, types: &mut Vec<String>) {
-    let named = |value: &Value| value.as_str().map(str::to_owned);
+    let named = |value: &Value| {
+        // Not all who describe a tool use JSON schema's words.
+        let name = match value.as_str()? {
+            "int" => "integer",
+            "float" | "double" => "number",
+            "bool" => "boolean",
+            "str" => "string",
+            "list" => "array",
+            "dict" => "object",
+            other => other,
+        };
+        Some(name.to_owned())
+    };
     match &schema["type"] {
         Value::Array(several) => types.extend(several.iter().filter_map(named)),
         one => types.extend(named(one)),
