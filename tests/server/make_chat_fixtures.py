@@ -119,7 +119,7 @@ CASES = {
 # What templates write of Python's and Jinja's own, each with what it renders.
 KNOWN = {
     "text": "Ab c", "n": 7, "half": 0.5, "flag": True, "nothing": None, "empty": [], "list": [3, "a", None, True, 1.0],
-    "map": {"b": 1, "a": "x"}, "items": [{"k": 1, "on": True}, {"k": 2}, {"k": 1}],
+    "map": {"b": 1, "a": "x"}, "schema": {"type": "array", "items": {"type": "string"}, "get": 1}, "items": [{"k": 1, "on": True}, {"k": 2}, {"k": 1}],
 }
 IDIOMS = [
     # Formats.
@@ -165,7 +165,7 @@ IDIOMS = [
     "{% for i in range(5) %}{% if i == 1 %}{% continue %}{% endif %}{% if i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}|{% set a, b = 1, 2 %}{{ a }}{{ b }}|{% set x %}b{{ n }}{% endset %}{{ x }}",
     "{{ n / 2 }}|{{ n // 2 }}|{{ -n // 2 }}|{{ 2 ** 3 }}|{{ 2 ** -1 }}|{{ 1 == 1.0 }}|{{ 'a' < 'b' }}|{{ 1 < n < 9 }}|{{ n if flag else 0 }}|{{ n if nothing }}|{{ 3 // 2.0 }}",
     "{{ '12'|int }}|{{ 'x'|int }}|{{ '1.5'|float }}|{{ 'x'|int(5) }}|{{ 1.5|int }}|{{ 2.567|round(1) }}|{{ 2.5|round }}|{{ 2.5|round|int }}|{{ -3|abs }}|{{ '  a b '|trim }}|{{ text|length }}",
-    "{{ 'a b'|title }}|{{ 'aB'|capitalize }}|{{ 'x'|center(5) }}|{{ 'a\nb'|indent(2) }}|{{ 'a\nb'|indent(2, true) }}|{{ 'a b c'|wordcount }}|{{ '<a>'|escape }}|{{ '<a>'|safe }}|{{ '<a>'|e }}",
+    "{{ 'a b'|title }}|{{ 'aB'|capitalize }}|{{ 'x'|center(5) }}|{{ 'a\nb'|indent(2) }}|{{ 'a\nb'|indent(2, true) }}|{{ 'a\n'|indent(2, first=true) }}|{{ 'a\n\nb\n\n'|indent }}|{{ 'a\n\nb\n'|indent('> ', blank=true) }}|{{ ''|indent(1, true) }}|{{ 'a\\r\\nb\\rc'|indent(width=1) }}|{{ 'a b c'|wordcount }}|{{ '<a>'|escape }}|{{ '<a>'|safe }}|{{ '<a>'|e }}",
     "{{ dict(a=1) }}|{{ dict(map, c=2) }}",
     "{{ 'a b  c'.rsplit() }}|{{ 'a b  c'.rsplit(None, 1) }}|{{ 'a,b'.rpartition(',') }}|{{ 'ab'.partition('x') }}|{{ 'ab'.rpartition('x') }}|{{ 'a.b'.removesuffix('.b') }}",
     "{{ 'aXb'.swapcase() }}|{{ 'A'.casefold() }}|{{ 'abab'.rindex('b') }}|{{ 'abab'.rfind('b') }}|{{ '-1'.zfill(4) }}|{{ 'ab'.center(5, '*') }}|{{ 'a'.center(4) }}|{{ 'a'.rjust(3, '0') }}",
@@ -181,6 +181,10 @@ IDIOMS = [
     "{% if text %}  a\n  {% endif %}  b\n{%- if n -%}\n c {%- endif %}\n  {# note #}\nd {{- n -}} \n e\n{% raw %}{{ x }}{% endraw %}\n",
     "{%- set ns = namespace(found=false, l=[]) -%}\n{%- for i in list -%}\n  {%- if i is string -%}{%- set ns.found = true -%}{%- set ns.l = ns.l + [i] -%}{%- endif -%}\n{%- endfor -%}\n{{ ns.found }}{{ ns.l }}\n",
     "{% set m = {'role': 'a', 'content': [{'type': 'text', 'text': 'b'}]} %}{{ m.role }}{{ m['content'][0].text }}{{ m.content is string }}{% set x = m.content | selectattr('type', 'equalto', 'text') | map(attribute='text') | join('') %}{{ x }}",
+    "{{ schema.items.type }}|{{ schema['items'].type }}|{{ schema.items()|list }}|{{ schema.get('items') }}|{{ schema.get.x }}|{{ schema.keys()|list }}|{{ schema.values()|list|length }}|{{ schema.copy is string }}",
+    "{% for k, v in schema.items() %}{{ k }}{% endfor %}{% if schema.items is defined %}d{% endif %}{% if schema.items %}t{% endif %}{{ schema.items is mapping }}{{ schema.type }}{{ schema.items().__class__ is defined and false }}",
+    "{% set ns = namespace(items=[1], get=2) %}{{ ns.items }}{{ ns.get }}{% set ns.items = ns.items + [3] %}{{ ns.items|length }}{% for m in items %}{{ m.get('k') }}{{ m.values()|list }}{% endfor %}{{ {'a': {'items': 1}}.a.items() | list }}",
+    "{{ nothing.items }}|{{ missing.items }}|{{ text.get }}|{{ n.values }}|{{ schema.items() | length }}|{{ (schema).get('type') }}|{{ [schema][0].get('type') }}|{{ dict(a=1).items()|list }}",
     "{{ text.nope() }}", "{{ raise_exception('no ' ~ n) }}", "{{ list.nope }}", "{{ nothing.a }}", "{{ nothing + 1 }}", "{{ 'a' + 1 }}", "{{ text|nope }}",
 ]
 

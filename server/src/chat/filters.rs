@@ -34,6 +34,7 @@ pub(super) fn install(environment: &mut Environment<'_>) {
         environment.add_filter(name, default);
     }
     environment.add_filter("truncate", truncate);
+    environment.add_filter("indent", indent);
     environment.add_filter("int", int);
     environment.add_filter("float", float);
     environment.add_filter("center", |text: String, width: Option<i64>| {
@@ -64,6 +65,37 @@ fn default(
     options.assert_all_used()?;
     let is_there = !value.is_undefined() && (!falsy_too || value.is_true());
     Ok(if is_there { value } else { otherwise.unwrap_or_else(|| "".into()) })
+}
+
+/// Indents lines, the first of them if it is asked for; an end of the last line stays.
+fn indent(
+    text: String,
+    width: Option<Value>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    options: Kwargs,
+) -> Result<String, Error> {
+    let width = width.or(options.get("width")?).unwrap_or_else(|| 4.into());
+    let first = first.or(options.get("first")?).unwrap_or(false);
+    let blank = blank.or(options.get("blank")?).unwrap_or(false);
+    options.assert_all_used()?;
+    let by = match width.as_str() {
+        Some(by) => by.to_owned(),
+        None => " ".repeat(usize::try_from(width)?.min(1 << 10)),
+    };
+    let ends = [
+        '\n', '\r', '\u{b}', '\u{c}', '\u{1c}', '\u{1d}', '\u{1e}', '\u{85}', '\u{2028}',
+        '\u{2029}',
+    ];
+    let text = text.replace("\r\n", "\n");
+    let mut out = String::new();
+    for (number, line) in text.split(ends).enumerate() {
+        out.push_str(if number > 0 { "\n" } else { "" });
+        let is_indented = if number > 0 { blank || !line.is_empty() } else { first };
+        out.push_str(if is_indented { &by } else { "" });
+        out.push_str(line);
+    }
+    Ok(out)
 }
 
 /// Cuts a text that is longer than asked for by more than some places, behind a word unless told not to.

@@ -1,6 +1,9 @@
 //! Methods of Python's texts that templates call, beside those that `minijinja_contrib` has.
 
-use minijinja::value::{Kwargs, Tuple, from_args};
+use std::fmt;
+use std::sync::Arc;
+
+use minijinja::value::{Kwargs, Object, ObjectRepr, Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat;
 
@@ -30,6 +33,43 @@ fn of_split(arguments: &[Value]) -> Result<[Value; 2], Error> {
     let most = most.or(named.get("maxsplit")?).unwrap_or_else(|| ().into());
     named.assert_all_used()?;
     Ok([separator, most])
+}
+
+/// `value.name` of a name that Python's maps have a method of: it goes before a key, which
+/// `value['name']` is. What `namespace` holds has no methods.
+pub(super) fn bound(value: Value, name: String) -> Result<Value, Error> {
+    let own = value.get_attr(&name)?;
+    let is_namespace =
+        value.as_object().is_some_and(|object| object.type_name().ends_with("Namespace"));
+    match value.kind() == ValueKind::Map && !is_namespace {
+        true => Ok(Value::from_object(Bound { value, name })),
+        false => Ok(own),
+    }
+}
+
+/// A method that has not been called.
+#[derive(Debug)]
+struct Bound {
+    value: Value,
+    name: String,
+}
+
+impl Object for Bound {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn call(
+        self: &Arc<Self>,
+        state: &mut State<'_, '_>,
+        arguments: &[Value],
+    ) -> Result<Value, Error> {
+        method(state, &self.value, &self.name, arguments)
+    }
+
+    fn render(self: &Arc<Self>, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "<built-in method {}>", self.name)
+    }
 }
 
 fn of_text(text: &str, method: &str, arguments: &[Value]) -> Option<Result<Value, Error>> {

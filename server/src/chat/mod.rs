@@ -1,6 +1,7 @@
 //! From messages to a prompt, and from a reply's text to a message.
 
 mod call_list;
+mod calls;
 mod filters;
 mod formats;
 mod generation;

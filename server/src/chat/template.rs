@@ -10,7 +10,7 @@ use serde_json::Map;
 use super::messages::{normalized, with_written_arguments};
 use super::strftime::strftime;
 use super::template_files::{Sources, TemplateFileError};
-use super::{filters, methods, percent, python};
+use super::{calls, filters, methods, python};
 
 /// What stands at the end of a final message that goes on, as in transformers.
 const GOES_ON: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
@@ -112,7 +112,7 @@ impl ChatTemplate {
     fn of(sources: Sources) -> Result<Self, TemplateFileError> {
         let mut environment = environment();
         for (name, (file, source)) in &sources.templates {
-            let source = percent::with_calls(&without_generation_tags(&with_plain_lines(source)));
+            let source = calls::with_calls(&without_generation_tags(&with_plain_lines(source)));
             environment.add_template_owned(name.clone(), source).map_err(|error| {
                 TemplateFileError::Syntax { file: file.clone(), message: shown(&error) }
             })?;
@@ -277,7 +277,7 @@ fn environment() -> Environment<'static> {
         let error = Error::new(ErrorKind::InvalidOperation, message.clone());
         Err(error.with_source(Raised(message)))
     });
-    percent::add_function(&mut environment);
+    calls::add_functions(&mut environment);
     environment.add_function("strftime_now", |format: String| {
         strftime(&format, chrono::Local::now().naive_local())
     });
