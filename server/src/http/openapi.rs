@@ -206,7 +206,8 @@ mod tests {
                 body[field.name] = json!({"include_usage": true});
             }
             let mut fields = Fields::of(&body);
-            let (defaults, limits) = (GenerationDefaults::default(), Limits::default());
+            let defaults = GenerationDefaults::default();
+            let limits = Limits { priorities: true, ..Limits::default() };
             Params::take(&mut fields, &defaults, &limits).unwrap();
             drop(fields.finish().unwrap());
         }
