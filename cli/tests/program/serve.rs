@@ -166,6 +166,13 @@ fn what_an_encoder_s_server_can_t_have_is_named() {
     }
     let error = error_of(&[&bert[..], &["--host", "no such host"]].concat());
     assert!(error.contains("--host no such host is neither an address nor a name"), "{error}");
+    let worker = ["worker", "--handshake", "tcp://127.0.0.1:1", "--rank", "0", "--model"];
+    let worker = [&worker[..], &["examples/tiny-qwen3", "--metrics-address", "nowhere"]].concat();
+    let error = error_of(&worker);
+    assert!(
+        error.contains("--metrics-address nowhere is neither an address nor a name"),
+        "{error}"
+    );
     let error = error_of(&[&bert[..], &["--item-log", log]].concat());
     assert!(error.contains("can't write /dev/null/items.jsonl"), "{error}");
     let error = error_of(&["serve", "--model", "tests/fixtures/encoders/siglip", "--port", "0"]);

@@ -90,29 +90,67 @@ mod tests {
         }
     }
 
+    fn asking(number: u64, constraint: impl TokenConstraint + 'static) -> Asking {
+        let constraint: Box<dyn TokenConstraint> = Box::new(constraint);
+        let mut request = Request { constraint: Some(constraint), ..Request::new([1], 1) };
+        Asking {
+            request: RequestId(number),
+            generated: 0,
+            controls: TurnControls::of(&mut request),
+            answer: Ok(()),
+        }
+    }
+
     #[test]
     fn two_masks_are_made_at_the_same_time() {
-        let ([to_second, to_first], [second, first]) = {
-            let ((a, b), (c, d)) = (channel(), channel());
-            ([a, c], [b, d])
-        };
+        let ((to_second, second), (to_first, first)) = (channel(), channel());
         let mut masks = Masks::default();
-        for (number, (other, here)) in
-            [(to_second, first), (to_first, second)].into_iter().enumerate()
-        {
-            let constraint = Box::new(Meets { id: number as u32 + 3, other, here });
-            let mut request = Request { constraint: Some(constraint), ..Request::new([1], 1) };
-            masks.asking.push(Asking {
-                request: RequestId(number as u64),
-                generated: 0,
-                controls: TurnControls::of(&mut request),
-                answer: Ok(()),
-            });
-        }
+        masks.asking.push(asking(0, Meets { id: 3, other: to_second, here: first }));
+        masks.asking.push(asking(1, Meets { id: 4, other: to_first, here: second }));
         masks.make(40);
-        for (number, turn) in masks.asking.iter().enumerate() {
+        for (turn, id) in masks.asking.iter().zip([3, 4]) {
             assert_eq!(turn.answer, Ok(()));
-            assert_eq!(turn.controls.mask, [1 << (number + 3), 0]);
+            assert_eq!(turn.controls.mask, [1 << id, 0]);
+        }
+    }
+
+    /// Allows its number alone, or says why nothing may come.
+    #[derive(Debug)]
+    struct Own(u32);
+
+    impl TokenConstraint for Own {
+        fn allowed(&mut self, mask: &mut [u32]) -> Result<(), String> {
+            if self.0.is_multiple_of(7) {
+                return Err(format!("not {}", self.0));
+            }
+            mask[self.0 as usize / 32] |= 1 << (self.0 % 32);
+            Ok(())
+        }
+
+        fn accept(&mut self, _id: u32) -> Result<bool, String> {
+            Ok(false)
+        }
+
+        fn duplicate(&self) -> Box<dyn TokenConstraint> {
+            Box::new(Self(self.0))
+        }
+    }
+
+    #[test]
+    fn each_of_many_has_its_own_mask_and_its_own_reason() {
+        let mut masks = Masks::default();
+        masks.asking.extend((0..200).map(|number| asking(number, Own(number as u32))));
+        masks.make(200);
+        for (number, turn) in (0_u32..200).zip(&masks.asking) {
+            assert_eq!(turn.request, RequestId(u64::from(number)));
+            match number % 7 {
+                0 => assert_eq!(turn.answer, Err(format!("not {number}"))),
+                _ => {
+                    let mut expected = [0; 7];
+                    expected[number as usize / 32] = 1 << (number % 32);
+                    assert_eq!((&turn.answer, &*turn.controls.mask), (&Ok(()), &expected[..]));
+                }
+            }
         }
     }
 }
