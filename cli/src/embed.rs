@@ -118,11 +118,13 @@ pub(crate) fn run(args: EmbedArgs) -> anyhow::Result<ExitCode> {
 }
 
 type Embeddings = Vec<Result<Vec<f32>, String>>;
+/// Why some texts, by number, are none.
+type Unread = Vec<(usize, String)>;
 
 /// The texts, and why some of them, by number, can't be read: those stand with marks in the place of what
 /// is no text, so that a row is a line.
-fn texts(args: &EmbedArgs) -> anyhow::Result<(Vec<String>, Vec<(usize, String)>)> {
-    let (mut texts, mut unread) = (args.text.clone(), Vec::new());
+fn texts(args: &EmbedArgs) -> anyhow::Result<(Vec<String>, Unread)> {
+    let (mut texts, mut unread) = (args.text.clone(), Unread::new());
     if let Some(file) = &args.file {
         let name = file.display();
         let bytes = std::fs::read(file).with_context(|| format!("can't read {name}"))?;

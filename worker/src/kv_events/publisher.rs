@@ -155,7 +155,7 @@ fn subscriber(stream: TcpStream, shared: &Shared) -> Result<(), ZmtpError> {
     let (mut wishes, sender) = Connection::new(stream, Role::Publisher, b"")?.split();
     wishes.set_patience(GLANCE)?;
     let wanted = Wishes::new(Some(Vec::new()));
-    let outcome = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let writer = std::thread::Builder::new().name("kv events".to_owned());
         let mut writer = Some(writer);
         let mut sender = Some(sender);
@@ -185,8 +185,7 @@ fn subscriber(stream: TcpStream, shared: &Shared) -> Result<(), ZmtpError> {
         *wanted.lock().unwrap_or_else(PoisonError::into_inner) = None;
         shared.log.wake();
         outcome
-    });
-    outcome
+    })
 }
 
 /// Sends what is published from a number on, as long as there are wishes.
