@@ -15,7 +15,7 @@ pub(crate) fn pass(time: Duration) {
 }
 
 #[cfg(piecewise_testing)]
-pub use held::{hold, now, pass};
+pub use held::{Clock, hold, now, pass};
 
 /// The time since `start`.
 pub fn since(start: Instant) -> Duration {
@@ -24,28 +24,46 @@ pub fn since(start: Instant) -> Duration {
 
 #[cfg(piecewise_testing)]
 mod held {
-    use std::cell::Cell;
+    use std::cell::RefCell;
+    use std::sync::{Arc, Mutex, PoisonError};
     use std::time::{Duration, Instant};
 
     thread_local! {
-        static HELD: Cell<Option<Instant>> = const { Cell::new(None) };
+        static HELD: RefCell<Option<Clock>> = const { RefCell::new(None) };
+    }
+
+    /// The time of a thread that holds it, for others that work for that thread. Clones are the same.
+    #[derive(Clone, Debug)]
+    pub struct Clock(Arc<Mutex<Instant>>);
+
+    impl Clock {
+        fn now(&self) -> Instant {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+
+        /// So much time passes for the thread that holds it.
+        pub fn pass(&self, time: Duration) {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) += time;
+        }
     }
 
     /// What time it is on this thread.
     pub fn now() -> Instant {
-        HELD.get().unwrap_or_else(Instant::now)
+        HELD.with_borrow(|held| held.as_ref().map_or_else(Instant::now, Clock::now))
     }
 
     /// From now on no time passes on this thread but what it is told to.
-    pub fn hold() {
-        HELD.set(Some(now()));
+    pub fn hold() -> Clock {
+        let clock = Clock(Arc::new(Mutex::new(now())));
+        HELD.set(Some(clock.clone()));
+        clock
     }
 
     /// So much time passes: at once where it is held, or else as it does.
     pub fn pass(time: Duration) {
-        match HELD.get() {
-            Some(now) => HELD.set(Some(now + time)),
+        HELD.with_borrow(|held| match held {
+            Some(clock) => clock.pass(time),
             None => std::thread::sleep(time),
-        }
+        });
     }
 }
