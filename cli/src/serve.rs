@@ -97,6 +97,9 @@ pub(crate) struct ServeArgs {
     /// The most requests with large texts that wait to be read, and the most with structures.
     #[arg(long, default_value_t = 64, value_name = "N")]
     max_waiting_texts: usize,
+    /// Pass over fields of requests that nobody knows, and name them in the header `x-ignored-fields`.
+    #[arg(long)]
+    ignore_unknown_fields: bool,
     /// Who goes first: who comes first, or who asks for it by `priority`.
     #[arg(long, default_value = "fcfs", value_name = "POLICY", value_parser = ["fcfs", "priority"])]
     scheduling_policy: String,
@@ -195,6 +198,7 @@ impl ServeArgs {
             body_values: self.max_body_values.get(),
             bodies_bytes: usize::try_from(self.max_body_memory).unwrap_or(usize::MAX),
             waiting_texts: self.max_waiting_texts,
+            ignores_unknown_fields: self.ignore_unknown_fields,
             priorities: self.scheduling_policy == "priority",
             head_time: patience,
             body_time: patience,

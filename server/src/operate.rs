@@ -51,6 +51,12 @@ pub const OPERATOR_PATHS: &[OperatorPath] = &[
             ),
         ],
     ),
+    on(
+        "POST",
+        "/reset_prefix_cache",
+        "Forget what prompts have left for later ones that begin alike.",
+        &[],
+    ),
     on("POST", "/wake_up", "Take the memory back and go on.", &[]),
     on("GET", "/is_sleeping", "Whether the memory of the engine is given back.", &[]),
     on("GET", "/graphs", "The graph mode, and each graph with what became of it.", &[]),
@@ -123,6 +129,8 @@ pub struct GraphChange {
 pub enum Order {
     /// To give the memory back.
     Sleep(SuspendedWeights, PauseMode),
+    /// To empty the prefix cache of pages that nobody runs with.
+    ResetPrefixCache,
     /// To take it back.
     WakeUp,
     /// Whether it is given back.
@@ -151,6 +159,7 @@ impl Order {
         Ok(match (method, path) {
             (_, "/sleep") => Self::sleep(given("level").unwrap_or("1"), given("mode"))?,
             (_, "/wake_up") => Self::WakeUp,
+            (_, "/reset_prefix_cache") => Self::ResetPrefixCache,
             (_, "/is_sleeping") => Self::IsSleeping,
             ("GET", _) => Self::Graphs,
             _ => {
@@ -199,6 +208,10 @@ impl Order {
             Self::Sleep(weights, mode) => {
                 engine.sleep(weights, mode, Box::new(move |result| answer(sleeps(result, true))));
             }
+            Self::ResetPrefixCache => drop(engine.call(|engine| {
+                engine.clear_prefix_cache();
+                answer(Ok(json!({"success": true})));
+            })),
             Self::WakeUp => engine.wake_up(Box::new(move |result| answer(sleeps(result, false)))),
             Self::IsSleeping => answer(sleeps(Ok(()), engine.rest() == Rest::Asleep)),
             Self::Graphs => drop(engine.call(|engine| answer(Ok(graphs(engine))))),
@@ -282,6 +295,7 @@ mod tests {
             ("POST /sleep?level=2&mode=wait", Order::Sleep(drop, PauseMode::Wait)),
             ("POST /sleep?mode=abort", Order::Sleep(keep, PauseMode::Abort)),
             ("POST /wake_up", Order::WakeUp),
+            ("POST /reset_prefix_cache", Order::ResetPrefixCache),
             ("GET /is_sleeping", Order::IsSleeping),
             ("GET /graphs?", Order::Graphs),
             ("POST /graphs?mode=none", graphs(launched, false, false)),

@@ -13,24 +13,22 @@ use std::thread::JoinHandle;
 
 /// A server without a model yet, for whoever asks for `tiny`, with an operator's paths.
 pub(crate) fn bind() -> Server {
-    bind_with(true, ApiKeys::default())
+    bind_as(|_| {})
 }
 
-pub(crate) fn bind_with(admin: bool, keys: ApiKeys) -> Server {
-    bind_for(admin, keys, AllowedOrigins::default())
-}
-
-pub(crate) fn bind_for(admin: bool, keys: ApiKeys, origins: AllowedOrigins) -> Server {
-    Server::bind(ServerOptions {
-        origins,
+/// As [`bind`], but for what is changed.
+pub(crate) fn bind_as(change: impl FnOnce(&mut ServerOptions)) -> Server {
+    let mut options = ServerOptions {
         addresses: vec![([127, 0, 0, 1], 0).into()],
         model_names: vec!["tiny".to_owned()],
-        keys,
+        keys: ApiKeys::default(),
+        origins: AllowedOrigins::default(),
         limits: Limits::default(),
-        admin,
+        admin: true,
         threads: NonZeroUsize::MIN,
-    })
-    .unwrap()
+    };
+    change(&mut options);
+    Server::bind(options).unwrap()
 }
 
 /// Serves an engine whose prompts are ids, until the process ends.
@@ -40,21 +38,22 @@ pub(crate) fn serve(engine: Box<dyn Engine>) -> SocketAddr {
 
 /// The same, of a model that says more of itself.
 pub(crate) fn serve_model(engine: Box<dyn Engine>, model: ServedModel) -> SocketAddr {
-    run(engine, model).0
+    serve_at(bind(), engine, model).0
 }
 
 /// As [`serve`], and how the server ended once it does.
 pub(crate) fn serve_to_its_end(
     engine: Box<dyn Engine>,
 ) -> (SocketAddr, JoinHandle<std::io::Result<Outcome>>) {
-    run(engine, ServedModel::default())
+    serve_at(bind(), engine, ServedModel::default())
 }
 
-fn run(
+/// As [`serve_to_its_end`], by a server that is there.
+pub(crate) fn serve_at(
+    server: Server,
     engine: Box<dyn Engine>,
     model: ServedModel,
 ) -> (SocketAddr, JoinHandle<std::io::Result<Outcome>>) {
-    let server = bind();
     let address = server.address();
     let thread = EngineThread::start(engine, ThreadOptions::default()).unwrap();
     let (ready, is_ready) = mpsc::channel();

@@ -17,6 +17,7 @@ mod operator;
 mod origins;
 #[path = "../../tests/support/overflowing.rs"]
 mod overflowing;
+mod passed_over;
 mod replies;
 mod restraint;
 mod sampling_fields;

@@ -1,6 +1,6 @@
 //! What an operator does with a server that runs: sleep, wake, and its graphs.
 
-use crate::client::{self, ask, bind_with};
+use crate::client::{self, ask, bind_as};
 use crate::tiny_engine::{golden, tiny_engine};
 use piecewise_backend::cpu::{CpuFault, CpuFaults, FaultKind, FaultPoint};
 use piecewise_server::ApiKeys;
@@ -152,7 +152,9 @@ fn an_operators_paths_are_there_where_asked_for_and_for_who_has_a_key() {
     for (admin, keys, status) in
         [(false, None, 404), (true, None, 503), (true, Some("key"), 401), (false, Some("key"), 404)]
     {
-        let server = bind_with(admin, ApiKeys::new(keys));
+        let server = bind_as(|options| {
+            (options.admin, options.keys) = (admin, ApiKeys::new(keys));
+        });
         let page = ask(server.address(), "GET /openapi.json", "");
         assert_eq!(page.contains("\"/is_sleeping\""), admin);
         for request in ["POST /sleep", "POST /wake_up", "GET /is_sleeping", "GET /graphs"] {

@@ -1,6 +1,6 @@
 //! What a browser asks for a page: of this server, of a site that may ask, and of others.
 
-use crate::client::{ask_with, bind_for};
+use crate::client::{ask_with, bind, bind_as};
 use piecewise_server::{AllowedOrigins, ApiKeys};
 use std::net::SocketAddr;
 
@@ -15,7 +15,7 @@ const SLEEP: &str = "POST /sleep?level=2&mode=abort";
 /// 403 is for the page; what has no model yet is 503, and 401 asks for a key.
 #[test]
 fn a_page_of_another_site_asks_in_vain() {
-    let server = bind_for(true, ApiKeys::default(), AllowedOrigins::default());
+    let server = bind();
     let own = server.address();
     for (headers, asks, orders) in [
         ("Host: localhost\r\n", 503, 503),
@@ -33,7 +33,7 @@ fn a_page_of_another_site_asks_in_vain() {
         assert!(found != 403 || answer.contains("\"code\":\"foreign_site\""), "{answer}");
         assert_eq!(status(own, "GET /health", headers).0, 200, "{headers}");
     }
-    let keyed = bind_for(true, ApiKeys::new(["k"]), AllowedOrigins::default());
+    let keyed = bind_as(|options| options.keys = ApiKeys::new(["k"]));
     let foreign = "Host: evil.example\r\nOrigin: https://evil.example\r\n";
     assert_eq!(status(keyed.address(), COMPLETIONS, foreign).0, 401);
     let with_key = format!("{foreign}Authorization: Bearer k\r\n");
@@ -43,7 +43,9 @@ fn a_page_of_another_site_asks_in_vain() {
 #[test]
 fn pages_that_may_ask_are_told_so() {
     let allowed = AllowedOrigins::new(["https://chat.example"]).unwrap();
-    let server = bind_for(false, ApiKeys::new(["k"]), allowed);
+    let server = bind_as(|options| {
+        (options.keys, options.origins) = (ApiKeys::new(["k"]), allowed);
+    });
     let asks = |origin: &str| {
         let headers = format!(
             "Host: localhost\r\nOrigin: {origin}\r\nAccess-Control-Request-Method: POST\r\n\

@@ -1,27 +1,23 @@
 //! `/v1/chat/completions`.
 
 use super::answer::{Answers, Choices, Rest};
-use super::body::Held;
+use super::chat_prompt;
 use super::error::ApiError;
 use super::fields::{Field, Fields, MODEL, field, schema};
 use super::generation::{Delta, End, Generation, Part, StopReason};
 use super::logprobs::{ChatLogprobs, PromptLogprobs};
 use super::params::{Params, top_logprobs};
-use super::state::{State, needed};
-use crate::chat::{
-    ChatPrompt, ReplyDelta, ReplyError, ReplyParser, ToolCallDelta, ToolChoice, Tools,
-};
-use crate::structured::Wanted;
+use super::state::State;
+use crate::chat::{ReplyDelta, ReplyError, ReplyParser, ToolCallDelta, ToolChoice};
 use axum::extract::{self, Request};
 use axum::response::Response;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// The fields besides those of [`Params`].
+/// The fields besides those of [`Params`] and of the conversation.
 pub(crate) const FIELDS: &[Field] = &[
     MODEL,
-    field("messages", schema::OBJECTS, "The conversation."),
     field(
         "max_completion_tokens",
         schema::COUNT,
@@ -34,32 +30,9 @@ pub(crate) const FIELDS: &[Field] = &[
         "How many of the likeliest ids come with theirs beside each token.",
     ),
     field(
-        "add_generation_prompt",
+        "include_reasoning",
         schema::FLAG_THAT_IS_SET,
-        "Whether the prompt ends with the beginning of a reply.",
-    ),
-    field(
-        "continue_final_message",
-        schema::FLAG,
-        "Whether the reply goes on from the last message.",
-    ),
-    field(
-        "add_special_tokens",
-        schema::FLAG,
-        "Whether the tokenizer's own special tokens are added to what the template has written, which has its own as a rule.",
-    ),
-    field("tools", schema::OBJECTS, "Functions that the reply may call."),
-    field(
-        "tool_choice",
-        r#"{"anyOf":[{"type":"string"},{"type":"object"}]}"#,
-        "`none`, `auto`, `required`, or the one to call.",
-    ),
-    field("parallel_tool_calls", schema::FLAG, "Whether there may be several calls."),
-    field("documents", schema::OBJECTS, "Texts for the template."),
-    field(
-        "chat_template_kwargs",
-        schema::OBJECT,
-        "Variables of the template, such as `enable_thinking`.",
+        "Whether replies have their thoughts, as `reasoning_content`.",
     ),
 ];
 
@@ -154,8 +127,8 @@ pub(crate) async fn handle(
             _ => return Err(ApiError::field("top_logprobs", "needs `logprobs`")),
         },
     };
-    let tools = Tools::read(fields.object())?;
-    fields.ignore(&["tools", "tool_choice", "parallel_tool_calls"]);
+    let asked = chat_prompt::take(&mut fields)?;
+    let tools = asked.tools.clone();
     match (tools.structure(), &params.structure) {
         (None, _) => {}
         (Some(structure), None) => params.structure = Some(("tools".to_owned(), structure)),
@@ -164,30 +137,20 @@ pub(crate) async fn handle(
             return Err(ApiError::field("tool_choice", why));
         }
     }
-    let prompt = ChatPrompt {
-        messages: fields
-            .typed("messages", "must be a list")?
-            .ok_or_else(|| ApiError::field("messages", "is missing"))?,
-        tools: tools.for_template(),
-        documents: fields.typed("documents", "must be a list")?,
-        continue_final_message: fields.flag("continue_final_message")?,
-        add_generation_prompt: fields.flag_or("add_generation_prompt", true)?,
-        kwargs: fields.typed("chat_template_kwargs", "must be an object")?.unwrap_or_default(),
-    };
-    let adds_special = fields.flag("add_special_tokens")?;
+    let shows_thoughts = fields.flag_or("include_reasoning", true)?;
     fields.refuse(&[
         ("functions", json!([]), "use `tools`"),
         ("function_call", json!("none"), "use `tool_choice`"),
         ("modalities", json!(["text"]), "answers are text"),
         ("audio", Value::Null, "answers are text"),
         ("prediction", Value::Null, "leave it out"),
-        ("reasoning_effort", Value::Null, "set a variable in `chat_template_kwargs`"),
         ("verbosity", Value::Null, "ask in the messages"),
         ("web_search_options", Value::Null, "nothing is searched"),
         ("echo", json!(false), "set `continue_final_message`"),
     ])?;
     let held = fields.finish()?;
-    let (ids, text) = encode(&state, &held, prompt, adds_special).await?;
+    let (mut ids, text) = chat_prompt::encode(&state, &held, asked).await?;
+    params.truncate(&mut ids, served);
     served.room.check_ids("messages", ids.len())?;
     let calls = tools.choice() != &ToolChoice::None;
     let special = served.format.needs_special_tokens(calls);
@@ -215,33 +178,12 @@ pub(crate) async fn handle(
         prompt: params.return_token_ids.then_some(ids),
         prompt_logprobs: params.prompt_logprobs.map(|most| (most, PromptLogprobs::begun())),
         wants_logprobs: logprobs.is_some(),
+        shows_thoughts,
+        tokens_as_ids: params.tokens_as_ids,
     };
     let object = if params.stream { "chat.completion.chunk" } else { "chat.completion" };
     let kind = ("chatcmpl", object);
     Answers::new(&state, kind, generation, lengths, &params, replies).respond(params.stream).await
-}
-
-/// The ids of a conversation and their text, off the threads that others wait for.
-async fn encode(
-    state: &Arc<State>,
-    held: &Held,
-    prompt: ChatPrompt,
-    adds_special: bool,
-) -> Result<(Vec<u32>, String), ApiError> {
-    let shared = Arc::clone(state);
-    let encode = move |_: Wanted<'_>| -> Result<_, ApiError> {
-        let served = shared.served()?;
-        let tokenizer = needed(&served.tokenizer, "messages")?;
-        let instead = "this model has no chat template: use /v1/completions, or --chat-template";
-        let template = served.template.as_ref();
-        let template = template.ok_or_else(|| ApiError::field("messages", instead))?;
-        let text = template.render(&prompt);
-        let text = text.map_err(|error| ApiError::field(error.field(), &error))?;
-        served.room.check_text("messages", &text)?;
-        let ids = tokenizer.encode_with(&text, adds_special);
-        Ok((ids.map_err(|error| ApiError::field("messages", error))?, text))
-    };
-    state.read_texts(held, encode).await
 }
 
 /// Messages in reply to a conversation.
@@ -254,6 +196,9 @@ struct Replies {
     /// At most how many of the likeliest ids are shown, and those of the first reply's prompt.
     prompt_logprobs: Option<(u32, PromptLogprobs)>,
     wants_logprobs: bool,
+    shows_thoughts: bool,
+    /// Whether log-probabilities name tokens by their ids.
+    tokens_as_ids: bool,
 }
 
 impl Choices for Replies {
@@ -284,13 +229,19 @@ impl Choices for Replies {
         let parser = &mut self.parsers[delta.index];
         let streams = choice.delta.is_some();
         if let Some(message) = choice.message.as_mut().or(choice.delta.as_mut()) {
-            message.add(parser.push(&delta.text).map_err(failed)?, streams);
+            let shown = |mut delta: ReplyDelta| {
+                if !self.shows_thoughts {
+                    delta.reasoning.clear();
+                }
+                delta
+            };
+            message.add(shown(parser.push(&delta.text).map_err(failed)?), streams);
             if delta.end.is_some() {
-                message.add(parser.finish().map_err(failed)?, streams);
+                message.add(shown(parser.finish().map_err(failed)?), streams);
             }
         }
         let called = parser.called_tools();
-        let vocabulary = self.state.vocabulary();
+        let vocabulary = self.state.vocabulary().filter(|_| !self.tokens_as_ids);
         if let Some((most, told)) = self.prompt_logprobs.as_mut().filter(|_| delta.index == 0) {
             delta.prompt.iter().for_each(|(id, token)| told.push(*id, token, *most, vocabulary));
         }

@@ -92,7 +92,12 @@ pub(crate) async fn handle(
         return Err(SubmitError::TooMany { count, bound }.into());
     }
     let shows = echo.then_some(params.special);
-    let prompts = read_prompts(prompt, &state, &held, adds_special, shows).await?;
+    let mut prompts = read_prompts(prompt, &state, &held, adds_special, shows).await?;
+    for prompt in &mut prompts {
+        if params.truncate(&mut prompt.ids, served) {
+            *prompt = of_ids(std::mem::take(&mut prompt.ids), served, shows)?;
+        }
+    }
     let mut parts = Vec::new();
     for prompt in &prompts {
         for number in 0..params.choices {
@@ -123,6 +128,7 @@ pub(crate) async fn handle(
         prompts,
         echo,
         wants_logprobs,
+        tokens_as_ids: params.tokens_as_ids,
         offsets: beginnings,
         told,
         choices: params.choices,
@@ -219,6 +225,8 @@ struct Completions {
     echo: bool,
     return_token_ids: bool,
     wants_logprobs: bool,
+    /// Whether log-probabilities name tokens by their ids.
+    tokens_as_ids: bool,
     prompt_logprobs: Option<u32>,
     /// Of each prompt that is echoed with log-probabilities, [`offsets`].
     offsets: Vec<Vec<usize>>,
@@ -304,6 +312,7 @@ impl Choices for Completions {
 
 impl Completions {
     fn push(&self, logprobs: &mut CompletionLogprobs, entry: TokenEntry) {
-        logprobs.push(&entry, |id| spell(self.state.vocabulary(), id));
+        let vocabulary = self.state.vocabulary().filter(|_| !self.tokens_as_ids);
+        logprobs.push(&entry, |id| spell(vocabulary, id));
     }
 }

@@ -3,6 +3,7 @@
 
 use super::body::{self, Held, LARGEST_HERE};
 use super::error::ApiError;
+use super::passed::Passed;
 use super::state::State;
 use axum::extract::Request;
 use serde::de::DeserializeOwned;
@@ -47,17 +48,24 @@ pub(crate) mod schema {
 
 /// Fields that nobody has taken yet.
 #[derive(Debug)]
-pub(crate) struct Fields(Map<String, Value>, Held);
+pub(crate) struct Fields {
+    rest: Map<String, Value>,
+    held: Held,
+    /// Where what nobody knows is passed over.
+    passed: Option<Passed>,
+}
 
 impl Fields {
     /// Those of a request to a model of the server.
     pub(crate) async fn read(request: Request, state: &State) -> Result<Self, ApiError> {
+        let passed = request.extensions().get::<Passed>().cloned();
         let (body, held) = body::read(request, state).await?;
         let most = state.limits.body_values;
         let mut fields = match body.len() > LARGEST_HERE {
             true => state.text_turns.run(move |_| Self::parse(&body, most, held)).await?,
             false => Self::parse(&body, most, held)?,
         };
+        fields.passed = passed;
         state.check_name(fields.text("model")?)?;
         Ok(fields)
     }
@@ -75,31 +83,31 @@ impl Fields {
         let value = serde_json::from_slice(body)
             .map_err(|error| ApiError::bad_request(format!("the body is no JSON: {error}")))?;
         match value {
-            Value::Object(object) => Ok(Self(object, held)),
+            Value::Object(rest) => Ok(Self { rest, held, passed: None }),
             _ => Err(ApiError::bad_request("the body must be a JSON object")),
         }
     }
 
     /// The fields that nobody has taken.
     pub(crate) fn object(&self) -> &Map<String, Value> {
-        &self.0
+        &self.rest
     }
 
     /// A field; null is the same as none.
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
-        self.0.remove(name).filter(|value| !value.is_null())
+        self.rest.remove(name).filter(|value| !value.is_null())
     }
 
     /// Takes a field if it has this value; whether it had.
     pub(crate) fn take_if(&mut self, name: &str, value: &Value) -> bool {
-        let has = self.0.get(name) == Some(value);
-        has && self.0.remove(name).is_some()
+        let has = self.rest.get(name) == Some(value);
+        has && self.rest.remove(name).is_some()
     }
 
     /// Takes a field by another name that it has too.
     pub(crate) fn rename(&mut self, from: &str, to: &str) {
         if let Some(value) = self.take(from) {
-            self.0.insert(to.to_owned(), value);
+            self.rest.insert(to.to_owned(), value);
         }
     }
 
@@ -154,7 +162,7 @@ impl Fields {
 
     /// Drops fields that ask for nothing of a model.
     pub(crate) fn ignore(&mut self, names: &[&str]) {
-        names.iter().for_each(|name| drop(self.0.remove(*name)));
+        names.iter().for_each(|name| drop(self.rest.remove(*name)));
     }
 
     /// Refuses fields that are known and not supported, unless they ask for what happens anyway.
@@ -167,12 +175,15 @@ impl Fields {
         Ok(())
     }
 
-    /// Refuses what is left over. What the body takes of memory is held as long as what was taken is
+    /// Refuses what is left over, or passes over it. What the body takes of memory is held as long as what was taken is
     /// needed.
     pub(crate) fn finish(self) -> Result<Held, ApiError> {
-        match self.0.keys().next() {
-            Some(name) => Err(ApiError::unknown(name)),
-            None => Ok(self.1),
+        match self.rest.keys().next() {
+            Some(name) if self.passed.is_none() => Err(ApiError::unknown(name)),
+            _ => {
+                self.passed.iter().for_each(|passed| passed.add(self.rest.keys()));
+                Ok(self.held)
+            }
         }
     }
 }

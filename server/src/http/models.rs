@@ -1,7 +1,9 @@
 //! `/v1/models`, `/tokenize` and `/detokenize`.
 
+use super::chat_prompt;
 use super::error::ApiError;
 use super::fields::{Field, Fields, MODEL, field, ids, schema};
+use super::logprobs::spell;
 use super::state::State;
 use crate::structured::Wanted;
 use axum::Json;
@@ -12,12 +14,8 @@ use std::sync::Arc;
 /// The fields of `/tokenize`.
 pub(crate) const TOKENIZE_FIELDS: &[Field] = &[
     MODEL,
-    field("prompt", schema::TEXT, "The text."),
-    field(
-        "add_special_tokens",
-        schema::FLAG_THAT_IS_SET,
-        "Whether the tokenizer's own special tokens are added, as they are to prompts.",
-    ),
+    field("prompt", schema::TEXT, "The text, where there are no `messages`."),
+    field("return_token_strs", schema::FLAG, "Whether the answer says what each id stands for."),
 ];
 
 /// The fields of `/detokenize`.
@@ -60,6 +58,27 @@ pub(crate) async fn tokenize(
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
     let mut fields = Fields::read(request, &state).await?;
+    let shows = fields.flag("return_token_strs")?;
+    let ids = match fields.object().contains_key("messages") {
+        true => {
+            let asked = chat_prompt::take(&mut fields)?;
+            chat_prompt::encode(&state, &fields.finish()?, asked).await?.0
+        }
+        false => of_text(&state, fields).await?,
+    };
+    let strings = |ids: &[u32]| {
+        let spell = |&id: &u32| spell(state.vocabulary(), id);
+        Vec::from_iter(ids.iter().map(spell))
+    };
+    let strings = shows.then(|| strings(&ids));
+    let length = state.longest();
+    Ok(Json(json!({
+        "count": ids.len(), "max_model_len": length, "tokens": ids, "token_strs": strings,
+    })))
+}
+
+/// The ids of a text.
+async fn of_text(state: &State, mut fields: Fields) -> Result<Vec<u32>, ApiError> {
     let prompt = fields.text("prompt")?.ok_or_else(|| ApiError::field("prompt", "is missing"))?;
     let special = fields.flag_or("add_special_tokens", true)?;
     let held = fields.finish()?;
@@ -72,9 +91,7 @@ pub(crate) async fn tokenize(
         };
         ids.map_err(|error| ApiError::field("prompt", error))
     };
-    let ids = state.read_texts(&held, encode).await?;
-    let length = state.longest();
-    Ok(Json(json!({"count": ids.len(), "max_model_len": length, "tokens": ids})))
+    state.read_texts(&held, encode).await
 }
 
 pub(crate) async fn detokenize(

@@ -4,7 +4,7 @@ use super::fields::Field;
 use super::models::{DETOKENIZE_FIELDS, TOKENIZE_FIELDS};
 use super::params;
 use super::state::State;
-use super::{chat_completions, completions, encoder};
+use super::{chat_completions, chat_prompt, completions, encoder};
 use crate::operate::OPERATOR_PATHS;
 use axum::Json;
 use axum::extract;
@@ -52,6 +52,23 @@ fn openapi() -> Value {
         &[encoder::RERANK_FIELDS, encoder::SHARED_FIELDS],
         &["query", "documents"],
     );
+    let completions =
+        post("Go on from a prompt.", &[completions::FIELDS, params::FIELDS], &["prompt"]);
+    let chat = post(
+        "Reply to messages.",
+        &[chat_completions::FIELDS, chat_prompt::FIELDS, params::FIELDS],
+        &["messages"],
+    );
+    let embeddings = post(
+        "A vector of each text, of a model that is an encoder.",
+        &[encoder::EMBEDDINGS_FIELDS, encoder::SHARED_FIELDS],
+        &["input"],
+    );
+    let tokenize = post(
+        "The token ids of a text, or of a conversation.",
+        &[TOKENIZE_FIELDS, chat_prompt::FIELDS],
+        &[],
+    );
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -60,31 +77,27 @@ fn openapi() -> Value {
             "description": "An OpenAI-compatible server. A field that is not listed is refused by name.",
         },
         "paths": {
-            "/v1/completions": post(
-                "Go on from a prompt.",
-                &[completions::FIELDS, params::FIELDS],
-                &["prompt"],
-            ),
-            "/v1/chat/completions": post(
-                "Reply to messages.",
-                &[chat_completions::FIELDS, params::FIELDS],
-                &["messages"],
-            ),
-            "/v1/embeddings": post(
-                "A vector of each text, of a model that is an encoder.",
-                &[encoder::EMBEDDINGS_FIELDS, encoder::SHARED_FIELDS],
-                &["input"],
-            ),
+            "/v1/completions": completions,
+            "/completions": completions,
+            "/v1/chat/completions": chat,
+            "/chat/completions": chat,
+            "/v1/embeddings": embeddings,
+            "/embeddings": embeddings,
             "/v1/score": score,
             "/score": score,
             "/v1/rerank": rerank,
             "/v2/rerank": rerank,
             "/rerank": rerank,
             "/v1/models": get("The served model."),
+            "/models": get("The served model."),
             "/v1/models/{model}": get("The served model by its name."),
-            "/tokenize": post("The token ids of a text.", &[TOKENIZE_FIELDS], &["prompt"]),
+            "/tokenize": tokenize,
             "/detokenize": post("The text of token ids.", &[DETOKENIZE_FIELDS], &["tokens"]),
+            "/load": get("How many requests are there."),
+            "/server_info": get("What is served, and what a request may take of it."),
             "/health": get("Whether the process is alive."),
+            "/ping": get("Whether the process is alive, too."),
+            "/version": get("The program's version."),
             "/ready": get("Whether requests may be sent."),
             "/metrics": get("Metrics in the text format of Prometheus."),
             "/openapi.json": get("This document."),

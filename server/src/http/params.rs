@@ -1,8 +1,12 @@
 //! What both endpoints take about how tokens are chosen and when they end.
 
+mod listed;
+
+pub(crate) use listed::FIELDS;
+
 use super::aside::aside;
 use super::error::ApiError;
-use super::fields::{Field, Fields, field, ids, schema, whole};
+use super::fields::{Fields, ids, whole};
 use super::generation::Part;
 use super::state::{Limits, Served, State, needed};
 use crate::chat::GenerationDefaults;
@@ -25,6 +29,10 @@ pub(crate) struct Params {
     /// Whether special tokens have text.
     pub(crate) special: bool,
     pub(crate) return_token_ids: bool,
+    /// Whether log-probabilities name tokens by their ids.
+    pub(crate) tokens_as_ids: bool,
+    /// Of how many tokens prompts have the last alone; -1 is as many as there is room for.
+    truncate: Option<i64>,
     stop_ids: Vec<u32>,
     ignore_eos: bool,
     sampling: Sampling,
@@ -68,132 +76,6 @@ const STRUCTURE_FIELDS: [&str; 7] = [
     "guided_grammar",
 ];
 
-/// The fields that [`Params::take`] takes.
-pub(crate) const FIELDS: &[Field] = &[
-    field("max_tokens", schema::COUNT, "The most tokens to generate."),
-    field(
-        "n",
-        r#"{"type":"integer","minimum":1,"maximum":128}"#,
-        "How many answers to each prompt.",
-    ),
-    field("stream", schema::FLAG, "Answer piece by piece, as server-sent events."),
-    field(
-        "stream_options",
-        r#"{"type":"object","properties":{"include_usage":{"type":"boolean"},"continuous_usage_stats":{"type":"boolean"}}}"#,
-        "Whether the last event of a stream says what it took, and then whether each does.",
-    ),
-    field("stop", schema::TEXT_OR_TEXTS, "Texts that end the answer; they are not part of it."),
-    field("stop_token_ids", schema::IDS, "Ids that end the answer."),
-    field(
-        "include_stop_str_in_output",
-        schema::FLAG,
-        "Whether a stop text, or the text of a stop id, is part of the answer after all.",
-    ),
-    field(
-        "skip_special_tokens",
-        schema::FLAG_THAT_IS_SET,
-        "Whether special tokens have no text in answers; where they have one, `stop` sees it.",
-    ),
-    field(
-        "min_tokens",
-        schema::COUNT_OR_NONE,
-        "How many tokens there are at least before an id that ends the answer; a structure that is complete ends it all the same.",
-    ),
-    field("allowed_token_ids", schema::IDS, "The only ids that answers may have."),
-    field("bad_words", schema::TEXTS, "Texts whose tokens never come one after the other."),
-    field("ignore_eos", schema::FLAG, "Go on past the ids that end a text."),
-    field(
-        "temperature",
-        r#"{"type":"number","minimum":0,"maximum":100}"#,
-        "0 takes the likeliest token.",
-    ),
-    field(
-        "top_p",
-        r#"{"type":"number","minimum":0,"maximum":1}"#,
-        "Sample among the likeliest tokens that make up this share; 0 takes the likeliest.",
-    ),
-    field(
-        "top_k",
-        r#"{"type":"integer","minimum":-1}"#,
-        "Sample among so many of the likeliest tokens; -1 and 0 are off.",
-    ),
-    field(
-        "min_p",
-        r#"{"type":"number","minimum":0,"maximum":1}"#,
-        "Sample among tokens at least so likely, as a share of the likeliest.",
-    ),
-    field("seed", schema::WHOLE, "The same seed gives the same answer, alone or in company."),
-    field(
-        "presence_penalty",
-        schema::PENALTY,
-        "Taken from the logit of every id that was generated.",
-    ),
-    field(
-        "frequency_penalty",
-        schema::PENALTY,
-        "Taken from the logit of an id for each time it was generated.",
-    ),
-    field(
-        "repetition_penalty",
-        r#"{"type":"number","exclusiveMinimum":0}"#,
-        "Divides the logits of ids that were there; 1 is off.",
-    ),
-    field(
-        "logit_bias",
-        r#"{"type":"object","additionalProperties":{"type":"number"}}"#,
-        "What is added to the logits of ids.",
-    ),
-    field(
-        "priority",
-        schema::WHOLE,
-        "Who goes first: the lower; with `--scheduling-policy priority`.",
-    ),
-    field(
-        "deadline_seconds",
-        r#"{"type":"number"}"#,
-        "The answer ends so long after the request came, wherever it is then; its finish_reason is `abort`.",
-    ),
-    field(
-        "return_token_ids",
-        schema::FLAG,
-        "Whether answers bring their token ids, and the prompt's.",
-    ),
-    field(
-        "prompt_logprobs",
-        schema::LIKELIEST,
-        "Log-probabilities of the prompt's tokens, and of so many of the likeliest ids beside each.",
-    ),
-    field(
-        "response_format",
-        schema::OBJECT,
-        "`json_object`, or `json_schema` with a schema: the answer keeps to it.",
-    ),
-    field(
-        "structured_outputs",
-        schema::OBJECT,
-        "One of `json`, `regex`, `choice` and `grammar`, as in vLLM: the answer keeps to it.",
-    ),
-    field(
-        "guided_json",
-        r#"{"anyOf":[{"type":"object"},{"type":"string"}]}"#,
-        "vLLM's older name of `structured_outputs.json`.",
-    ),
-    field(
-        "guided_json_object",
-        schema::FLAG,
-        "vLLM's older name of `structured_outputs.json_object`.",
-    ),
-    field("guided_regex", schema::TEXT, "vLLM's older name of `structured_outputs.regex`."),
-    field("guided_choice", schema::TEXTS, "vLLM's older name of `structured_outputs.choice`."),
-    field("guided_grammar", schema::TEXT, "vLLM's older name of `structured_outputs.grammar`."),
-    field("user", schema::TEXT, "Taken, and not looked at."),
-    field("metadata", schema::OBJECT, "Taken, and not looked at."),
-    field("store", schema::FLAG, "Taken, and not looked at: nothing is stored."),
-    field("safety_identifier", schema::TEXT, "Taken, and not looked at."),
-    field("prompt_cache_key", schema::TEXT, "Taken, and not looked at."),
-    field("service_tier", schema::TEXT, "Taken, and not looked at."),
-];
-
 impl Params {
     /// Takes them out of the fields; what is left out is as the model has it, or as OpenAI does.
     pub(crate) fn take(
@@ -208,11 +90,19 @@ impl Params {
             "safety_identifier",
             "prompt_cache_key",
             "service_tier",
+            "prompt_cache_retention",
+            "request_id",
         ]);
         fields.refuse(&[
-            ("best_of", json!(1), "ask for `n` answers and choose among them"),
             ("use_beam_search", json!(false), "sample or take the likeliest tokens"),
-            ("truncate_prompt_tokens", Value::Null, "shorten the prompt before it is sent"),
+            ("truncation_side", json!("left"), "the last tokens stay, by `truncate_prompt_tokens`"),
+            ("cache_salt", Value::Null, "whoever sends the same prompt shares its pages"),
+            ("kv_transfer_params", Value::Null, "prompts are computed where they are answered"),
+            ("mm_processor_kwargs", Value::Null, "prompts are texts and ids"),
+            ("prompt_embeds", Value::Null, "prompts are texts and ids"),
+            ("structural_tag", Value::Null, "use `structured_outputs`"),
+            ("thinking_token_budget", Value::Null, "bound the whole answer by `max_tokens`"),
+            ("vllm_xargs", Value::Null, "there are no extensions that would read them"),
             ("spaces_between_special_tokens", json!(true), "texts are as the tokenizer makes them"),
         ])?;
         let real = |value: Option<f64>, own: Option<f32>, usual: f32| {
@@ -221,6 +111,11 @@ impl Params {
         let most = f64::from(f32::MAX);
         let stream = fields.flag("stream")?;
         let choices = fields.whole("n", 1, 128)?.unwrap_or(1) as usize;
+        let best_of = fields.whole("best_of", 1, 128)?.map_or(choices, |best| best as usize);
+        if best_of != choices {
+            let instead = "ask for `n` answers and choose among them";
+            return Err(ApiError::unsupported("best_of", instead));
+        }
         let max_tokens = fields.whole("max_tokens", 1, i64::MAX)?.map(|tokens| tokens as u64);
         let top_k = fields.whole("top_k", -1, i64::from(i32::MAX))?;
         let seed = fields.whole("seed", i64::MIN, i64::MAX)?;
@@ -287,6 +182,8 @@ impl Params {
             stops: stops.map_err(|error| ApiError::field("stop", error))?,
             special: !fields.flag_or("skip_special_tokens", true)?,
             return_token_ids: fields.flag("return_token_ids")?,
+            tokens_as_ids: fields.flag("return_tokens_as_token_ids")?,
+            truncate: fields.whole("truncate_prompt_tokens", -1, i64::MAX)?,
             stop_ids: ids("stop_token_ids", &stop_ids)?,
             ignore_eos: fields.flag("ignore_eos")?,
             sampling,
@@ -300,6 +197,17 @@ impl Params {
             deadline: patience.map(|time| Instant::now() + time),
             prompt_logprobs,
         })
+    }
+
+    /// Leaves the last tokens of a prompt, where a client asks for those alone; whether it had more.
+    pub(crate) fn truncate(&self, ids: &mut Vec<u32>, served: &Served) -> bool {
+        let Some(most) = self.truncate else { return false };
+        // One token follows them at least.
+        let room = served.engine.options().max_seq_len.saturating_sub(1);
+        let most = usize::try_from(most).map_or(room as usize, |most| most.max(1));
+        let is_longer = ids.len() > most;
+        ids.drain(..ids.len().saturating_sub(most));
+        is_longer
     }
 
     /// A request for the answer of this number to a prompt.
@@ -459,13 +367,13 @@ fn stream_usage(fields: &mut Fields, stream: bool) -> Result<StreamUsage, ApiErr
     };
     for (key, value) in &options {
         match (key.as_str(), value) {
-            ("include_usage" | "continuous_usage_stats", Value::Bool(_) | Value::Null)
-            | ("include_obfuscation", Value::Bool(false) | Value::Null) => {}
-            ("include_usage" | "continuous_usage_stats", _) => {
+            // Events have no padding, whether a client would take some or not.
+            (
+                "include_usage" | "continuous_usage_stats" | "include_obfuscation",
+                Value::Bool(_) | Value::Null,
+            ) => {}
+            ("include_usage" | "continuous_usage_stats" | "include_obfuscation", _) => {
                 return Err(ApiError::field(name, format!("`{key}` is true or false")));
-            }
-            ("include_obfuscation", _) => {
-                return Err(ApiError::unsupported(&format!("{name}.{key}"), "leave it out"));
             }
             _ => return Err(ApiError::unknown(&format!("{name}.{key}"))),
         }

@@ -2,10 +2,12 @@
 
 use super::error::ApiError;
 use super::state::State;
+use axum::Json;
 use axum::extract;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use piecewise_runtime::engine_thread::Phase;
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// Whether the process is worth keeping: not once the engine's thread has died.
@@ -34,4 +36,37 @@ pub(crate) async fn metrics(
     let text = text.map_err(|error| ApiError::internal(error.to_string()))?;
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     Ok((kind, text).into_response())
+}
+
+/// The program's version.
+pub(crate) async fn version() -> Json<Value> {
+    Json(json!({"version": env!("CARGO_PKG_VERSION")}))
+}
+
+/// The requests that are there, running or waiting.
+pub(crate) async fn load(
+    extract::State(state): extract::State<Arc<State>>,
+) -> Result<Json<Value>, ApiError> {
+    let load = state.metrics()?.snapshot().load;
+    Ok(Json(json!({"server_load": load.running + load.waiting})))
+}
+
+/// What is served, and what a request may take of it.
+pub(crate) async fn server_info(
+    extract::State(state): extract::State<Arc<State>>,
+) -> Result<Json<Value>, ApiError> {
+    let (snapshot, limits) = (state.metrics()?.snapshot(), &state.limits);
+    Ok(Json(json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "models": state.names,
+        "started": state.started,
+        "max_model_len": state.longest(),
+        "kv_pages": snapshot.load.kv_pages,
+        "graphs": snapshot.graphs,
+        "max_body": limits.body_bytes,
+        "max_body_values": limits.body_values,
+        "max_connections": limits.connections,
+        "priorities": limits.priorities,
+        "ignores_unknown_fields": limits.ignores_unknown_fields,
+    })))
 }

@@ -10,7 +10,7 @@ use super::origins::AllowedOrigins;
 use super::state::{Limits, Served, ServedModel, State, now};
 use super::{
     access, chat_completions, completions, connections, descriptors, encoder, models, openapi,
-    operator, origins, probes,
+    operator, origins, passed, probes,
 };
 use crate::operate::OPERATOR_PATHS;
 use axum::routing::{MethodRouter, get, post};
@@ -221,17 +221,23 @@ type Routes = Vec<(&'static str, MethodRouter<Arc<State>>)>;
 fn guarded() -> Routes {
     vec![
         ("/v1/completions", post(completions::handle)),
+        ("/completions", post(completions::handle)),
         ("/v1/chat/completions", post(chat_completions::handle)),
+        ("/chat/completions", post(chat_completions::handle)),
         ("/v1/embeddings", post(encoder::embeddings)),
+        ("/embeddings", post(encoder::embeddings)),
         ("/v1/score", post(encoder::score)),
         ("/score", post(encoder::score)),
         ("/v1/rerank", post(encoder::rerank)),
         ("/v2/rerank", post(encoder::rerank)),
         ("/rerank", post(encoder::rerank)),
         ("/v1/models", get(models::list)),
+        ("/models", get(models::list)),
         ("/v1/models/{*name}", get(models::one)),
         ("/tokenize", post(models::tokenize)),
         ("/detokenize", post(models::detokenize)),
+        ("/load", get(probes::load)),
+        ("/server_info", get(probes::server_info)),
     ]
 }
 
@@ -248,6 +254,8 @@ fn of_operators() -> Routes {
 fn open() -> Routes {
     vec![
         ("/health", get(probes::health)),
+        ("/ping", get(probes::health).post(probes::health)),
+        ("/version", get(probes::version)),
         ("/ready", get(probes::ready)),
         ("/metrics", get(probes::metrics)),
         ("/openapi.json", get(openapi::document)),
@@ -286,7 +294,11 @@ fn routers(state: &Arc<State>) -> Routers {
         };
         router.layer(middleware::from_fn(access::log)).with_state(Arc::clone(state))
     };
-    let all = admitted(guarded())
+    let asked = match state.limits.ignores_unknown_fields {
+        true => admitted(guarded()).route_layer(middleware::from_fn(passed::name)),
+        false => admitted(guarded()),
+    };
+    let all = asked
         .merge(of_operators())
         .merge(with(open()))
         .fallback(async |request: Request| ApiError::no_path(request.uri().path()))

@@ -26,6 +26,8 @@ pub struct Limits {
     pub bodies_bytes: usize,
     /// The most requests whose texts or structures wait to be read, of each.
     pub waiting_texts: usize,
+    /// Whether fields of requests that nobody knows are passed over.
+    pub ignores_unknown_fields: bool,
     /// Whether requests say who goes first, by `priority`.
     pub priorities: bool,
     /// The time in which the head of a request must come, and in which a connection may be idle.
@@ -51,6 +53,7 @@ impl Default for Limits {
             body_values: 1 << 20,
             bodies_bytes: 512 << 20,
             waiting_texts: 64,
+            ignores_unknown_fields: false,
             priorities: false,
             head_time: Duration::from_secs(30),
             body_time: Duration::from_secs(60),

@@ -1,0 +1,151 @@
+//! What clients of other servers send and ask for: fields that nobody knows, and fields and paths that others
+//! have.
+
+use crate::client::{ask, bind_as, serve_at};
+use crate::tiny_engine::{folder, golden, tiny_engine};
+use piecewise::models::TextTokenizer;
+use piecewise_backend::cpu::CpuFaults;
+use piecewise_server::ServedModel;
+use piecewise_server::chat::{ChatTemplate, ReplyFormat};
+use serde_json::{Map, Value, json};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+const TEMPLATE: &str = "{{ reasoning_effort if reasoning_effort is defined }}\
+    {% for message in messages %}{{ message.content }}{% endfor %}";
+
+fn serve(ignores_unknown_fields: bool) -> SocketAddr {
+    let server = bind_as(|options| options.limits.ignores_unknown_fields = ignores_unknown_fields);
+    let model = ServedModel {
+        tokenizer: Some(Arc::new(TextTokenizer::load(&folder(), 2048).unwrap())),
+        template: Some(ChatTemplate::parse(TEMPLATE, Map::new()).unwrap()),
+        format: ReplyFormat::new(Some("none"), Some("none"), "").unwrap(),
+        ..ServedModel::default()
+    };
+    serve_at(server, tiny_engine(CpuFaults::default(), 4), model).0
+}
+
+/// Status, head and body of an answer.
+fn post(address: SocketAddr, path: &str, body: &Value) -> (u16, String, Value) {
+    let answer = ask(address, &format!("POST {path}"), &body.to_string());
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status = head[9..12].parse().unwrap();
+    (status, head.to_ascii_lowercase(), serde_json::from_str(body).unwrap_or(json!(body)))
+}
+
+fn get(address: SocketAddr, path: &str) -> (u16, Value) {
+    let answer = ask(address, &format!("GET {path}"), "");
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head[9..12].parse().unwrap(), serde_json::from_str(body).unwrap_or(json!(body)))
+}
+
+#[test]
+fn fields_that_nobody_knows_are_refused_or_passed_over_and_named() {
+    let body = json!({"prompt": [5, 6], "max_tokens": 1, "chat_id": "a", "cache_prompt": true});
+    let (status, head, answer) = post(serve(false), "/v1/completions", &body);
+    assert_eq!((status, &answer["error"]["code"]), (400, &json!("unknown_parameter")), "{answer}");
+    assert!(!head.contains("x-ignored-fields"), "{head}");
+    let lenient = serve(true);
+    let (status, head, answer) = post(lenient, "/v1/completions", &body);
+    assert_eq!(status, 200, "{answer}");
+    assert!(head.contains("\r\nx-ignored-fields: chat_id, cache_prompt"), "{head}");
+    // What is known and wrong, or not supported, is refused all the same.
+    for more in [json!({"temperature": "hot"}), json!({"use_beam_search": true})] {
+        let mut body = body.clone();
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        assert_eq!(post(lenient, "/v1/completions", &body).0, 400, "{more}");
+    }
+    let plain = json!({"prompt": [5, 6], "max_tokens": 1});
+    assert!(!post(lenient, "/v1/completions", &plain).1.contains("x-ignored-fields"));
+}
+
+#[test]
+fn fields_of_other_servers_mean_here_what_they_mean_there() {
+    let address = serve(false);
+    let complete = |more: Value| {
+        let mut body = json!({"max_tokens": 2, "temperature": 0, "return_token_ids": true});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let (status, _, answer) = post(address, "/v1/completions", &body);
+        assert_eq!(status, 200, "{more}: {answer}");
+        answer["choices"][0].clone()
+    };
+    let ids = golden()[0]["ids"].as_array().unwrap().clone();
+    let last = complete(json!({"prompt": ids[ids.len() - 3..], "echo": true}));
+    let cut = complete(json!({"prompt": ids, "truncate_prompt_tokens": 3, "echo": true}));
+    for name in ["prompt_token_ids", "token_ids", "text"] {
+        assert_eq!(cut[name], last[name], "{name}");
+    }
+    let whole = complete(json!({"prompt": ids, "truncate_prompt_tokens": -1, "best_of": 1}));
+    assert_eq!(whole["prompt_token_ids"], json!(ids));
+    let named = complete(json!({
+        "prompt": ids, "logprobs": 1, "return_tokens_as_token_ids": true, "request_id": "a",
+        "prompt_cache_retention": "24h", "cache_salt": null, "kv_transfer_params": null,
+    }));
+    let first = &named["token_ids"][0];
+    assert_eq!(named["logprobs"]["tokens"][0], json!(format!("token_id:{first}")));
+    for (field, value) in [
+        ("best_of", json!(2)),
+        ("cache_salt", json!("x")),
+        ("prompt_embeds", json!("x")),
+        ("thinking_token_budget", json!(5)),
+        ("truncation_side", json!("right")),
+        ("vllm_xargs", json!({"a": 1})),
+    ] {
+        let body = json!({"prompt": [5], field: value});
+        let (status, _, answer) = post(address, "/v1/completions", &body);
+        assert_eq!((status, &answer["error"]["param"]), (400, &json!(field)), "{answer}");
+        assert_eq!(answer["error"]["code"], "unsupported_parameter", "{answer}");
+    }
+}
+
+#[test]
+fn a_conversation_is_counted_as_it_is_replied_to() {
+    let address = serve(false);
+    let tokenizer = TextTokenizer::load(&folder(), 2048).unwrap();
+    let user = json!([{"role": "user", "content": "def f(x):"}]);
+    let (status, _, counted) =
+        post(address, "/tokenize", &json!({"messages": user, "return_token_strs": true}));
+    assert_eq!(status, 200, "{counted}");
+    assert_eq!(counted["tokens"], json!(tokenizer.encode("def f(x):").unwrap()));
+    let spelled = counted["token_strs"].as_array().unwrap().iter().map(|s| s.as_str().unwrap());
+    assert_eq!(String::from_iter(spelled), "def f(x):");
+    for (more, text) in [
+        (json!({"reasoning_effort": "low"}), "lowdef f(x):"),
+        (
+            json!({"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "high"}}),
+            "highdef f(x):",
+        ),
+    ] {
+        let mut body = json!({"messages": user, "max_tokens": 1, "return_token_ids": true});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let (status, _, answer) = post(address, "/v1/chat/completions", &body);
+        assert_eq!(status, 200, "{answer}");
+        assert_eq!(answer["prompt_token_ids"], json!(tokenizer.encode(text).unwrap()), "{more}");
+    }
+}
+
+#[test]
+fn paths_of_other_servers_lead_to_the_same() {
+    let address = serve(false);
+    let body = json!({"prompt": [5, 6], "max_tokens": 1});
+    assert_eq!(post(address, "/completions", &body).0, 200);
+    let chat = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 1});
+    assert_eq!(post(address, "/chat/completions", &chat).0, 200);
+    assert_eq!(get(address, "/models").1, get(address, "/v1/models").1);
+    assert_eq!(get(address, "/ping"), get(address, "/health"));
+    assert_eq!(get(address, "/version").1, json!({"version": env!("CARGO_PKG_VERSION")}));
+    assert_eq!(get(address, "/load").1, json!({"server_load": 0}));
+    let info = get(address, "/server_info").1;
+    assert_eq!((&info["models"], &info["max_body"]), (&json!(["tiny"]), &json!(8 << 20)), "{info}");
+    // What prompts left is forgotten.
+    let prompt =
+        json!({"prompt": golden()[0]["ids"].as_array().unwrap().repeat(8), "max_tokens": 1});
+    let cached = || {
+        let answer = post(address, "/v1/completions", &prompt).2;
+        answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0)
+    };
+    assert_eq!(cached(), 0);
+    assert!(cached() > 0, "the prompt has a page");
+    assert_eq!(post(address, "/reset_prefix_cache", &json!({})).2, json!({"success": true}));
+    assert_eq!(cached(), 0);
+}
