@@ -6,6 +6,7 @@
 mod absorbing_op;
 mod alternatives;
 mod any_graph;
+mod asked_together;
 mod background;
 mod bad_logits;
 mod capture_allocation;
