@@ -55,6 +55,7 @@ mod traces;
 mod tuned;
 mod user_op;
 mod warm_start;
+mod warnings;
 mod wide_heads;
 
 /// Cases that run where the target `T` of their module is there.
