@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::net::{Shutdown, TcpListener};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tiny_engine::{engine_of, folder, golden, tiny_engine};
 
 #[path = "../../../tests/support/tiny_engine.rs"]
@@ -363,7 +363,10 @@ fn a_structure_is_given_up_with_its_request() {
             // The front end hears that it has begun.
             let error = OutputError { message: "begun".to_owned(), retryable: false };
             service.outbox.refuse(&"begun".into(), error);
+            let begun = Instant::now();
             while wanted() {
+                // For a test that fails; one that does not is over at once.
+                assert!(begun.elapsed() < Duration::from_secs(600), "nobody gave it up");
                 std::thread::yield_now();
             }
             Err("given up".to_owned())
@@ -383,6 +386,7 @@ fn a_structure_is_given_up_with_its_request() {
     let (mut ids, mut is_over) = (Vec::new(), false);
     while !is_over {
         for output in pair.next() {
+            assert!(!output.to_string().contains("panicked"), "{output}");
             if output[0] == "next" {
                 ids.extend_from_slice(output[1].as_array().unwrap());
                 is_over = output.get(5).is_some_and(|reason| !reason.is_null());
