@@ -6,7 +6,7 @@
 //! called where no profiler listens.
 
 use libloading::Library;
-use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -132,16 +132,18 @@ pub struct Nvtx {
 }
 
 impl Nvtx {
-    /// The profiler that started this process, if one did: asked for once, by the first call.
+    /// The profiler that started this process, if one did. It is opened once; one that could not be is tried
+    /// again by the next call.
     ///
     /// # Errors
     /// When it names a library that can't be opened, or that does not want ranges.
     pub fn of_environment() -> Result<Option<Self>, NvtxError> {
-        static OPENED: OnceLock<Result<Option<Nvtx>, NvtxError>> = OnceLock::new();
-        let open = |path: &OsStr| Self::open(Path::new(path));
-        OPENED
-            .get_or_init(|| std::env::var_os(INJECTION_VARIABLE).as_deref().map(open).transpose())
-            .clone()
+        static OPENED: Mutex<Option<Nvtx>> = Mutex::new(None);
+        let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (None, Some(path)) = (*opened, std::env::var_os(INJECTION_VARIABLE)) {
+            *opened = Some(Self::open(Path::new(&path))?);
+        }
+        Ok(*opened)
     }
 
     /// A profiler by its library.

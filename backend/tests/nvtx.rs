@@ -5,6 +5,7 @@
 use crate::skip::skipped;
 use libloading::Library;
 use piecewise_backend::nvtx::Nvtx;
+use std::env::var_os;
 use std::ffi::{CStr, c_char};
 use std::path::PathBuf;
 use std::process::Command;
@@ -42,6 +43,32 @@ fn a_profiler_hears_of_ranges_in_ranges() {
     };
     assert_eq!(heard, "(step(model.layers.0)(model.layers.1))");
     std::fs::remove_file(library).unwrap();
+}
+
+/// In a process of its own, whose environment names a library that is not there yet.
+#[test]
+fn a_profiler_that_could_not_be_opened_is_tried_again() {
+    const NAMED: &str = "NVTX_INJECTION64_PATH";
+    const COMPILED: &str = "PIECEWISE_TEST_PROFILER";
+    if let (Some(named), Some(compiled)) = (var_os(NAMED), var_os(COMPILED)) {
+        let missing = Nvtx::of_environment().unwrap_err().to_string();
+        assert!(missing.contains("can't be opened"), "{missing}");
+        std::fs::rename(compiled, named).unwrap();
+        let nvtx = Nvtx::of_environment().unwrap().expect("it is there now");
+        drop(nvtx.range(c"step"));
+        return;
+    }
+    let Some(library) = profiler("late", &[]) else { return };
+    let named = library.with_extension("named.so");
+    let test = "nvtx::a_profiler_that_could_not_be_opened_is_tried_again";
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test])
+        .envs([(NAMED, &named), (COMPILED, &library)])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    std::fs::remove_file(named).unwrap();
 }
 
 #[test]

@@ -76,6 +76,23 @@ fn text_of(address: SocketAddr, path: &str, body: Value, more: &Value) -> String
     answer.split_once("\r\n\r\n").unwrap().1.to_owned()
 }
 
+/// The one choice of a streamed answer that says why it ended; those before say nothing of it.
+fn streamed_end(address: SocketAddr, path: &str, body: Value, more: &Value) -> Value {
+    let text = text_of(address, path, with(body, &json!({"stream": true})), more);
+    let events = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    let events = events.filter(|event| *event != "[DONE]");
+    let events = events.map(|event| serde_json::from_str::<Value>(event).unwrap());
+    let mut choices = Vec::from_iter(events.map(|mut event| event["choices"][0].take()));
+    let end = choices.pop().unwrap();
+    let is_open = |choice: &Value| choice["finish_reason"].is_null();
+    assert!(
+        choices.iter().all(|choice| is_open(choice) && choice["stop_reason"].is_null()),
+        "{text}"
+    );
+    assert!(!is_open(&end), "{text}");
+    end
+}
+
 /// A prompt whose answer begins with 12, [`SPECIAL`], 324, 265.
 fn completion(address: SocketAddr, more: &Value) -> Value {
     let ids = &golden()[0]["ids"];
@@ -99,11 +116,23 @@ fn an_answer_says_which_stop_of_the_client_s_ended_it() {
         assert_eq!(choice["token_ids"].as_array().unwrap().len(), ids, "{fields}: {choice}");
         assert_eq!(choice["finish_reason"], finish, "{fields}: {choice}");
         assert_eq!(choice.get("stop_reason"), Some(&stop), "{fields}: {choice}");
+        let body = json!({"prompt": golden()[0]["ids"], "max_tokens": 4, "temperature": 0});
+        let end = streamed_end(address, "/v1/completions", body, &fields);
+        assert_eq!(end["finish_reason"], finish, "{fields}: {end}");
+        assert_eq!(end.get("stop_reason"), Some(&stop), "{fields}: {end}");
     }
     let chat = json!({"messages": [{"role": "user", "content": golden()[0]["prompt"]}],
         "max_tokens": 4, "temperature": 0});
-    let answer = ask(address, "/v1/chat/completions", chat, &json!({"stop_token_ids": [324]}));
-    assert_eq!(answer["choices"][0]["stop_reason"], 324, "{answer}");
+    for (fields, stop) in [
+        (json!({"stop_token_ids": [324]}), json!(324)),
+        (json!({"stop": [string]}), json!(string)),
+        (json!({}), json!(null)),
+    ] {
+        let answer = ask(address, "/v1/chat/completions", chat.clone(), &fields);
+        assert_eq!(answer["choices"][0].get("stop_reason"), Some(&stop), "{answer}");
+        let end = streamed_end(address, "/v1/chat/completions", chat.clone(), &fields);
+        assert_eq!(end.get("stop_reason"), Some(&stop), "{fields}: {end}");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use piecewise_server::chat::{ReplyFormat, Tools};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 use crate::tool_call_replies::replies;
 
@@ -63,6 +64,25 @@ fn every_family_takes_all_its_forms_wherever_they_are_cut() {
         }
         let each = reply.split_inclusive(|_| true);
         assert_eq!(read(parser, each), whole, "{parser}: {reply}");
+    }
+}
+
+/// Whatever name an operator may give, its own or vLLM's, leads to a parser that replies here are read by.
+#[test]
+fn every_name_of_a_family_has_a_reply_here() {
+    let family =
+        |name: &str| ReplyFormat::new(None, Some(name), "").map(|it| it.tools().map(str::to_owned));
+    let covered: BTreeSet<_> = replies().iter().map(|reply| family(reply.0).unwrap()).collect();
+    let error = family("nobody's").unwrap_err().to_string();
+    let (_, names) = error.split_once("; there are ").unwrap();
+    let names = Vec::from_iter(names.split(", "));
+    assert!(names.contains(&"hermes") && names.contains(&"passthrough"), "{error}");
+    for name in names.into_iter().filter(|name| !["none", "passthrough"].contains(name)) {
+        let family = family(name).unwrap();
+        assert!(
+            family.is_some() && covered.contains(&family),
+            "no reply of {name}, which is {family:?}"
+        );
     }
 }
 

@@ -6,6 +6,7 @@
 mod absorbing_op;
 mod alternatives;
 mod any_graph;
+mod asked_together;
 mod background;
 mod bad_logits;
 mod capture_allocation;
@@ -54,6 +55,7 @@ mod traces;
 mod tuned;
 mod user_op;
 mod warm_start;
+mod warnings;
 mod wide_heads;
 
 /// Cases that run where the target `T` of their module is there.

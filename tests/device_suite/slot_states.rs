@@ -2,11 +2,10 @@
 
 use crate::slot_model::{SLOTS, SlotSetup, ids_of, request};
 use crate::target::Target;
+use crate::warnings::warned;
 use piecewise_runtime::engine::{BatchingEngine, Engine, Request};
 use piecewise_runtime::mode::GraphMode;
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::sync::{Arc, Mutex};
 
 fn engine<T: Target>(mode: GraphMode) -> BatchingEngine<T::Device> {
     SlotSetup::checked(mode).engine::<T>()
@@ -127,28 +126,9 @@ pub(crate) fn a_kept_conversation_goes_on_from_its_slot_or_is_computed_again<T: 
     }
 }
 
-/// What is logged goes here.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 /// A state is of the whole text before a token: no page stands for it.
 pub(crate) fn there_is_no_prefix_cache_and_that_is_said_at_start<T: Target>() {
-    let log = Log::default();
-    let writer = log.clone();
-    let warnings = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
-    let warnings = warnings.with_writer(move || writer.clone()).finish();
-    let mut engine = tracing::subscriber::with_default(warnings, || engine::<T>(GraphMode::Full));
-    let said = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let (mut engine, said) = warned(|| engine::<T>(GraphMode::Full));
     assert!(said.contains("no prefix cache"), "{said}");
     assert!(!engine.options().prefix_cache);
     let long = Request::new(vec![3; 20], 4);

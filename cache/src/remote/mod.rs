@@ -1,4 +1,8 @@
 //! An object store that is asked until it fails once.
+//!
+//! Nobody asks it again as long as the cache is open: a start asks for hundreds of entries one after the
+//! other, and a store that is out of reach would keep each for the time of a request. Nothing is lost that the
+//! directory can't stand for, and whoever opens the cache next asks anew.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

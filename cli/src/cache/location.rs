@@ -46,6 +46,11 @@ impl Location {
         cache_dir(&self.configured()?).context(NoCache::NoFolder)
     }
 
+    /// How many bytes it may take by the configuration.
+    pub(crate) fn max_bytes(&self) -> anyhow::Result<u64> {
+        Ok(self.configured()?.max_bytes)
+    }
+
     /// The cache, which the configuration may let nobody change.
     pub(crate) fn open(&self, access: CacheAccess) -> anyhow::Result<Cache> {
         let mut config = self.configured()?;

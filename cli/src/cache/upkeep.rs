@@ -25,9 +25,9 @@ pub(super) struct VerifyArgs {
 pub(super) struct GcArgs {
     #[command(flatten)]
     location: Location,
-    /// Bytes that may be left, also with KiB, MiB or GiB.
+    /// Bytes that may be left, also with KiB, MiB or GiB [default: cache.max_bytes].
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
-    max_size: u64,
+    max_size: Option<u64>,
 }
 
 pub(super) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
@@ -74,7 +74,8 @@ pub(super) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
 }
 
 pub(super) fn gc(args: &GcArgs) -> anyhow::Result<ExitCode> {
-    report(&args.location.open(CacheAccess::ReadWrite)?.gc(args.max_size)?)
+    let max_size = args.max_size.map_or_else(|| args.location.max_bytes(), Ok)?;
+    report(&args.location.open(CacheAccess::ReadWrite)?.gc(max_size)?)
 }
 
 pub(super) fn clear(location: &Location) -> anyhow::Result<ExitCode> {

@@ -237,10 +237,21 @@ fn entries_are_listed_shown_explained_and_carried() {
     let path = String::from_utf8(run(here, &["cache", "path"]).stdout).unwrap();
     assert_eq!(Path::new(path.trim_end()), here);
     assert_eq!(json(&run(there, &["cache", "verify", "--json"]))["bad"], serde_json::json!([]));
-    run(there, &["cache", "gc", "--max-size", "8KiB"]);
-    let left = json(&run(there, &["cache", "list", "--json"]));
-    let bytes: u64 = left.as_array().unwrap().iter().map(|e| e["bytes"].as_u64().unwrap()).sum();
-    assert!(bytes <= 8192, "{bytes}");
+    let left = || -> u64 {
+        let entries = json(&run(there, &["cache", "list", "--json"]));
+        entries.as_array().unwrap().iter().map(|entry| entry["bytes"].as_u64().unwrap()).sum()
+    };
+    let config = here.join("gc.toml");
+    std::fs::write(&config, "[cache]\nmax_bytes = 8192\n").unwrap();
+    let gc = ["cache", "gc", "--config", config.to_str().unwrap()];
+    let whole = left();
+    run(there, &["cache", "gc"]);
+    assert_eq!(left(), whole, "it may take gigabytes by default");
+    run(there, &gc);
+    assert!((1..=8192).contains(&left()), "{} bytes of {whole} are left", left());
+    run(there, &[&gc[..], &["--max-size", "0"]].concat());
+    assert_eq!(left(), 0, "the flag goes before the setting");
+    run(there, &["cache", "import", archive]);
     run(there, &["cache", "clear"]);
     assert!(json(&run(there, &["cache", "list", "--json"])).as_array().unwrap().is_empty());
 }

@@ -1,5 +1,6 @@
 //! `piecewise chat` through the program.
 
+use crate::overflowing::overflowing_model;
 use crate::support::cli::{command, error_of, root, stdout_of};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
@@ -143,6 +144,24 @@ fn commands_that_are_none_and_conversations_too_long_are_said() {
     let output = child.wait_with_output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && errors.contains("but the context 512; /reset"), "{errors}");
+}
+
+/// No reply is taken for whole that ended by an error: what failed is said, as is what to try.
+#[test]
+fn a_reply_that_bad_logits_ended_is_said() {
+    let (_folder, file) = template();
+    let model = overflowing_model(&root().join(MODEL));
+    let cache = tempfile::tempdir().unwrap();
+    let folder = model.path().to_str().unwrap();
+    let flags = ["chat", "--model", folder, "--dtype", "f16", "--chat-template", &file];
+    let mut command = command(cache.path());
+    command.args(flags).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"import\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    let parts = ["the reply ended: ", "NaN", "f16", "--dtype bf16"];
+    assert!(!output.status.success() && parts.iter().all(|part| errors.contains(part)), "{errors}");
 }
 
 /// Ctrl-C during a reply ends the reply alone; at rest it says how to leave.

@@ -4,11 +4,14 @@
 use super::request::RequestId;
 use super::turn_controls::TurnControls;
 use rayon::iter::{IndexedParallelIterator, IntoParallelRefMutIterator, ParallelIterator};
-use rayon::{ThreadPool, ThreadPoolBuilder};
-use std::sync::OnceLock;
+use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
+use std::fmt::Display;
 
 /// More threads would wait for memory: a mask is a walk over the whole vocabulary.
 const MOST_THREADS: usize = 16;
+/// Where the system gave no threads, so many steps ask without them before it is asked again: each time is a
+/// warning.
+const STEPS_WITHOUT: u32 = 1000;
 
 /// A turn whose constraint is asked which ids may come next.
 #[derive(Debug)]
@@ -27,68 +30,55 @@ pub(super) struct Asking {
 pub(super) struct Masks {
     pub asking: Vec<Asking>,
     /// Its own threads, so that nothing else can keep them busy; started once several turns are asked
-    /// at a time, and none where the system gives none.
-    pool: OnceLock<Option<ThreadPool>>,
+    /// at a time.
+    pool: Option<ThreadPool>,
+    /// Steps until the system is asked for threads again.
+    without: u32,
 }
 
 impl Masks {
     /// Asks each; what a mask is does not depend on who makes it, or when.
     pub(super) fn make(&mut self, vocabulary: u64) {
+        self.make_on(vocabulary, start);
+    }
+
+    /// On threads that `start` gives, where there are none yet.
+    fn make_on<E: Display>(
+        &mut self,
+        vocabulary: u64,
+        start: impl FnOnce() -> Result<ThreadPool, E>,
+    ) {
         let ask = |turn: &mut Asking| turn.answer = turn.controls.ask(turn.generated, vocabulary);
-        let pool = match self.asking.len() {
-            0 | 1 => None,
-            _ => self.pool.get_or_init(start).as_ref(),
-        };
-        match pool {
-            Some(pool) => {
-                let asking = &mut self.asking;
-                pool.install(|| asking.par_iter_mut().with_max_len(1).for_each(ask));
+        let Self { asking, pool, without } = self;
+        if asking.len() > 1 && pool.is_none() {
+            match without.checked_sub(1) {
+                Some(fewer) => *without = fewer,
+                None => match start() {
+                    Ok(started) => *pool = Some(started),
+                    Err(error) => {
+                        tracing::warn!("masks are made one after the other for now: {error}");
+                        *without = STEPS_WITHOUT;
+                    }
+                },
             }
-            None => self.asking.iter_mut().for_each(ask),
+        }
+        match pool.as_ref().filter(|_| asking.len() > 1) {
+            Some(pool) => pool.install(|| asking.par_iter_mut().with_max_len(1).for_each(ask)),
+            None => asking.iter_mut().for_each(ask),
         }
     }
 }
 
-fn start() -> Option<ThreadPool> {
+fn start() -> Result<ThreadPool, ThreadPoolBuildError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let pool = ThreadPoolBuilder::new().num_threads(cores.clamp(2, MOST_THREADS));
-    let pool = pool.thread_name(|number| format!("masks {number}")).build();
-    pool.inspect_err(|error| tracing::warn!("masks are made one after the other: {error}")).ok()
+    pool.thread_name(|number| format!("masks {number}")).build()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::engine::{Request, TokenConstraint};
-    use std::sync::mpsc::{Receiver, Sender, channel};
-    use std::time::Duration;
-
-    /// Allows an id, once the other one of the two has been asked as well.
-    #[derive(Debug)]
-    struct Meets {
-        id: u32,
-        other: Sender<()>,
-        here: Receiver<()>,
-    }
-
-    impl TokenConstraint for Meets {
-        fn allowed(&mut self, mask: &mut [u32]) -> Result<(), String> {
-            self.other.send(()).map_err(|error| error.to_string())?;
-            // Long for a test that fails, and nothing for one that does not.
-            let met = self.here.recv_timeout(Duration::from_secs(120));
-            met.map_err(|_| "the other one was not asked meanwhile".to_owned())?;
-            mask[0] = 1 << self.id;
-            Ok(())
-        }
-
-        fn accept(&mut self, _id: u32) -> Result<bool, String> {
-            Ok(false)
-        }
-
-        fn duplicate(&self) -> Box<dyn TokenConstraint> {
-            unreachable!("it is asked once")
-        }
-    }
 
     fn asking(number: u64, constraint: impl TokenConstraint + 'static) -> Asking {
         let constraint: Box<dyn TokenConstraint> = Box::new(constraint);
@@ -98,19 +88,6 @@ mod tests {
             generated: 0,
             controls: TurnControls::of(&mut request),
             answer: Ok(()),
-        }
-    }
-
-    #[test]
-    fn two_masks_are_made_at_the_same_time() {
-        let ((to_second, second), (to_first, first)) = (channel(), channel());
-        let mut masks = Masks::default();
-        masks.asking.push(asking(0, Meets { id: 3, other: to_second, here: first }));
-        masks.asking.push(asking(1, Meets { id: 4, other: to_first, here: second }));
-        masks.make(40);
-        for (turn, id) in masks.asking.iter().zip([3, 4]) {
-            assert_eq!(turn.answer, Ok(()));
-            assert_eq!(turn.controls.mask, [1 << id, 0]);
         }
     }
 
@@ -134,6 +111,28 @@ mod tests {
         fn duplicate(&self) -> Box<dyn TokenConstraint> {
             Box::new(Self(self.0))
         }
+    }
+
+    /// Threads may be short for a moment; the masks of that time are the same.
+    #[test]
+    fn threads_that_the_system_did_not_give_are_asked_for_again() {
+        let mut masks = Masks::default();
+        let mut make = |start: &mut dyn FnMut() -> Result<ThreadPool, String>| {
+            masks.asking.clear();
+            masks.asking.extend((1..3).map(|number| asking(number, Own(number as u32))));
+            masks.make_on(8, start);
+            for turn in &masks.asking {
+                let bit = 1 << turn.request.0;
+                assert_eq!((&turn.answer, &*turn.controls.mask), (&Ok(()), &[bit][..]));
+            }
+            masks.pool.is_some()
+        };
+        assert!(!make(&mut || Err("no threads".to_owned())));
+        for _ in 0..STEPS_WITHOUT {
+            assert!(!make(&mut || panic!("each step would warn")));
+        }
+        assert!(make(&mut || start().map_err(|error| error.to_string())));
+        assert!(make(&mut || panic!("they are there")));
     }
 
     #[test]

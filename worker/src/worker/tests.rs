@@ -1,6 +1,7 @@
 //! A worker of the tiny model on a device that fails, before a front end of this test's own.
 
 use super::{Make, Model, Service, Worker, WorkerHandle, WorkerOptions};
+use crate::wire::OutputError;
 use crate::zmtp::{Address, Connection, Receiver, Role, Sender};
 use piecewise_backend::cpu::{CpuFault, CpuFaults, FaultKind, FaultPoint};
 use piecewise_runtime::engine::Engine;
@@ -12,7 +13,7 @@ use std::collections::BTreeMap;
 use std::net::{Shutdown, TcpListener};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tiny_engine::{engine_of, folder, golden, tiny_engine};
 
 #[path = "../../../tests/support/tiny_engine.rs"]
@@ -348,6 +349,49 @@ fn a_panic_of_what_reads_structures_ends_its_own_request_alone() {
     for name in ["a", "b"] {
         assert_eq!(ends[name][5], 3, "{ends:?}");
         assert!(ends[name][18]["message"].to_string().contains("panicked"), "{ends:?}");
+    }
+    assert_eq!(ids, golden[0]["greedy_fp32"].as_array().unwrap()[..TOKENS]);
+    pair.handle.drain();
+    assert!(pair.worker.join().unwrap());
+}
+
+/// A structure that takes long is nobody's any more once its request is aborted, and keeps no other waiting.
+#[test]
+fn a_structure_is_given_up_with_its_request() {
+    let make: Make = |service, asked, wanted| match &asked.structure {
+        Some(Structure::Regex(regex)) if regex == "endless" => {
+            // The front end hears that it has begun.
+            let error = OutputError { message: "begun".to_owned(), retryable: false };
+            service.outbox.refuse(&"begun".into(), error);
+            let begun = Instant::now();
+            while wanted() {
+                // For a test that fails; one that does not is over at once.
+                assert!(begun.elapsed() < Duration::from_secs(600), "nobody gave it up");
+                std::thread::yield_now();
+            }
+            Err("given up".to_owned())
+        }
+        _ => Ok(None),
+    };
+    let golden = golden();
+    let mut pair = Pair::making(tiny_engine(CpuFaults::default(), 16), make);
+    let structured = |regex: &str| {
+        let structure = json!({"regex": regex});
+        json!({"temperature": 0.0, "max_tokens": TOKENS, "structured_outputs": structure})
+    };
+    pair.add_with("gone", &golden[0]["ids"], structured("endless"));
+    pair.add_with("next", &golden[0]["ids"], structured("a+"));
+    while !pair.next().iter().any(|output| output[0] == "begun") {}
+    pair.requests.send(&[&[1], &rmp_serde::to_vec(&["gone"]).unwrap()]).unwrap();
+    let (mut ids, mut is_over) = (Vec::new(), false);
+    while !is_over {
+        for output in pair.next() {
+            assert!(!output.to_string().contains("panicked"), "{output}");
+            if output[0] == "next" {
+                ids.extend_from_slice(output[1].as_array().unwrap());
+                is_over = output.get(5).is_some_and(|reason| !reason.is_null());
+            }
+        }
     }
     assert_eq!(ids, golden[0]["greedy_fp32"].as_array().unwrap()[..TOKENS]);
     pair.handle.drain();
