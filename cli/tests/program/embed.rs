@@ -1,5 +1,6 @@
 //! `embed`: the formats, the same numbers however texts share steps, and what is refused.
 
+use crate::bounded::Bound;
 use crate::support::cache::checked;
 use crate::support::cli::{command, error_of, piecewise, root, stdout_of};
 use serde_json::{Value, json};
@@ -97,7 +98,7 @@ fn texts_share_steps_as_the_flags_say() {
     let log = log.to_str().unwrap();
     let said = |more: &[&str]| {
         let args = [&["embed", "--model", model][..], &TEXTS.map(|text| ["--text", text]).concat()];
-        let output = command(&cache).args(args.concat()).args(more).output().unwrap();
+        let output = command(&cache).args(args.concat()).args(more).bounded_output().unwrap();
         String::from_utf8(checked(output).stderr).unwrap()
     };
     assert!(!said(&["--item-log", log]).contains("steps"));
