@@ -20,11 +20,11 @@ pub(crate) struct Bounded {
 }
 
 impl Bounded {
-    fn new(child: Child) -> Self {
+    fn new(child: Child, patience: Duration) -> Self {
         let pid = Pid::from_child(&child);
         let (ended, has_ended) = mpsc::channel::<()>();
         let keep = move || {
-            let is_stuck = has_ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout);
+            let is_stuck = has_ended.recv_timeout(patience) == Err(RecvTimeoutError::Timeout);
             if is_stuck {
                 kill_process(pid, Signal::KILL).unwrap();
             }
@@ -51,7 +51,7 @@ impl Bounded {
             let interrupted = || waitid(id.clone(), options | WaitIdOptions::NOWAIT).err();
             while interrupted() == Some(rustix::io::Errno::INTR) {}
         }
-        assert!(!self.was_stuck(), "a program did not end in {PATIENCE:?}");
+        assert!(!self.was_stuck(), "a program did not end by itself");
         self.child.wait().unwrap()
     }
 
@@ -108,7 +108,7 @@ pub(crate) trait Bound {
 
 impl Bound for Command {
     fn bounded(&mut self) -> std::io::Result<Bounded> {
-        self.spawn().map(Bounded::new)
+        Ok(Bounded::new(self.spawn()?, PATIENCE))
     }
 
     #[track_caller]
@@ -116,4 +116,12 @@ impl Bound for Command {
         self.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         self.bounded().map(Bounded::wait_with_output)
     }
+}
+
+/// Its reader comes to an end, and whoever waits for it fails.
+#[test]
+#[should_panic(expected = "a program did not end by itself")]
+fn what_does_not_end_is_killed() {
+    let child = Command::new("sleep").arg("infinity").stdout(Stdio::piped()).spawn();
+    Bounded::new(child.unwrap(), Duration::ZERO).wait_with_output();
 }

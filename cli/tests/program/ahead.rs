@@ -119,8 +119,8 @@ fn a_server_and_a_worker_find_what_compile_made() {
     let mut worker = command(filled.cache.path());
     worker.args(args).args(FLAGS).arg("--no-stand-in").arg("--state-dir").arg(state);
     let mut worker = worker.stderr(Stdio::piped()).bounded().unwrap();
-    let lines = BufReader::new(worker.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let said = lines.filter(|line| line.contains("; reused ")).next();
+    let mut lines = BufReader::new(worker.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let said = lines.find(|line| line.contains("; reused "));
     let said = said.expect("the worker was ended before it said what it compiled");
     assert!(said.contains("compiled nothing; reused "), "{said}");
     filled.is_as_before(&args);
