@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 
 mod archives;
+#[path = "../../tests/support/bounded.rs"]
+mod bounded;
 #[path = "support/child.rs"]
 mod children;
 mod conditions;

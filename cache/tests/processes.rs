@@ -3,13 +3,14 @@
 #![allow(clippy::print_stdout, reason = "a child tells its parent what it saw")]
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
-use crate::children::{assert_succeeds, child, confined};
+use crate::bounded::{Bound, Bounded};
+use crate::children::{assert_succeeds, child, confined, said_until, wait_for_parent};
 use crate::skip::skipped;
 use crate::support::*;
 use piecewise_cache::{Cache, CacheAccess, CacheOptions, Claim, Condition, FaultHook, FaultPoint};
@@ -17,11 +18,7 @@ use piecewise_cache::{Cache, CacheAccess, CacheOptions, Claim, Condition, FaultH
 const SHARED: u64 = 12;
 
 pub(crate) fn write_with_others(dir: &Path, number: u64) {
-    let start = Instant::now();
-    while !dir.join("go").exists() {
-        assert!(start.elapsed() < Duration::from_secs(60), "never started");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_for_parent();
     let cache = open(&dir.join("cache"));
     for round in 0..3 {
         for i in 0..SHARED {
@@ -42,12 +39,13 @@ fn sixteen_processes_write_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let spawn = |number: u64| {
         let mut command = child("write", dir.path(), &[&number.to_string()]);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.bounded().unwrap()
     };
-    let children: Vec<_> = (0..16).map(spawn).collect();
-    fs::write(dir.path().join("go"), b"").unwrap();
+    let mut children: Vec<_> = (0..16).map(spawn).collect();
+    children.iter_mut().for_each(|child| drop(child.stdin.take()));
     for child in children {
-        let output = child.wait_with_output().unwrap();
+        let output = child.wait_with_output();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
     let cache = open(&dir.path().join("cache"));
@@ -102,7 +100,8 @@ fn check_dying(point: &str, nth: u64) {
     let archive = dir.path().join("archive");
     exporter.export(&archive, |_| true).unwrap();
 
-    let output = child("die", dir.path(), &[point, &nth.to_string()]).output().unwrap();
+    let mut dying = child("die", dir.path(), &[point, &nth.to_string()]);
+    let output = dying.bounded_output().unwrap();
     assert_eq!(output.status.signal(), Some(6), "{}", String::from_utf8_lossy(&output.stderr));
 
     let cache_dir = dir.path().join("cache");
@@ -150,9 +149,31 @@ fn next(state: &mut u64) -> u64 {
     *state >> 33
 }
 
+/// What a child says once it is in the midst of an entry, and has kept others before.
+const IS_WRITING: &str = "writing";
+
+/// Whether a child of [`fill_forever`] stays in the midst of an entry: the others go on, and may be
+/// anywhere when they are killed.
+fn stays(seed: u64) -> bool {
+    seed.is_multiple_of(2)
+}
+
 pub(crate) fn fill_forever(dir: &Path, seed: u64) {
     let mut options = CacheOptions::new(dir);
     options.max_bytes = Some(60_000);
+    let point = [FaultPoint::Write, FaultPoint::Sync, FaultPoint::Rename][seed as usize % 3];
+    // Of three that two threads begin, one is kept.
+    let nth = 3 + seed / 6 % 4;
+    let reached = AtomicU64::new(0);
+    options.fault = Some(FaultHook::new(move |at| {
+        if at == point && reached.fetch_add(1, Ordering::Relaxed) + 1 == nth {
+            println!("\n{IS_WRITING}");
+            while stays(seed) {
+                std::thread::park();
+            }
+        }
+        Ok(())
+    }));
     let cache = Cache::open(options);
     std::thread::scope(|scope| {
         for thread in 0..2 {
@@ -182,33 +203,32 @@ fn two_hundred_kills_during_a_parallel_fill_corrupt_nothing() {
     let cache_dir = dir.path().join("cache");
     let spawn = |seed: u64| {
         let mut command = child("fill", &cache_dir, &[&seed.to_string()]);
-        command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+        (seed, command.stdout(Stdio::piped()).stderr(Stdio::null()).bounded().unwrap())
+    };
+    let mut in_the_midst = 0;
+    let mut kill = |(seed, mut child): (u64, Bounded)| {
+        let (mut said, mut rest) = said_until(&mut child, IS_WRITING);
+        child.kill().unwrap();
+        rest.read_to_string(&mut said).unwrap();
+        let status = child.wait();
+        assert_eq!(status.signal(), Some(9), "{status:?}: {said}");
+        in_the_midst += usize::from(stays(seed));
     };
     let mut children: Vec<_> = (0..6).map(spawn).collect();
     let mut state = 7;
-    for kill in 0..200 {
-        std::thread::sleep(Duration::from_micros(next(&mut state) % 20_000));
+    for seed in 6..206 {
         let victim = next(&mut state) as usize % children.len();
-        let mut dead = std::mem::replace(&mut children[victim], spawn(100 + kill));
-        dead.kill().unwrap();
-        let output = dead.wait_with_output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert_eq!(output.status.signal(), Some(9), "{:?}: {text}", output.status);
+        kill(std::mem::replace(&mut children[victim], spawn(seed)));
     }
-    for mut child in children {
-        child.kill().unwrap();
-        let status = child.wait().unwrap();
-        assert_eq!(status.signal(), Some(9), "{status:?}");
-    }
+    children.into_iter().for_each(&mut kill);
     let left_behind = temporaries(&cache_dir);
-    assert!(left_behind > 0, "no kill hit a writer");
+    assert!(in_the_midst == 103 && left_behind >= in_the_midst, "{left_behind} of {in_the_midst}");
     let cache = open(&cache_dir);
     let report = cache.verify(false);
     assert!(
         report.bad.is_empty() && report.set_aside == 0 && report.failed.is_empty(),
         "{report:?}"
     );
-    assert!(report.good_entries > 0);
     for i in 0..FILLED {
         let served = get(&cache, i);
         assert!(served.is_none() || served == Some(payload(i)));
@@ -227,7 +247,8 @@ fn private_mounts(what: &str) -> Option<Vec<&'static str>> {
         words.push("--map-root-user");
     }
     let script = "mount -t tmpfs -o size=64k tmpfs /tmp";
-    let tried = Command::new(words[0]).args(&words[1..]).args(["sh", "-c", script]).output();
+    let tried =
+        Command::new(words[0]).args(&words[1..]).args(["sh", "-c", script]).bounded_output();
     let reason = match tried {
         Ok(output) if output.status.success() => return Some(words),
         Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
@@ -328,23 +349,23 @@ fn a_read_only_disk_serves_what_it_has() {
     assert_eq!(tree(dir.path()), before);
 }
 
+/// What a child says once it has claimed an entry.
+const HAS_CLAIMED: &str = "claimed";
+
 /// Claims an entry, says so, and holds it until it is killed.
 pub(crate) fn hold_claim(dir: &Path) {
     let cache = open(&dir.join("cache"));
     let Claim::Mine(_guard) = cache.claim(KIND, &key(1)) else { panic!("it is taken") };
-    fs::write(dir.join("held"), b"").unwrap();
-    std::thread::sleep(Duration::from_secs(600));
+    println!("\n{HAS_CLAIMED}");
+    wait_for_parent();
 }
 
 #[test]
 fn a_claim_is_of_one_process_and_ends_with_it_or_with_the_entry() {
     let dir = tempfile::tempdir().unwrap();
-    let mut other = child("claim", dir.path(), &[]).stdout(Stdio::null()).spawn().unwrap();
-    let started = Instant::now();
-    while !dir.path().join("held").exists() {
-        assert!(started.elapsed() < Duration::from_secs(60), "never claimed");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let mut other = child("claim", dir.path(), &[]);
+    let mut other = other.stdin(Stdio::piped()).stdout(Stdio::piped()).bounded().unwrap();
+    let _rest = said_until(&mut other, HAS_CLAIMED);
     let cache = open(&dir.path().join("cache"));
     assert!(matches!(cache.claim(KIND, &key(1)), Claim::Taken));
     assert!(matches!(cache.claim(KIND, &key(2)), Claim::Mine(_)), "another entry");
@@ -353,7 +374,7 @@ fn a_claim_is_of_one_process_and_ends_with_it_or_with_the_entry() {
     options.access = CacheAccess::ReadOnly;
     assert!(matches!(Cache::open(options).claim(KIND, &key(1)), Claim::Mine(_)));
     other.kill().unwrap();
-    other.wait().unwrap();
+    other.wait();
     let Claim::Mine(guard) = cache.claim(KIND, &key(1)) else { panic!("its process is gone") };
     assert!(matches!(cache.claim(KIND, &key(1)), Claim::Taken), "another thread of this one");
     put(&cache, 1);
@@ -365,9 +386,7 @@ fn a_claim_is_of_one_process_and_ends_with_it_or_with_the_entry() {
 
 /// Of entries that all want, each makes those that it can claim.
 pub(crate) fn make_with_others(dir: &Path) {
-    while !dir.join("go").exists() {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_for_parent();
     let cache = open(&dir.join("cache"));
     let mut made = 0;
     for i in 0..SHARED {
@@ -389,11 +408,14 @@ pub(crate) fn make_with_others(dir: &Path) {
 #[test]
 fn of_eight_processes_one_makes_each_entry() {
     let dir = tempfile::tempdir().unwrap();
-    let spawn = |_| child("make", dir.path(), &[]).stdout(Stdio::null()).spawn().unwrap();
-    let children: Vec<_> = (0..8).map(spawn).collect();
-    fs::write(dir.path().join("go"), b"").unwrap();
+    let spawn = |_| {
+        let mut command = child("make", dir.path(), &[]);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).bounded().unwrap()
+    };
+    let mut children: Vec<_> = (0..8).map(spawn).collect();
+    children.iter_mut().for_each(|child| drop(child.stdin.take()));
     for mut child in children {
-        assert!(child.wait().unwrap().success());
+        assert!(child.wait().success());
     }
     let names = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
     let made = names.filter(|path| path.to_string_lossy().contains("made-"));

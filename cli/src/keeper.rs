@@ -147,31 +147,22 @@ mod tests {
     #[test]
     fn no_signal_goes_to_a_process_that_was_reaped() {
         let kept = Kept::default();
-        let is_done = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let signals = scope.spawn(|| {
-                let mut results = Vec::new();
-                while !is_done.load(Ordering::SeqCst) {
-                    results.extend(kept.signal(Signal::CONT).err());
-                    std::thread::yield_now();
-                }
-                results
-            });
-            for _ in 0..50 {
-                // No child of the tests beside this one is waited for.
-                #[expect(clippy::zombie_processes, reason = "it is reaped by its process below")]
-                let child = Command::new("true").spawn().unwrap();
-                let process = Pid::from_child(&child);
-                *kept.process() = Some(process);
-                waitid(WaitId::Pid(process), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
-                    .unwrap();
-                let reaped = kept.reap(|| waitpid(Some(process), WaitOptions::NOHANG));
-                assert_eq!(reaped.unwrap().unwrap().exit_status(), Some(0));
-                assert_eq!(*kept.process(), None);
-            }
-            is_done.store(true, Ordering::SeqCst);
-            assert_eq!(signals.join().unwrap(), []);
+        #[expect(clippy::zombie_processes, reason = "it is reaped by its process below")]
+        let child = Command::new("true").spawn().unwrap();
+        let process = Pid::from_child(&child);
+        *kept.process() = Some(process);
+        // No child of the tests beside this one is waited for.
+        waitid(WaitId::Pid(process), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
+        kept.signal(Signal::CONT).expect("it has ended and is there");
+        let reaped = kept.reap(|| {
+            let reaped = waitpid(Some(process), WaitOptions::NOHANG);
+            // Who signals now waits: the number is still there to be found.
+            assert!(kept.process.try_lock().is_err(), "a signal would go to a free number");
+            reaped
         });
+        assert_eq!(reaped.unwrap().unwrap().exit_status(), Some(0));
+        assert_eq!(*kept.process(), None);
+        kept.signal(Signal::CONT).expect("there is nobody to be told");
     }
 
     #[test]

@@ -10,6 +10,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroUsize;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// No answer takes nearly so long, however busy the machine is.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A server without a model yet, for whoever asks for `tiny`, with an operator's paths.
 pub(crate) fn bind() -> Server {
@@ -70,6 +74,7 @@ pub(crate) fn ask(address: SocketAddr, request: &str, body: &str) -> String {
 /// As [`ask`], with headers of one's own.
 pub(crate) fn ask_with(address: SocketAddr, request: &str, headers: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let length = body.len();
     write!(
         stream,

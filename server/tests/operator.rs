@@ -1,13 +1,12 @@
 //! What an operator does with a server that runs: sleep, wake, and its graphs.
 
-use crate::client::{self, ask, bind_as};
+use crate::client::{self, PATIENCE, ask, bind_as};
 use crate::tiny_engine::{golden, tiny_engine};
 use piecewise_backend::cpu::{CpuFault, CpuFaults, FaultKind, FaultPoint};
 use piecewise_server::ApiKeys;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 /// Status and body.
 fn order(address: SocketAddr, request: &str, body: &Value) -> (u16, Value) {
@@ -44,27 +43,37 @@ fn metric(address: SocketAddr, name: &str) -> f64 {
     lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
 }
 
-/// An answer that takes hundreds of steps, and has begun.
-fn long(address: SocketAddr, case: &Value) -> JoinHandle<(u16, Value)> {
+/// Has the engine told to sleep in the middle of an answer of hundreds of steps: the engine is held there
+/// until the order has reached it. That answer, and the one to the order.
+fn told_to_sleep_during(
+    address: SocketAddr,
+    (faults, case): (&CpuFaults, &Value),
+    request: String,
+) -> (JoinHandle<(u16, Value)>, Value) {
     let before = metric(address, "vllm:generation_tokens_total");
+    let (is_held, release) = faults.hold(FaultPoint::Replay, 40);
     let case = case.clone();
     let answer = std::thread::spawn(move || generate(address, &case, LONG));
-    let end = Instant::now() + Duration::from_secs(60);
-    while metric(address, "vllm:generation_tokens_total") == before {
-        assert!(Instant::now() < end, "nothing is generated");
+    is_held.recv_timeout(PATIENCE).expect("a step that is held");
+    assert!(metric(address, "vllm:generation_tokens_total") > before, "it has not begun");
+    let asleep = std::thread::spawn(move || ok(address, &request));
+    // The server's one thread has told the engine by the time that it answers so.
+    while order(address, "GET /ready", &Value::Null).0 == 200 {
+        assert!(!asleep.is_finished(), "the engine is held and can't have answered");
     }
-    answer
+    drop(release);
+    (answer, asleep.join().unwrap())
 }
 
 const LONG: usize = 900;
 
 #[test]
 fn a_server_sleeps_and_wakes_and_loses_nothing() {
-    let golden = golden();
-    let address = client::serve(tiny_engine(CpuFaults::default(), 4));
+    let (golden, faults) = (golden(), CpuFaults::default());
+    let address = client::serve(tiny_engine(faults.clone(), 4));
     for level in [1, 2] {
-        let answer = long(address, &golden[0]);
-        let asleep = ok(address, &format!("POST /sleep?level={level}"));
+        let request = format!("POST /sleep?level={level}");
+        let (answer, asleep) = told_to_sleep_during(address, (&faults, &golden[0]), request);
         assert_eq!(asleep, json!({"is_sleeping": true}));
         assert!(!answer.is_finished(), "it was to be kept");
         let (status, error) = generate(address, &golden[1], 4);
@@ -85,14 +94,16 @@ fn a_server_sleeps_and_wakes_and_loses_nothing() {
 
 #[test]
 fn running_requests_are_waited_for_or_end_as_an_operator_says() {
-    let golden = golden();
-    let address = client::serve(tiny_engine(CpuFaults::default(), 4));
-    let answer = long(address, &golden[0]);
-    ok(address, "POST /sleep?mode=wait");
+    let (golden, faults) = (golden(), CpuFaults::default());
+    let address = client::serve(tiny_engine(faults.clone(), 4));
+    let sleep = |mode: &str| {
+        let request = format!("POST /sleep?mode={mode}");
+        told_to_sleep_during(address, (&faults, &golden[0]), request).0
+    };
+    let answer = sleep("wait");
     assert_golden(&answer.join().unwrap(), &golden[0], LONG);
     ok(address, "POST /wake_up");
-    let answer = long(address, &golden[0]);
-    ok(address, "POST /sleep?mode=abort");
+    let answer = sleep("abort");
     let (status, error) = answer.join().unwrap();
     assert_eq!((status, &error["error"]["code"]), (503, &json!("asleep")), "{error}");
     ok(address, "POST /wake_up");

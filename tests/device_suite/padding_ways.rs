@@ -233,14 +233,14 @@ impl CudaOp for Dear {
 
 /// Where padding is dear, a step of few rows is launched and counted, and one that is not padded replays.
 pub(crate) fn dear_padding_is_launched<T: Target>() {
-    let dear = Dear { clock: T::TAKES_HOST_TIME.then(host_time::hold) };
+    let op = Dear { clock: T::TAKES_HOST_TIME.then(host_time::hold) };
     let b = Builder::new("dear").weight_dtype(DType::F32);
     let t = b.symbol("T", 1, MOST);
     let x = b.input("x", DType::F32, (t, WIDTH));
     let dear = b.custom_one(&Dear::OP, &[x.silu()], Attrs::new());
     let graph = b.finish([dear.linear(b.weight("w", [WIDTH, WIDTH]))]).unwrap();
     let mut ops = OpRegistry::new();
-    let [cpu, cuda] = [dear.clone(), dear].map(Arc::new);
+    let [cpu, cuda] = [op.clone(), op].map(Arc::new);
     ops.define(Arc::new(Dear::OP)).implement_cpu(cpu).implement_cuda(cuda);
     let ops = Arc::new(ops);
     let module = Arc::new(plan(graph, CompileLevel::Piecewise, None, Vec::new()).unwrap().0);

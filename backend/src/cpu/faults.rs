@@ -3,6 +3,7 @@
 
 use crate::device::{CaptureRule, DeviceError};
 use crate::host_time;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -59,6 +60,16 @@ struct Plan {
     faults: Vec<CpuFault>,
     is_lost: bool,
     slow: Option<(FaultPoint, Duration)>,
+    held: Option<Held>,
+}
+
+/// Who is kept at a point, once so many have passed it.
+#[derive(Debug)]
+struct Held {
+    point: FaultPoint,
+    after: u32,
+    arrived: Sender<()>,
+    released: Receiver<()>,
 }
 
 fn lost(action: &str) -> DeviceError {
@@ -78,6 +89,30 @@ impl CpuFaults {
     /// Passing a point keeps its caller for so long from now on, by [`host_time`].
     pub fn slow(&self, point: FaultPoint, each: Duration) {
         self.plan().slow = Some((point, each));
+    }
+
+    /// Keeps whoever passes a point after `after` others until the sender is used or dropped; the
+    /// receiver hears that it is there. It replaces who was to be kept before.
+    pub fn hold(&self, point: FaultPoint, after: u32) -> (Receiver<()>, Sender<()>) {
+        let (arrived, has_arrived) = mpsc::channel();
+        let (release, released) = mpsc::channel();
+        self.plan().held = Some(Held { point, after, arrived, released });
+        (has_arrived, release)
+    }
+
+    /// Waits where this caller is to be kept; nobody else waits for the plan meanwhile.
+    fn wait_if_held(&self, point: FaultPoint) {
+        let is_due = |held: &mut Held| {
+            let is_due = held.point == point && held.after == 0;
+            held.after -= u32::from(held.point == point && !is_due);
+            is_due
+        };
+        let held = self.plan().held.take_if(is_due);
+        if let Some(Held { arrived, released, .. }) = held {
+            // A test that no longer listens has dropped the other end, too.
+            let _ = arrived.send(());
+            let _ = released.recv();
+        }
     }
 
     /// How many faults have not struck as often as planned.
@@ -105,6 +140,7 @@ impl CpuFaults {
 
     /// Passes a point, or fails as planned.
     pub(super) fn pass(&self, point: FaultPoint, label: &str) -> Result<(), DeviceError> {
+        self.wait_if_held(point);
         let mut plan = self.plan();
         if let Some((_, each)) = plan.slow.filter(|(slow, _)| *slow == point) {
             host_time::pass(each);

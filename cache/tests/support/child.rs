@@ -1,7 +1,9 @@
 //! The test program run again as a child that does one task, to be killed or confined.
 
+use crate::bounded::{Bound, Bounded};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{ChildStdout, Command, Output, Stdio};
 
 const TASK: &str = "PIECEWISE_CACHE_TEST_TASK";
 
@@ -34,9 +36,22 @@ pub(crate) fn confined(confiner: &[&str], task: &str, dir: &Path, arguments: &[&
     command
 }
 
+/// What a child writes until it has said this on a line of its own, or has ended, and where it writes on.
+pub(crate) fn said_until(child: &mut Bounded, last: &str) -> (String, BufReader<ChildStdout>) {
+    let (mut said, mut out) = (String::new(), BufReader::new(child.stdout.take().unwrap()));
+    let last = format!("\n{last}\n");
+    while !said.ends_with(&last) && out.read_line(&mut said).unwrap() > 0 {}
+    (said, out)
+}
+
+/// Waits, as a child, until the parent drops what it writes to.
+pub(crate) fn wait_for_parent() {
+    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+}
+
 #[track_caller]
 pub(crate) fn assert_succeeds(mut command: Command) -> Output {
-    let output = command.output().unwrap();
+    let output = command.bounded_output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{:?}: {text}{errors}", output.status);

@@ -1,8 +1,9 @@
 //! What `compile` makes is what every command looks for: with the same flags, none of them compiles
 //! anything, however many prompts, texts or images there are.
 
+use crate::bounded::Bound;
 use crate::support::cache::{MODEL, checked, files, run, warnings};
-use crate::support::cli::{Killed, command, root};
+use crate::support::cli::{command, root};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -54,8 +55,8 @@ impl Filled {
     fn metrics_of_server(&self, args: &[&str]) -> String {
         let mut serve = command(self.cache.path());
         serve.args(["serve", "--port", "0", "--no-access-log"]).args(args);
-        let mut server = Killed(serve.stdout(Stdio::piped()).spawn().unwrap());
-        let mut lines = BufReader::new(server.0.stdout.take().unwrap()).lines();
+        let mut server = serve.stdout(Stdio::piped()).bounded().unwrap();
+        let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
         let mut lines = lines.by_ref().map(Result::unwrap);
         let listening =
             lines.find_map(|line| line.strip_prefix("listening at http://").map(str::to_owned));
@@ -117,10 +118,11 @@ fn a_server_and_a_worker_find_what_compile_made() {
     let state = filled.cache.path().join("state");
     let mut worker = command(filled.cache.path());
     worker.args(args).args(FLAGS).arg("--no-stand-in").arg("--state-dir").arg(state);
-    let mut worker = Killed(worker.stderr(Stdio::piped()).spawn().unwrap());
-    let lines = BufReader::new(worker.0.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let said = Vec::from_iter(lines.filter(|line| line.contains("; reused ")).take(1));
-    assert!(said[0].contains("compiled nothing; reused "), "{said:?}");
+    let mut worker = worker.stderr(Stdio::piped()).bounded().unwrap();
+    let mut lines = BufReader::new(worker.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let said = lines.find(|line| line.contains("; reused "));
+    let said = said.expect("the worker was ended before it said what it compiled");
+    assert!(said.contains("compiled nothing; reused "), "{said}");
     filled.is_as_before(&args);
 }
 
@@ -133,9 +135,9 @@ fn a_conversation_finds_what_compile_made() {
         let mut chat = command(cache);
         chat.args(["chat", "--model", MODEL, "--max-tokens", "2", "--chat-template"]);
         chat.arg(&template).args(FLAGS).stdin(Stdio::piped());
-        let mut chat = chat.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut chat = chat.stdout(Stdio::null()).stderr(Stdio::piped()).bounded().unwrap();
         chat.stdin.take().unwrap().write_all(b"def\n").unwrap();
-        checked(chat.wait_with_output().unwrap());
+        checked(chat.wait_with_output());
     };
     talk(filled.cache.path());
     filled.is_as_before(&["chat"]);

@@ -1,5 +1,6 @@
 //! `piecewise bench`: rows of the tiny model from end to end, and the costs that it writes.
 
+use crate::bounded::Bound;
 use crate::skip::skipped;
 use crate::support::cli::{device_flags, error_of, piecewise, stdout_of};
 use serde_json::Value;
@@ -65,7 +66,8 @@ fn every_row_is_measured_in_every_mode() {
 fn figures(what: &str, file: &Path, report: &Path) -> (bool, String) {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/gpu/figures.py");
     let mut command = std::process::Command::new("python3");
-    let output = command.args([script, what]).args([file, report]).output().expect("python3");
+    let output =
+        command.args([script, what]).args([file, report]).bounded_output().expect("python3");
     (output.status.success(), String::from_utf8(output.stdout).unwrap())
 }
 

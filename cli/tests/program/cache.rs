@@ -1,6 +1,7 @@
 //! The compile cache, end to end: runs that find everything give the same bits as runs that find
 //! nothing, and no damage to an entry changes what comes out.
 
+use crate::bounded::Bound;
 use crate::skip::skipped;
 use crate::support::cache::*;
 use crate::support::cli::{command, error_of, root};
@@ -86,7 +87,7 @@ fn filled(elsewhere: &Elsewhere<'_>) -> Result<BTreeMap<PathBuf, Vec<u8>>, Strin
     if elsewhere.is_another_user {
         command = as_somebody(command, place.path())?;
     }
-    match command.output() {
+    match command.bounded_output() {
         Ok(output) => Ok(checked(output)).map(|_| files(&cache)),
         Err(error) => Err(format!("{:?}: {error}", command.get_program())),
     }
@@ -187,7 +188,7 @@ fn a_cache_that_can_not_be_used_costs_only_the_compile() {
     assert_eq!(logits(&file, &[]), logits(cache.path(), &[]));
     assert_eq!(std::fs::read(&file).unwrap(), b"not a folder");
     let mut command = command(&file);
-    let output = command.args(["compile", "--model", MODEL]).output().unwrap();
+    let output = command.args(["compile", "--model", MODEL]).bounded_output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success() && errors.contains("not everything is in the cache"));
 }
@@ -263,7 +264,7 @@ fn a_damaged_entry_is_named_and_repaired() {
     let bytes = std::fs::read(&entry).unwrap();
     std::fs::write(&entry, &bytes[..bytes.len() / 2]).unwrap();
     let verify = |extra: &[&str]| {
-        command(cache.path()).args(["cache", "verify"]).args(extra).output().unwrap()
+        command(cache.path()).args(["cache", "verify"]).args(extra).bounded_output().unwrap()
     };
     let output = verify(&[]);
     let name = entry.file_name().unwrap().to_str().unwrap();
@@ -334,7 +335,7 @@ fn a_second_compile_for_cuda_compiles_nothing_even_without_nvrtc() {
     let args = [&["compile", "--model", MODEL, "--json"][..], &SETTINGS, &target].concat();
     let mut without = command(cache);
     without.args(args).env("PIECEWISE_CUDA_LIBRARY_DIRS", broken.path());
-    let warm = json(&checked(without.output().unwrap()));
+    let warm = json(&checked(without.bounded_output().unwrap()));
     assert_eq!(warm["compiled"], serde_json::json!({}), "{warm}");
     assert_eq!(warm["reused"]["piece"], cold["compiled"]["piece"]);
     assert_eq!(files(cache), entries);
@@ -346,7 +347,7 @@ fn a_second_compile_for_cuda_compiles_nothing_even_without_nvrtc() {
     let args = [&["compile", "--model", MODEL, "--json"][..], &SETTINGS, &target].concat();
     let mut without = command(there.path());
     without.args(args).env("PIECEWISE_CUDA_LIBRARY_DIRS", broken.path());
-    let lowered = json(&checked(without.output().unwrap()));
+    let lowered = json(&checked(without.bounded_output().unwrap()));
     assert_eq!(lowered["compiled"], serde_json::json!({"piece": cold["compiled"]["piece"]}));
     assert_eq!(lowered["reused"]["cubin"], cold["compiled"]["cubin"]);
 }

@@ -1,6 +1,7 @@
 //! What goes wrong with the compile cache under a run: the output is right, it is said once, and
 //! the next run is clean.
 
+use crate::bounded::{Bound, Bounded};
 use crate::skip::skipped;
 use crate::support::cache::*;
 use crate::support::cli::command;
@@ -85,7 +86,7 @@ fn compile_succeeds_with_a_warning_where_it_healed_what_was_bad() {
 fn compile_fails_where_entries_did_not_stay() {
     let dir = tempfile::tempdir().unwrap();
     let args = [&["compile", "--model", MODEL, "--cache-max-size", "8KiB"][..], &SETTINGS].concat();
-    let output = command(dir.path()).args(args).output().unwrap();
+    let output = command(dir.path()).args(args).bounded_output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success(), "{errors}");
     assert!(errors.contains("not everything is in the cache"), "{errors}");
@@ -120,7 +121,8 @@ fn a_directory_that_may_not_be_written_is_said_once() {
     assert_eq!(warned.len(), 1, "{warned:?}");
     assert!(warned[0].contains("Permission denied"), "{warned:?}");
     let mut compiling = somebody().unwrap();
-    let output = compiling.args(["compile", "--model", MODEL]).args(SETTINGS).output().unwrap();
+    let output =
+        compiling.args(["compile", "--model", MODEL]).args(SETTINGS).bounded_output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && errors.contains("not everything is in"), "{errors}");
     assert_eq!(
@@ -133,7 +135,12 @@ fn a_directory_that_may_not_be_written_is_said_once() {
     assert!(cache.join(&removed).exists());
     set_mode(cache, 0o500);
     let again = checked(
-        somebody().unwrap().args(["compile", "--model", MODEL]).args(SETTINGS).output().unwrap(),
+        somebody()
+            .unwrap()
+            .args(["compile", "--model", MODEL])
+            .args(SETTINGS)
+            .bounded_output()
+            .unwrap(),
     );
     assert_eq!(warnings(&again), Vec::<String>::new(), "all that it needs is there");
     set_mode(cache, 0o700);
@@ -165,15 +172,15 @@ fn stopped_between(
     start: impl Fn() -> Command,
     cache: &Path,
     (least, all): (usize, usize),
-) -> Child {
+) -> Bounded {
     for _ in 0..200 {
         fs::remove_dir_all(cache).ok();
-        let mut child = start().stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = start().stdout(Stdio::piped()).stderr(Stdio::piped()).bounded().unwrap();
         if stop_at(&child, cache, least).is_some_and(|found| found < all) {
             return child;
         }
         child.kill().unwrap();
-        child.wait().unwrap();
+        child.wait();
     }
     panic!("never stopped between {least} and {all} entries");
 }
@@ -193,11 +200,11 @@ fn a_directory_that_is_removed_while_in_use_is_said_once() {
     let child = stopped_between(generating, &cache, (1, all));
     fs::remove_dir_all(&cache).unwrap();
     kill_process(Pid::from_child(&child), Signal::CONT).unwrap();
-    let output = checked(child.wait_with_output().unwrap());
+    let output = checked(child.wait_with_output());
     assert_eq!(output.stdout, expected);
     let warned = warnings(&output);
     assert!(warned.len() == 1 && warned[0].contains("was removed while in use"), "{warned:?}");
-    let next = checked(generating().output().unwrap());
+    let next = checked(generating().bounded_output().unwrap());
     assert_eq!((&next.stdout, warnings(&next)), (&expected, Vec::new()));
     assert_eq!(entries(&cache), all);
 }
@@ -219,11 +226,12 @@ fn an_import_may_be_killed() {
     for least in [0, 1, all / 2, all - 2] {
         let mut child = stopped_between(importing, &there, (least, all));
         child.kill().unwrap();
-        child.wait().unwrap();
-        let verified = command(&there).args(["cache", "verify", "--json"]).output().unwrap();
+        child.wait();
+        let verified =
+            command(&there).args(["cache", "verify", "--json"]).bounded_output().unwrap();
         assert_eq!(json(&verified)["bad"], serde_json::json!([]));
         assert_eq!(logits_and_warnings(command(&there), &[]), (expected.clone(), Vec::new()));
-        let again = checked(importing().output().unwrap());
+        let again = checked(importing().bounded_output().unwrap());
         assert_eq!(warnings(&again), Vec::<String>::new());
         let entry_files = |cache: &Path| {
             let mut files = files(cache);
@@ -241,11 +249,11 @@ fn sixteen_runs_fill_one_cache_at_once() {
     let args = [&["compile", "--model", MODEL][..], &SETTINGS].concat();
     let start = || {
         let mut command = command(&cache);
-        command.args(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        command.args(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).bounded().unwrap()
     };
     let children: Vec<_> = (0..16).map(|_| start()).collect();
     for child in children {
-        let output = checked(child.wait_with_output().unwrap());
+        let output = checked(child.wait_with_output());
         assert_eq!(warnings(&output), Vec::<String>::new());
     }
     run(&alone, &args);
@@ -271,7 +279,8 @@ fn small_disk(cache: &Path) -> Result<Vec<String>, String> {
         words.push("--map-root-user");
     }
     let mount = format!("mount -t tmpfs -o size=64k,mode=700 tmpfs '{}'", cache.display());
-    let tried = Command::new(words[0]).args(&words[1..]).args(["sh", "-c", &mount]).output();
+    let tried =
+        Command::new(words[0]).args(&words[1..]).args(["sh", "-c", &mount]).bounded_output();
     match tried {
         Ok(output) if output.status.success() => {}
         Ok(output) => return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
@@ -299,7 +308,7 @@ fn check_full(
     assert_eq!(warned.len(), 1, "{warned:?}");
     assert!(warned[0].contains(advice), "{warned:?}");
     let args = [&["compile", "--model", MODEL][..], &SETTINGS].concat();
-    let output = full().args(args).output().unwrap();
+    let output = full().args(args).bounded_output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success() && errors.contains("not everything is in"), "{errors}");
     let left = Vec::from_iter(files(cache).values().map(Vec::len));
@@ -331,7 +340,12 @@ fn a_limit_on_files_is_said_once() {
     let generate = |mut command: Command, extra: &[&str]| {
         command.args(["generate", "--model", MODEL, "--prompt", "def __init__(self", "--json"]);
         let output = checked(
-            command.args(SETTINGS).args(["--max-tokens", "8"]).args(extra).output().unwrap(),
+            command
+                .args(SETTINGS)
+                .args(["--max-tokens", "8"])
+                .args(extra)
+                .bounded_output()
+                .unwrap(),
         );
         (output.stdout.clone(), warnings(&output))
     };

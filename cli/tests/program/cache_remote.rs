@@ -1,5 +1,6 @@
 //! A compile cache with a second level: what it lacks comes from there, and no run depends on it.
 
+use crate::bounded::Bound;
 use crate::support::cache::*;
 use crate::support::cli::command;
 use std::path::Path;
@@ -7,7 +8,7 @@ use std::process::Output;
 
 fn generating(cache: &Path, extra: &[&str]) -> Output {
     let args = ["generate", "--model", MODEL, "--prompt", "def __init__(self", "--max-tokens", "8"];
-    checked(command(cache).args(args).args(SETTINGS).args(extra).output().unwrap())
+    checked(command(cache).args(args).args(SETTINGS).args(extra).bounded_output().unwrap())
 }
 
 /// Runs with a remote level that is not used: the text is right, it is said once, and the next run
@@ -32,7 +33,7 @@ fn check_compile(remote: &[&str], is_written: bool) {
     let cache = tempfile::tempdir().unwrap();
     let written: &[&str] = if is_written { &["--cache-remote-write"] } else { &[] };
     let args = [&["compile", "--model", MODEL][..], &SETTINGS, remote, written].concat();
-    let output = command(cache.path()).args(args).output().unwrap();
+    let output = command(cache.path()).args(args).bounded_output().unwrap();
     assert_eq!(output.status.success(), !is_written);
     assert_eq!(warnings(&output).len(), 1);
     let errors = String::from_utf8(output.stderr).unwrap();

@@ -1,12 +1,12 @@
 //! `piecewise chat` through the program.
 
+use crate::bounded::{Bound, Bounded};
 use crate::overflowing::overflowing_model;
 use crate::support::cli::{command, error_of, root, stdout_of};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
+use std::process::Stdio;
+use std::sync::mpsc;
 
 const MODEL: &str = "examples/tiny-qwen3";
 const FLAGS: [&str; 7] = ["chat", "--model", MODEL, "--dtype", "f32", "--max-num-tokens", "64"];
@@ -22,19 +22,19 @@ fn template() -> (tempfile::TempDir, String) {
     (folder, file)
 }
 
-fn start(extra: &[&str]) -> (Child, tempfile::TempDir) {
+fn start(extra: &[&str]) -> (Bounded, tempfile::TempDir) {
     let cache = tempfile::tempdir().unwrap();
     let mut command = command(cache.path());
     command.args(FLAGS).args(extra);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    (command.spawn().unwrap(), cache)
+    (command.bounded().unwrap(), cache)
 }
 
 /// What the program prints for these lines, on standard output and error.
 fn said(lines: impl AsRef<[u8]>, extra: &[&str]) -> (String, String) {
     let (mut child, _cache) = start(extra);
     child.stdin.take().unwrap().write_all(lines.as_ref()).unwrap();
-    let output = child.wait_with_output().unwrap();
+    let output = child.wait_with_output();
     let errors = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{errors}");
     (String::from_utf8(output.stdout).unwrap(), errors)
@@ -103,16 +103,18 @@ fn a_line_tells_of_the_steps_of_an_interval_where_it_is_asked_for() {
         let lines = errors.lines().map_while(Result::ok);
         lines.filter(|line| line.contains("% replayed")).for_each(|line| drop(told.send(line)));
     });
+    let mut replies = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    // The first step after an interval tells of it: it goes on until then, one reply at a time.
     let line = loop {
-        writeln!(input, "def f(\n/reset").unwrap();
-        match tells.recv_timeout(Duration::from_millis(50)) {
-            Ok(line) => break line,
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => panic!("it ended"),
+        writeln!(input, "def f(\n/stats\n/reset").unwrap();
+        let is_over = replies.any(|line| line.starts_with("context "));
+        assert!(is_over, "it ended before it told of its steps");
+        if let Ok(line) = tells.try_recv() {
+            break line;
         }
     };
-    drop(input);
-    child.wait_with_output().unwrap();
+    drop((input, replies));
+    child.wait_with_output();
     reader.join().unwrap();
     let (steps, rest) = line.split_once(" steps: 100.0% replayed, ").unwrap();
     let steps: u64 = steps.rsplit(' ').next().unwrap().parse().unwrap();
@@ -141,7 +143,7 @@ fn commands_that_are_none_and_conversations_too_long_are_said() {
     let (mut child, _cache) = start(&["--chat-template", &file, "--max-seq-len", "512"]);
     let long = "return ".repeat(600) + "\n";
     child.stdin.take().unwrap().write_all(long.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
+    let output = child.wait_with_output();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && errors.contains("but the context 512; /reset"), "{errors}");
 }
@@ -201,5 +203,5 @@ fn an_interrupt_stops_the_reply_and_not_the_program() {
     // What was computed for the one that was stopped is found again, but for a page that was not full.
     let stats = Vec::from_iter(stats.split(' ').filter_map(|word| word.parse::<u64>().ok()));
     assert!(stats[1] >= 32 && stats[1] + 40 > stats[0], "{stats:?}");
-    assert!(child.wait().unwrap().success());
+    assert!(child.wait().success());
 }

@@ -1,5 +1,6 @@
 //! Where settings come from: flags over a file over what follows from the model.
 
+use crate::bounded::Bound;
 use crate::support::cli::{command, error_of, piecewise, root, stdout_of};
 use serde_json::{Value, json};
 
@@ -69,7 +70,7 @@ fn the_file_of_the_current_directory_is_read() {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_piecewise"))
         .args(["inspect", "--print-config", "--model", model.to_str().unwrap()])
         .current_dir(folder.path())
-        .output()
+        .bounded_output()
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("max_num_tokens = 32  # piecewise.toml\n"), "{text}");
@@ -325,7 +326,8 @@ fn no_secret_is_in_what_is_printed() {
     ] {
         let args = [&["inspect", "--model", MODEL, "--print-config"][..], args].concat();
         let mut command = command(std::path::Path::new("."));
-        let output = command.env("PIECEWISE_CACHE_CHECKSUM_KEY", &secret).args(args).output();
+        let output =
+            command.env("PIECEWISE_CACHE_CHECKSUM_KEY", &secret).args(args).bounded_output();
         let output = output.unwrap();
         assert!(output.status.success());
         let text = String::from_utf8(output.stdout).unwrap();

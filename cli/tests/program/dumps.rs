@@ -1,5 +1,6 @@
 //! Dumps are programs: what is printed after any pass can be read back, finished and run.
 
+use crate::bounded::Bound;
 use crate::support::cli::{command, error_of, piecewise, root, stdout_of};
 use crate::support::models::MODELS;
 use crate::support::nvrtc::nvrtc;
@@ -270,7 +271,7 @@ fn a_file_that_asks_for_a_dump_gets_one_from_every_command() {
         let with = |text: String| {
             std::fs::write(&file, text).unwrap();
             let config = ["--config", file.to_str().unwrap()];
-            let output = command(cache.path()).args(&args).args(config).output().unwrap();
+            let output = command(cache.path()).args(&args).args(config).bounded_output().unwrap();
             (output.status.success(), String::from_utf8(output.stderr).unwrap())
         };
         let (is_well, said) = with(format!("dump.dir = {dir:?}\ndump.passes = [\"fuse\"]"));
@@ -291,7 +292,7 @@ fn explaining_a_cache_with_a_dump_or_a_budget_changes_nothing_in_it() {
     let (cache, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let model = ["--model", "examples/tiny-qwen3", "--max-num-tokens", "16"];
     let run = |args: &[&str]| {
-        let output = command(cache.path()).args(args).output().unwrap();
+        let output = command(cache.path()).args(args).bounded_output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };

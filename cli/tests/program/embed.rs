@@ -1,5 +1,6 @@
 //! `embed`: the formats, the same numbers however texts share steps, and what is refused.
 
+use crate::bounded::Bound;
 use crate::support::cache::checked;
 use crate::support::cli::{command, error_of, piecewise, root, stdout_of};
 use serde_json::{Value, json};
@@ -97,7 +98,7 @@ fn texts_share_steps_as_the_flags_say() {
     let log = log.to_str().unwrap();
     let said = |more: &[&str]| {
         let args = [&["embed", "--model", model][..], &TEXTS.map(|text| ["--text", text]).concat()];
-        let output = command(&cache).args(args.concat()).args(more).output().unwrap();
+        let output = command(&cache).args(args.concat()).args(more).bounded_output().unwrap();
         String::from_utf8(checked(output).stderr).unwrap()
     };
     assert!(!said(&["--item-log", log]).contains("steps"));
@@ -147,7 +148,8 @@ fn lines_beside_one_that_is_no_text_are_embedded() {
     assert!(rows[1]["error"].as_str().unwrap().starts_with(&why), "{}", rows[1]);
     let alone =
         vectors(&stdout_of(&["embed", "--model", model, "--dtype", "f32", "--text", "two"]));
-    assert_eq!(json!(alone[0]), rows[2]["embedding"]);
+    let beside: Vec<f32> = serde_json::from_value(rows[2]["embedding"].clone()).unwrap();
+    assert_eq!(alone[0], beside);
 }
 
 /// More texts than one call takes: every one is there, in its place.

@@ -1,5 +1,6 @@
 //! `encode`: every fixture against its reference, alone and packed, and what is refused.
 
+use crate::bounded::Bound;
 use crate::embed::with_tokenizer;
 use crate::support::cache::{checked, json};
 use crate::support::cli::{
@@ -50,8 +51,9 @@ fn equals_its_reference(name: &str, outputs: usize) {
             args.extend(files.iter().chain(more).copied());
             args.extend(flags.iter().map(String::as_str));
             // One cache for all of them: on CUDA kernels are what takes time.
-            let output =
-                checked(command(&folder.path().join("cache")).args(&args).output().unwrap());
+            let output = checked(
+                command(&folder.path().join("cache")).args(&args).bounded_output().unwrap(),
+            );
             assert!(output.stdout.is_empty());
             let bytes = std::fs::read(&out).unwrap();
             let found = SafeTensors::deserialize(&bytes).unwrap();
@@ -314,7 +316,7 @@ fn videos_are_launched_where_no_frames_are_captured() {
     let said = |more: &[&str]| {
         let args = ["encode", "--model", &model, "--inputs", &inputs, "--stats"];
         let files = ["--out", out.to_str().unwrap()];
-        let output = command(&cache).args(args).args(files).args(more).output().unwrap();
+        let output = command(&cache).args(args).args(files).args(more).bounded_output().unwrap();
         let said = String::from_utf8(checked(output).stderr).unwrap();
         (said, std::fs::read(&out).unwrap())
     };
@@ -424,7 +426,7 @@ fn images_are_encoded_as_the_tensors_that_they_become() {
 fn encoders_are_compiled_ahead_of_time_and_inspected() {
     let folder = tempfile::tempdir().unwrap();
     let cache = folder.path().join("cache");
-    let run = |args: &[&str]| checked(command(&cache).args(args).output().unwrap());
+    let run = |args: &[&str]| checked(command(&cache).args(args).bounded_output().unwrap());
     for model in ["bert", "modernbert", "qwen3_embedding", "cross_encoder"] {
         let model = format!("{FIXTURES}/{model}");
         let counts = json(&run(&["compile", "--model", &model, "--json"]));

@@ -1,5 +1,6 @@
 //! The scripts that run on a machine with a GPU: what they print of reports of `bench --json`.
 
+use crate::bounded::Bound;
 use crate::support::cli::stdout_of;
 use serde_json::{Value, json};
 use std::fs::Permissions;
@@ -44,7 +45,7 @@ fn scripts() -> PathBuf {
 }
 
 fn said_by(command: &mut Command) -> (bool, String) {
-    let output = command.output().expect("python3");
+    let output = command.bounded_output().expect("python3");
     (output.status.success(), String::from_utf8(output.stdout).unwrap())
 }
 

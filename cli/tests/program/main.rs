@@ -6,6 +6,8 @@
 mod ahead;
 mod bad_input;
 mod bench;
+#[path = "../../../tests/support/bounded.rs"]
+mod bounded;
 mod cache;
 mod cache_faults;
 mod cache_remote;

@@ -1,5 +1,6 @@
 //! Names that there are not and files that can't be written are refused before anything is done.
 
+use crate::bounded::Bound;
 use crate::support::cache::{MODEL, checked, compile, entry_to_damage, files, logits, run};
 use crate::support::cli::{command, error_of, stdout_of};
 use serde_json::Value;
@@ -90,7 +91,7 @@ fn outputs_that_can_t_be_written_are_known_before_the_work() {
         ],
         [&bench[..], &["--costs", bad]].concat(),
     ] {
-        let output = command(&cache).args(&args).output().unwrap();
+        let output = command(&cache).args(&args).bounded_output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
         assert!(said.contains("no/such/x.safetensors"), "{args:?}: {said}");
@@ -100,7 +101,7 @@ fn outputs_that_can_t_be_written_are_known_before_the_work() {
     std::fs::write(&pictures, "").unwrap();
     let state = pictures.join("state");
     let worker = [&worker[..], &["--state-dir", state.to_str().unwrap()]].concat();
-    let output = command(&cache).args(&worker).output().unwrap();
+    let output = command(&cache).args(&worker).bounded_output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success() && said.contains("file/state is of no use"), "{said}");
     assert!(!cache.exists(), "it worked first: {said}");
@@ -123,7 +124,7 @@ fn an_export_of_nothing_is_an_error_and_a_healed_cache_is_none() {
     let archive = folder.path().join("a.pwc");
     let export = |filter: &str| {
         let args = ["cache", "export", archive.to_str().unwrap(), "--filter", filter];
-        command(&cache).args(args).output().unwrap()
+        command(&cache).args(args).bounded_output().unwrap()
     };
     let failed = export("sm_9O");
     let said = String::from_utf8(failed.stderr).unwrap();
@@ -134,7 +135,7 @@ fn an_export_of_nothing_is_an_error_and_a_healed_cache_is_none() {
 
     let damaged = entry_to_damage(&cache, "piece");
     std::fs::write(&damaged, "not an entry").unwrap();
-    let verify = || command(&cache).args(["cache", "verify"]).output().unwrap();
+    let verify = || command(&cache).args(["cache", "verify"]).bounded_output().unwrap();
     assert_eq!(
         verify().status.code(),
         Some(1),
@@ -169,7 +170,8 @@ fn a_file_of_settings_is_checked_whole() {
         assert!(error.lines().any(|said| said.contains(&place) && said.contains(wrong)), "{error}");
     }
     std::fs::write(&path, "capture_num_tokens = [8, 1]\nlevel = 3\n").unwrap();
-    let said = checked(command(folder.path()).args(["config", "check", file]).output().unwrap());
+    let said =
+        checked(command(folder.path()).args(["config", "check", file]).bounded_output().unwrap());
     assert_eq!(String::from_utf8(said.stdout).unwrap(), format!("{file}: ok\n"));
     let warned = String::from_utf8(said.stderr).unwrap();
     assert!(warned.contains(&format!("warning: {file}: steps of 9 to 512 tokens")), "{warned}");

@@ -1,5 +1,6 @@
 //! What a profiler hears of a run; the profiler is a library made of C.
 
+use crate::bounded::Bound;
 use crate::skip::skipped;
 use crate::support::cli::{command, device_flags};
 use std::process::Command;
@@ -24,7 +25,7 @@ fn a_profiler_hears_of_steps_by_the_places_in_the_models_code() {
             .args(device_flags())
             .env("NVTX_INJECTION64_PATH", &library)
             .env("PIECEWISE_HEARD", &heard)
-            .output()
+            .bounded_output()
             .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let text = std::fs::read_to_string(&heard).unwrap_or_default();

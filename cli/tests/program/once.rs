@@ -1,5 +1,6 @@
 //! Each piece is planned and lowered at most once a start, whatever the command and its flags.
 
+use crate::bounded::Bound;
 use crate::support::cache::{MODEL, SETTINGS};
 use crate::support::cli::{command, error_of};
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ fn counted(args: &[&str]) -> (Counts, Counts) {
     let cache = tempfile::tempdir().unwrap();
     let mut command = command(cache.path());
     command.env("PIECEWISE_LOG", "piecewise_runtime=debug,piecewise_passes=debug");
-    let output = command.args(args).output().unwrap();
+    let output = command.args(args).bounded_output().unwrap();
     let log = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{args:?}: {log}");
     let count = |text: &str, of: fn(&str) -> Option<String>| {

@@ -1,5 +1,6 @@
 //! What the program prints: help with examples, JSON for machines, the same text for a seed.
 
+use crate::bounded::Bound;
 use crate::support::cli::{piecewise, root, stdout_of};
 use serde_json::Value;
 
@@ -175,10 +176,10 @@ fn a_reader_that_has_seen_enough_is_no_error() {
         .current_dir(root())
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())
-        .spawn()
+        .bounded()
         .unwrap();
     drop(child.stdout.take());
-    let output = child.wait_with_output().unwrap();
+    let output = child.wait_with_output();
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
 }
 
@@ -190,7 +191,7 @@ fn auto_without_a_gpu_says_that_it_runs_on_the_cpu_and_why() {
         .args(["--device", "auto"])
         .env("CUDA_VISIBLE_DEVICES", "")
         .current_dir(root())
-        .output()
+        .bounded_output()
         .unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{said}");

@@ -1,5 +1,6 @@
 //! `piecewise plan`, run as a program.
 
+use crate::bounded::Bound;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ fn piecewise(arguments: &[&str]) -> Output {
         .arg("plan")
         .args(arguments)
         .env_remove("RUST_BACKTRACE")
-        .output()
+        .bounded_output()
         .unwrap()
 }
 
@@ -148,10 +149,10 @@ fn reads_standard_input_and_histograms() {
         .args(["plan", "--log", "-", "--max-graphs", "2", "--objective", "padding", "--json"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .spawn()
+        .bounded()
         .unwrap();
     child.stdin.take().unwrap().write_all(b"tokens,steps\n16,5\n60,9\n64,1\n").unwrap();
-    let output = child.wait_with_output().unwrap();
+    let output = child.wait_with_output();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(list(&report, "capture_num_tokens"), [16, 64]);
     assert_eq!(report["padding_tokens"], 36);

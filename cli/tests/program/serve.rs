@@ -1,7 +1,8 @@
 //! The server as a program: it answers, and drains when it is told to end. More is held by the programs
 //! in tests/server.
 
-use crate::support::cli::{Killed, command, device_flags, error_of, norm_error, root, stdout_of};
+use crate::bounded::Bound;
+use crate::support::cli::{command, device_flags, error_of, norm_error, root, stdout_of};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -38,9 +39,9 @@ fn a_server_answers_and_ends_when_it_is_told_to() {
         .arg("--trace")
         .arg(&trace)
         .stdout(Stdio::piped())
-        .spawn();
-    let mut server = Killed(server.unwrap());
-    let mut lines = BufReader::new(server.0.stdout.take().unwrap()).lines();
+        .bounded();
+    let mut server = server.unwrap();
+    let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
     let listening = lines.next().unwrap().unwrap();
     let address = listening.strip_prefix("listening at http://").unwrap().to_owned();
     assert!(address.starts_with("127.0.0.1:"), "{address}");
@@ -62,9 +63,9 @@ fn a_server_answers_and_ends_when_it_is_told_to() {
     let refused = post(&address, "/v1/completions", &json!({"prompt": "x", "colour": 1}));
     assert_eq!(refused["error"]["param"], "colour");
 
-    let pid = Pid::from_raw(server.0.id().try_into().unwrap()).unwrap();
+    let pid = Pid::from_raw(server.id().try_into().unwrap()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
-    assert!(server.0.wait().unwrap().success());
+    assert!(server.wait().success());
     let steps = std::fs::read_to_string(&log).unwrap();
     let mut steps = steps.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let head = steps.next().unwrap()["log"].take();
@@ -95,9 +96,9 @@ fn an_encoder_is_served_as_what_it_is() {
         .args(["serve", "--model", bert, "--port", "0", "--no-access-log", "--dtype", "f32"])
         .args(["--host", "localhost"])
         .stdout(Stdio::piped())
-        .spawn();
-    let mut server = Killed(server.unwrap());
-    let mut lines = BufReader::new(server.0.stdout.take().unwrap()).lines();
+        .bounded();
+    let mut server = server.unwrap();
+    let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
     let listening = lines.next().unwrap().unwrap();
     let address = listening.strip_prefix("listening at http://").unwrap().to_owned();
     assert_eq!(lines.next().unwrap().unwrap(), "ready");
@@ -128,9 +129,9 @@ fn an_encoder_is_served_as_what_it_is() {
         assert_eq!(refused["error"]["param"], field, "{refused}");
     }
 
-    let pid = Pid::from_raw(server.0.id().try_into().unwrap()).unwrap();
+    let pid = Pid::from_raw(server.id().try_into().unwrap()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
-    assert!(server.0.wait().unwrap().success());
+    assert!(server.wait().success());
 }
 
 #[test]

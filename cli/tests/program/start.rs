@@ -1,6 +1,7 @@
 //! What a server says of itself at its start, and how its log is written.
 
-use crate::support::cli::{Killed, command, root};
+use crate::bounded::{Bound, Bounded};
+use crate::support::cli::{command, root};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -25,7 +26,7 @@ const FLAGS: [&str; 11] = [
 
 /// A server that is ready.
 struct Running {
-    process: Killed,
+    process: Bounded,
     lines: std::io::Lines<BufReader<ChildStdout>>,
     address: String,
 }
@@ -36,9 +37,9 @@ impl Running {
         let mut server = command(cache);
         server.args(["serve", "--model", model]).args(flags);
         server.env_remove("PIECEWISE_LOG");
-        let process = server.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        let mut process = Killed(process.unwrap());
-        let mut lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
+        let process = server.stdout(Stdio::piped()).stderr(Stdio::piped()).bounded();
+        let mut process = process.unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let listening = lines.next().unwrap().unwrap();
         let address = listening.strip_prefix("listening at http://").unwrap().to_owned();
         let mut running = Self { process, lines, address };
@@ -57,11 +58,11 @@ impl Running {
 
     /// Ends the server; what it wrote to standard error.
     fn end(mut self) -> String {
-        let pid = Pid::from_raw(self.process.0.id().try_into().unwrap()).unwrap();
+        let pid = Pid::from_raw(self.process.id().try_into().unwrap()).unwrap();
         kill_process(pid, Signal::TERM).unwrap();
         let mut said = String::new();
-        self.process.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        assert!(self.process.0.wait().unwrap().success(), "{said}");
+        self.process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(self.process.wait().success(), "{said}");
         said
     }
 }
@@ -87,8 +88,8 @@ fn a_worker_says_at_its_start_what_a_server_says() {
     worker.args(["worker", "--model", MODEL, "--handshake", &handshake, "--rank", "0"]);
     worker.args(["--no-stand-in", "--state-dir"]).arg(cache.path().join("state")).args(&FLAGS[2..]);
     worker.env_remove("PIECEWISE_LOG").stderr(Stdio::piped());
-    let mut worker = Killed(worker.spawn().unwrap());
-    let lines = BufReader::new(worker.0.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut worker = worker.bounded().unwrap();
+    let lines = BufReader::new(worker.stderr.take().unwrap()).lines().map(Result::unwrap);
     let mut said = Vec::new();
     for line in lines {
         let is_last = line.contains(" checks ");
@@ -97,6 +98,8 @@ fn a_worker_says_at_its_start_what_a_server_says() {
             break;
         }
     }
+    let is_whole = said.last().is_some_and(|line| line.contains(" checks "));
+    assert!(is_whole, "the worker was ended before it said all: {said:?}");
     let said: Vec<&str> = said.iter().map(String::as_str).collect();
     assert_block(said.iter());
 }
@@ -172,7 +175,7 @@ fn levels_and_filters_that_are_none_are_refused() {
     let run = |variable: &str, flags: &[&str]| {
         let mut doctor = command(root());
         doctor.env("PIECEWISE_LOG", variable).arg("doctor").args(flags);
-        let output = doctor.output().unwrap();
+        let output = doctor.bounded_output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
     let (code, said) = run("", &["--log-level", "loud"]);

@@ -1,5 +1,6 @@
 //! The tiny model against the reference tokens and logits that are shipped with it.
 
+use crate::bounded::Bound;
 use crate::overflowing::overflowing_model;
 use crate::support::cli::{command, device_flags, logits, norm_error, root, stdout_of};
 use serde_json::Value;
@@ -163,7 +164,7 @@ fn a_model_that_leaves_the_range_of_f16_says_so_and_what_to_try() {
         let args = ["generate", "--model", model, "--dtype", dtype, "--max-tokens", "6"];
         let prompts = ["--prompt", "import", "--prompt", "def"];
         let mut command = command(cache.path());
-        command.args(args).args(prompts).args(extra).args(device_flags()).output().unwrap()
+        command.args(args).args(prompts).args(extra).args(device_flags()).bounded_output().unwrap()
     };
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     let folder = model.path().to_str().unwrap();

@@ -1,5 +1,6 @@
 //! `piecewise tune`, and what a start does with what it left.
 
+use crate::bounded::Bound;
 use crate::support::cli::{command, error_of, piecewise, stdout_of};
 use serde_json::Value;
 use std::path::Path;
@@ -16,7 +17,7 @@ const MODEL: [&str; 8] = [
 ];
 
 fn json(cache: &Path, args: &[&str]) -> Value {
-    let output = command(cache).args(args).args(MODEL).arg("--json").output().unwrap();
+    let output = command(cache).args(args).args(MODEL).arg("--json").bounded_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
 }
@@ -38,7 +39,7 @@ fn tune_measures_to_its_end_once_and_shows_gains_beside_spreads() {
     let again = json(cache, &mode);
     let from_before = |gain: &Value| gain["origin"] == "remembered";
     assert!(again["gains"].as_array().unwrap().iter().all(from_before), "{again}");
-    let shown = command(cache).args(mode).args(MODEL).output().unwrap();
+    let shown = command(cache).args(mode).args(MODEL).bounded_output().unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
     let count = format!("measured  0 choices in 0.0 s, {} known from before", gains.len());
     for line in ["choice", "gain", "spread", "step in pieces", &count] {

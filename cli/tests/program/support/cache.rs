@@ -1,6 +1,7 @@
 //! Runs of the program with a compile cache, and what they leave in it.
 
 use super::cli::command;
+use crate::bounded::Bound;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ pub(crate) fn checked(output: Output) -> Output {
 }
 
 pub(crate) fn run(cache: &Path, args: &[&str]) -> Output {
-    checked(command(cache).args(args).output().unwrap())
+    checked(command(cache).args(args).bounded_output().unwrap())
 }
 
 pub(crate) fn json(output: &Output) -> Value {
@@ -41,7 +42,7 @@ pub(crate) fn logits_and_warnings(mut command: Command, extra: &[&str]) -> (Vec<
     let out = folder.path().join("logits.safetensors");
     let ids = ["--ids", "326,680,596,12,7,91,200,33,4", "--out", out.to_str().unwrap()];
     command.args([&["logits", "--model", MODEL][..], &ids, &SETTINGS, extra].concat());
-    let output = checked(command.output().unwrap());
+    let output = checked(command.bounded_output().unwrap());
     (std::fs::read(out).unwrap(), warnings(&output))
 }
 

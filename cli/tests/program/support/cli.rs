@@ -1,11 +1,9 @@
 //! Runs the `piecewise` binary.
 
-use rustix::process::{Pid, Signal, kill_process};
+use crate::bounded::Bound;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
+use std::process::{Command, Output};
 
 /// The repository: where it was when this was built, or the current directory for a test binary
 /// that was carried to another machine.
@@ -28,37 +26,10 @@ pub(crate) fn command(cache: &Path) -> Command {
     command
 }
 
-/// A process that does not outlive its test.
-pub(crate) struct Killed(pub(crate) Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        // One that has ended can't be killed.
-        let _ = self.0.kill();
-    }
-}
-
-/// Runs the binary in the repository, with a compile cache of its own. One that does not end, such as a
-/// server that should have failed, is ended after a while.
+/// Runs the binary in the repository, with a compile cache of its own.
 pub(crate) fn piecewise(args: &[&str]) -> Output {
-    const PATIENCE: Duration = Duration::from_secs(600);
     let cache = tempfile::tempdir().unwrap();
-    let mut command = command(cache.path());
-    let command = command.args(args).stdin(Stdio::null()).stdout(Stdio::piped());
-    let child = command.stderr(Stdio::piped()).spawn().unwrap();
-    let pid = Pid::from_child(&child);
-    let (ended, has_ended) = mpsc::channel::<()>();
-    let keeper = std::thread::spawn(move || {
-        let is_stuck = has_ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout);
-        if is_stuck {
-            kill_process(pid, Signal::KILL).unwrap();
-        }
-        is_stuck
-    });
-    let output = child.wait_with_output().unwrap();
-    drop(ended);
-    assert!(!keeper.join().unwrap(), "piecewise {} did not end in {PATIENCE:?}", args.join(" "));
-    output
+    command(cache.path()).args(args).bounded_output().unwrap()
 }
 
 /// The flags that choose the device of PIECEWISE_TEST_DEVICE, on which nothing is measured; cpu if unset.
