@@ -38,7 +38,7 @@ fn what_may_be_skipped_is_demanded_by_the_check() {
     for name in demands {
         assert!(page.contains(&format!("{prefix}{name}")), "CONTRIBUTING.md lacks {name}");
         let is_demanded = check.contains(&format!("{prefix}{name}=1"));
-        let may_be_missing = ["GPU", "CHAT_FIXTURES"].contains(&name.as_str());
+        let may_be_missing = name == "GPU";
         assert_ne!(is_demanded, may_be_missing, "{prefix}{name} in .ci/run");
     }
 }

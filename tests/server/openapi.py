@@ -14,13 +14,15 @@ from harness import ROOT, Server
 
 # Beside them nothing is needed, and little is computed.
 OF_TEXT = {
-    "/v1/completions": {}, "/v1/chat/completions": {"messages": []}, "/tokenize": {"prompt": "x"},
-    "/detokenize": {"tokens": [1]},
+    **dict.fromkeys(["/v1/completions", "/completions"], [{}]),
+    **dict.fromkeys(["/v1/chat/completions", "/chat/completions"], [{"messages": []}]),
+    "/tokenize": [{"prompt": "x"}, {"messages": []}],
+    "/detokenize": [{"tokens": [1]}],
 }
 OF_ENCODERS = {
-    "/v1/embeddings": {"input": "one"},
-    **dict.fromkeys(["/v1/score", "/score"], {"text_1": "one", "text_2": "two"}),
-    **dict.fromkeys(["/v1/rerank", "/v2/rerank", "/rerank"], {"query": "one", "documents": ["two"]}),
+    **dict.fromkeys(["/v1/embeddings", "/embeddings"], [{"input": "one"}]),
+    **dict.fromkeys(["/v1/score", "/score"], [{"text_1": "one", "text_2": "two"}]),
+    **dict.fromkeys(["/v1/rerank", "/v2/rerank", "/rerank"], [{"query": "one", "documents": ["two"]}]),
 }
 
 
@@ -54,9 +56,9 @@ def taken(server, path, least):
 
 def check(server, endpoints):
     api = json.loads(server.get("/openapi.json")[1])
-    for path, least in endpoints.items():
+    for path, bodies in endpoints.items():
         schema = api["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
-        listed, found = set(schema["properties"]), taken(server, path, least)
+        listed, found = set(schema["properties"]), set().union(*(taken(server, path, least) for least in bodies))
         assert "model" in listed and set(schema["required"]) <= listed
         assert listed == found, f"{path}: listed and not taken {listed - found}, taken and not listed {found - listed}"
     return api["paths"]

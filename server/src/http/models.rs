@@ -59,7 +59,11 @@ pub(crate) async fn tokenize(
 ) -> Result<Json<Value>, ApiError> {
     let mut fields = Fields::read(request, &state).await?;
     let shows = fields.flag("return_token_strs")?;
-    let ids = match fields.object().contains_key("messages") {
+    let has_messages = fields.object().get("messages").is_some_and(|value| !value.is_null());
+    if !has_messages {
+        fields.ignore(&["messages"]);
+    }
+    let ids = match has_messages {
         true => {
             let asked = chat_prompt::take(&mut fields)?;
             chat_prompt::encode(&state, &fields.finish()?, asked).await?.0

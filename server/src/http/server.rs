@@ -254,7 +254,7 @@ fn of_operators() -> Routes {
 fn open() -> Routes {
     vec![
         ("/health", get(probes::health)),
-        ("/ping", get(probes::health).post(probes::health)),
+        ("/ping", get(probes::health)),
         ("/version", get(probes::version)),
         ("/ready", get(probes::ready)),
         ("/metrics", get(probes::metrics)),
