@@ -1,6 +1,7 @@
 //! Work that takes long, off the threads that others wait for.
 
 use super::error::ApiError;
+use crate::structured::Wanted;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::{Semaphore, oneshot};
@@ -35,7 +36,7 @@ impl Turns {
     /// is told whether somebody does; who has gone before it began has nothing done.
     pub(crate) async fn run<R, E>(
         &self,
-        work: impl FnOnce(&(dyn Fn() -> bool + Sync)) -> Result<R, E> + Send + 'static,
+        work: impl FnOnce(Wanted<'_>) -> Result<R, E> + Send + 'static,
     ) -> Result<R, ApiError>
     where
         R: Send + 'static,

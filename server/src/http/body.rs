@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// there are.
 const SMALL: usize = 64 << 10;
 /// Bytes of a body that are read at once; more of them would keep the streams of others waiting.
-pub(super) const LARGEST_HERE: usize = 32 << 10;
+const LARGEST_HERE: usize = 32 << 10;
 /// Bytes of memory that a value of a body takes: that of `serde_json` and its place in a list or an object.
 const OF_VALUE: usize = 128;
 /// Bytes that are counted at once.
@@ -33,7 +33,7 @@ impl BodyMemory {
     }
 
     pub(super) fn hold(&self) -> Held {
-        Held { memory: self.clone(), permit: None, bytes: 0 }
+        Held { memory: self.clone(), permit: None, bytes: 0, is_large: false }
     }
 }
 
@@ -44,12 +44,13 @@ pub(crate) struct Held {
     memory: BodyMemory,
     permit: Option<OwnedSemaphorePermit>,
     bytes: usize,
+    is_large: bool,
 }
 
 impl Held {
-    /// Whether what it holds takes long to read.
+    /// Whether the body takes long to read.
     pub(crate) fn is_large(&self) -> bool {
-        self.bytes > LARGEST_HERE
+        self.is_large
     }
 
     /// Takes so many bytes more.
@@ -109,6 +110,7 @@ async fn collect(body: Body, bound: usize, mut held: Held) -> Result<(Vec<u8>, H
         held.grow(chunk.len())?;
         bytes.extend_from_slice(&chunk);
     }
+    held.is_large = bytes.len() > LARGEST_HERE;
     Ok((bytes, held))
 }
 
@@ -158,6 +160,20 @@ mod tests {
         check_values(list.as_bytes(), 1001, &mut held).unwrap();
         let error = check_values(list.as_bytes(), 1000, &mut held).unwrap_err();
         assert!(error.body().to_string().contains("1001 values"), "{error:?}");
+    }
+
+    #[test]
+    fn a_body_is_large_by_its_bytes_however_many_values_they_are() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        for (bytes, is_large) in [(LARGEST_HERE, false), (LARGEST_HERE + 1, true)] {
+            let list = format!("[{}1]", "1,".repeat(bytes / 2 - 2)) + &" ".repeat(bytes % 2 + 1);
+            assert_eq!(list.len(), bytes);
+            let held = BodyMemory::new(8 << 20).hold();
+            let collected = runtime.block_on(collect(Body::from(list), 1 << 20, held));
+            let (list, mut held) = collected.unwrap();
+            check_values(&list, 1 << 20, &mut held).unwrap();
+            assert_eq!(held.is_large(), is_large, "{bytes}");
+        }
     }
 
     #[test]

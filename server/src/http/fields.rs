@@ -1,7 +1,7 @@
 //! The fields of a request's body: each is taken by name and type, and what is left over is refused
 //! by name.
 
-use super::body::{self, Held, LARGEST_HERE};
+use super::body::{self, Held};
 use super::error::ApiError;
 use super::passed::Passed;
 use super::state::State;
@@ -61,7 +61,7 @@ impl Fields {
         let passed = request.extensions().get::<Passed>().cloned();
         let (body, held) = body::read(request, state).await?;
         let most = state.limits.body_values;
-        let mut fields = match body.len() > LARGEST_HERE {
+        let mut fields = match held.is_large() {
             true => state.text_turns.run(move |_| Self::parse(&body, most, held)).await?,
             false => Self::parse(&body, most, held)?,
         };

@@ -7,7 +7,7 @@ use super::error::ApiError;
 use super::keys::ApiKeys;
 use super::origins::AllowedOrigins;
 use crate::chat::{ChatTemplate, GenerationDefaults, ReplyFormat};
-use crate::structured::Structures;
+use crate::structured::{Structures, Wanted};
 use piecewise::models::{TextTokenizer, Vocabulary};
 use piecewise_runtime::engine_thread::{EngineHandle, Phase, Rest};
 use piecewise_runtime::metrics::Metrics;
@@ -176,7 +176,7 @@ impl State {
     pub(crate) async fn read_texts<R, E>(
         &self,
         held: &Held,
-        work: impl FnOnce(&(dyn Fn() -> bool + Sync)) -> Result<R, E> + Send + 'static,
+        work: impl FnOnce(Wanted<'_>) -> Result<R, E> + Send + 'static,
     ) -> Result<R, ApiError>
     where
         R: Send + 'static,
