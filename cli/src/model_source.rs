@@ -8,8 +8,8 @@ use super::warn;
 use anyhow::{Context, bail};
 use piecewise::assembly::Assembly;
 use piecewise::encoding::{LoadError, folder_assembly, other_assemblies, tower_assembly};
+use piecewise::models::Preset;
 use piecewise::models::encoder::is_encoder;
-use piecewise::models::{ImagePrompts, Preset};
 use piecewise_ir::module::Module;
 use piecewise_ir::text::parse_module;
 use std::path::{Path, PathBuf};
@@ -65,7 +65,7 @@ impl SourceArgs {
         let Some(folder) = self.model.as_deref().filter(|folder| folder.is_dir()) else {
             return Ok(None);
         };
-        if is_encoder(folder)? || ImagePrompts::load(folder)?.is_none() {
+        if is_encoder(folder)? {
             return Ok(None);
         }
         match tower_assembly(folder, self.bounds.layers()?) {
