@@ -157,8 +157,7 @@ fn subscriber(stream: TcpStream, shared: &Shared) -> Result<(), ZmtpError> {
     let wanted = Wishes::new(Some(Vec::new()));
     std::thread::scope(|scope| {
         let writer = std::thread::Builder::new().name("kv events".to_owned());
-        let mut writer = Some(writer);
-        let mut sender = Some(sender);
+        let mut idle = Some((writer, sender));
         let outcome = loop {
             match wishes.receive_wish() {
                 Ok(Some((is_wanted, topic))) => {
@@ -173,7 +172,7 @@ fn subscriber(stream: TcpStream, shared: &Shared) -> Result<(), ZmtpError> {
                 Err(error) => break Err(error),
             }
             // Not before it has a wish: what comes earlier is not for it.
-            if let (Some(writer), Some(sender)) = (writer.take(), sender.take()) {
+            if let Some((writer, sender)) = idle.take() {
                 let from = shared.log.next();
                 let wanted = &wanted;
                 let send = move || send(sender, shared, from, wanted);
