@@ -17,11 +17,8 @@ fn tools(choice: Value) -> Tools {
 /// Thoughts, content, and calls with their arguments as JSON.
 type Read = (String, String, Vec<(String, Value)>);
 
-fn read(format: &ReplyFormat, tools: &Tools, prompt: &str, pieces: &[&str]) -> Read {
-    let mut parser = format.parser(tools, prompt).unwrap();
-    let mut deltas: Vec<ReplyDelta> =
-        pieces.iter().map(|piece| parser.push(piece).unwrap()).collect();
-    deltas.push(parser.finish().unwrap());
+/// Calls by name, each with the text of its arguments, which came in their order and with an id.
+pub(crate) fn calls_of(deltas: &[ReplyDelta]) -> Vec<(String, String)> {
     let mut calls: Vec<(String, String)> = Vec::new();
     for call in deltas.iter().flat_map(|delta| &delta.tool_calls) {
         if let Some(name) = &call.name {
@@ -31,6 +28,15 @@ fn read(format: &ReplyFormat, tools: &Tools, prompt: &str, pieces: &[&str]) -> R
         }
         calls[call.index].1.push_str(&call.arguments);
     }
+    calls
+}
+
+fn read(format: &ReplyFormat, tools: &Tools, prompt: &str, pieces: &[&str]) -> Read {
+    let mut parser = format.parser(tools, prompt).unwrap();
+    let mut deltas: Vec<ReplyDelta> =
+        pieces.iter().map(|piece| parser.push(piece).unwrap()).collect();
+    deltas.push(parser.finish().unwrap());
+    let calls = calls_of(&deltas);
     assert_eq!(parser.called_tools(), !calls.is_empty());
     let arguments =
         |text: &str| serde_json::from_str(text).unwrap_or_else(|e| panic!("{text:?}: {e}"));

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
+use crate::replies::calls_of;
 use crate::tool_call_replies::replies;
 
 /// Content, and calls with the text of their arguments.
@@ -34,15 +35,7 @@ fn read<'a>(parser: &str, pieces: impl IntoIterator<Item = &'a str>) -> Read {
     let mut parser = format.parser(&tools(), "").unwrap();
     let mut deltas = Vec::from_iter(pieces.into_iter().map(|piece| parser.push(piece).unwrap()));
     deltas.push(parser.finish().unwrap());
-    let mut calls: Vec<(String, String)> = Vec::new();
-    for call in deltas.iter().flat_map(|delta| &delta.tool_calls) {
-        if let Some(name) = &call.name {
-            assert_eq!(call.index, calls.len());
-            assert!(call.id.as_ref().is_some_and(|id| !id.is_empty()));
-            calls.push((name.clone(), String::new()));
-        }
-        calls[call.index].1.push_str(&call.arguments);
-    }
+    let calls = calls_of(&deltas);
     assert_eq!(parser.called_tools(), !calls.is_empty());
     (deltas.iter().map(|delta| delta.content.as_str()).collect(), calls)
 }
