@@ -31,7 +31,7 @@ fn submit(
 ) -> Result<(piecewise::encoding::CallTicket, Receiver<CallOutputs>), SubmitError> {
     let (sender, outputs) = mpsc::channel();
     let sink = Box::new(move |outputs| drop(sender.send(outputs)));
-    Ok((handle.submit(items.to_vec(), sink)?, outputs))
+    Ok((handle.submit(0, items.to_vec(), sink)?, outputs))
 }
 
 #[test]

@@ -20,7 +20,7 @@ use piecewise::models::{Preset, TextTokenizer};
 use piecewise_runtime::engine_thread::{EngineThread, ThreadOptions};
 use piecewise_server::chat::{ChatTemplate, ReplyFormat};
 use piecewise_server::{
-    AllowedOrigins, ApiKeys, Limits, Outcome, ServedModel, Server, ServerOptions,
+    AllowedOrigins, ApiKeys, Limits, Outcome, ServedModel, Server, ServerOptions, Tls,
 };
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
@@ -56,9 +56,17 @@ pub(crate) struct ServeArgs {
     /// preset's].
     #[arg(long, value_name = "NAME")]
     served_model_name: Vec<String>,
-    /// A file with a key in each line, one of which a client must send.
+    /// A file with a key in each line, one of which a client must send; or, where its name ends with .toml,
+    /// with a table for each key that says what it may take.
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
+    /// A certificate in PEM, with those that it is signed by: clients then talk by TLS. Both files are read
+    /// again at SIGHUP.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's private key in PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     /// Have paths for operators: /sleep and /wake_up give the engine's memory back and take it again,
     /// /graphs shows and changes its graphs.
     #[arg(long)]
@@ -211,11 +219,19 @@ impl ServeArgs {
         let admin = self.admin;
         let origins = AllowedOrigins::new(self.allowed_origins.iter().map(String::as_str))
             .map_err(|error| anyhow::anyhow!("--allowed-origins: {error}"))?;
+        let tls = match (&self.tls_cert, &self.tls_key) {
+            (Some(cert), Some(key)) => {
+                let tls = Tls::read(cert, key);
+                Some(Arc::new(tls.map_err(|why| anyhow::anyhow!("--tls-cert, --tls-key: {why}"))?))
+            }
+            _ => None,
+        };
+        let scheme = if tls.is_some() { "https" } else { "http" };
         let options =
-            ServerOptions { addresses, model_names, keys, origins, limits, admin, threads };
+            ServerOptions { addresses, model_names, keys, origins, limits, tls, admin, threads };
         let server = Server::bind(options)
             .with_context(|| format!("can't listen at {}:{}; try --port", self.host, self.port))?;
-        super::announce(&format!("listening at http://{}", server.address()));
+        super::announce(&format!("listening at {scheme}://{}", server.address()));
         Ok((server, model_name))
     }
 

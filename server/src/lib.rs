@@ -8,5 +8,5 @@ pub mod text;
 
 pub use http::{
     AllowedOrigins, ApiKeys, EncoderKind, Limits, Matryoshka, Outcome, ServedEncoder, ServedModel,
-    Server, ServerOptions, check_operator,
+    Server, ServerOptions, Tls, check_operator,
 };

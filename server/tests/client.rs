@@ -28,6 +28,7 @@ pub(crate) fn bind_as(change: impl FnOnce(&mut ServerOptions)) -> Server {
         keys: ApiKeys::default(),
         origins: AllowedOrigins::default(),
         limits: Limits::default(),
+        tls: None,
         admin: true,
         threads: NonZeroUsize::MIN,
     };

@@ -164,7 +164,10 @@ fn an_operators_paths_are_there_where_asked_for_and_for_who_has_a_key() {
         [(false, None, 404), (true, None, 503), (true, Some("key"), 401), (false, Some("key"), 404)]
     {
         let server = bind_as(|options| {
-            (options.admin, options.keys) = (admin, ApiKeys::new(keys));
+            (options.admin, options.keys) = (
+                admin,
+                keys.map_or_else(ApiKeys::default, |keys| ApiKeys::of_lines(keys).unwrap()),
+            );
         });
         let page = ask(server.address(), "GET /openapi.json", "");
         assert_eq!(page.contains("\"/is_sleeping\""), admin);

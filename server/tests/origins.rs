@@ -23,9 +23,10 @@ fn a_page_of_another_site_asks_in_vain() {
         ("Host: localhost\r\nOrigin: https://evil.example\r\n", 403, 403),
         ("Host: localhost\r\nOrigin: null\r\nContent-Type: text/plain\r\n", 403, 403),
         ("Host: localhost\r\nSec-Fetch-Site: cross-site\r\n", 403, 403),
-        // A name that another site points here, and a proxy that hands names on.
-        ("Host: evil.example\r\nOrigin: http://evil.example\r\n", 503, 403),
-        ("Host: models.example\r\n", 503, 403),
+        // A name that another site points here, and one that no site has.
+        ("Host: evil.example\r\nOrigin: http://evil.example\r\n", 403, 403),
+        ("Host: evil.example\r\n", 403, 403),
+        ("Host: gpu-box:8000\r\n", 503, 403),
     ] {
         assert_eq!(status(own, COMPLETIONS, headers).0, asks, "{headers}");
         let (found, answer) = status(own, SLEEP, headers);
@@ -33,7 +34,13 @@ fn a_page_of_another_site_asks_in_vain() {
         assert!(found != 403 || answer.contains("\"code\":\"foreign_site\""), "{answer}");
         assert_eq!(status(own, "GET /health", headers).0, 200, "{headers}");
     }
-    let keyed = bind_as(|options| options.keys = ApiKeys::new(["k"]));
+    // A proxy that hands names on.
+    let origins = AllowedOrigins::new(["https://models.example"]).unwrap();
+    let behind = bind_as(|options| options.origins = origins);
+    let named = "Host: models.example\r\n";
+    assert_eq!(status(behind.address(), COMPLETIONS, named).0, 503);
+    assert_eq!(status(behind.address(), SLEEP, named).0, 403);
+    let keyed = bind_as(|options| options.keys = ApiKeys::of_lines("k").unwrap());
     let foreign = "Host: evil.example\r\nOrigin: https://evil.example\r\n";
     assert_eq!(status(keyed.address(), COMPLETIONS, foreign).0, 401);
     let with_key = format!("{foreign}Authorization: Bearer k\r\n");
@@ -44,7 +51,7 @@ fn a_page_of_another_site_asks_in_vain() {
 fn pages_that_may_ask_are_told_so() {
     let allowed = AllowedOrigins::new(["https://chat.example"]).unwrap();
     let server = bind_as(|options| {
-        (options.keys, options.origins) = (ApiKeys::new(["k"]), allowed);
+        (options.keys, options.origins) = (ApiKeys::of_lines("k").unwrap(), allowed);
     });
     let asks = |origin: &str| {
         let headers = format!(

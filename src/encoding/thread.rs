@@ -121,12 +121,21 @@ impl<M: ItemEncoder> Drop for EncoderThread<M> {
 }
 
 impl<M: ItemEncoder> EncoderHandle<M> {
-    /// Hands in the items of a call.
+    /// Hands in the items of a call of this client: nobody is kept out by what other clients have there.
     ///
     /// # Errors
     /// When too many calls are there, or the thread shuts down.
-    pub fn submit(&self, items: Vec<M::Item>, sink: CallSink) -> Result<CallTicket, SubmitError> {
-        let place = self.shared.take_places(1)?.pop().ok_or(SubmitError::ShuttingDown)?;
+    pub fn submit(
+        &self,
+        client: u64,
+        items: Vec<M::Item>,
+        sink: CallSink,
+    ) -> Result<CallTicket, SubmitError> {
+        let place = self
+            .shared
+            .take_places([client].into_iter())?
+            .pop()
+            .ok_or(SubmitError::ShuttingDown)?;
         let ticket = CallTicket { _interest: Arc::new(()) };
         let call = Call {
             outputs: Vec::with_capacity(items.len()),

@@ -1,13 +1,20 @@
 """Who may ask `piecewise serve`, from where, and by which settings; names of tests choose among them:
 PYTHONPATH="$(.ci/install-openai)" python3 tests/server/access.py [keys ..]"""
+import concurrent.futures
+import contextlib
+import json
 import os
 import pathlib
 import re
+import shutil
+import signal
 import socket
+import ssl
 import subprocess
 import tempfile
+import urllib.request
 
-from harness import BINARY, ROOT, Server, timed, until
+from harness import BINARY, MODEL, ROOT, Server, timed, until
 from openai_client import client_of
 
 
@@ -25,6 +32,154 @@ def keys():
                 assert (status, answer["error"]["code"], headers["WWW-Authenticate"]) == (401, "invalid_api_key", "Bearer"), answer
             assert client_of(server, "secret-two").models.list().data[0].id == "a"
             assert server.get("/health")[0] == 200
+
+
+@contextlib.contextmanager
+def tables(text):
+    """A server whose keys have tables, and what asks it with one of them."""
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write(text)
+        file.flush()
+        yield file.name
+
+
+def complete(server, key, **body):
+    body = {"prompt": [5, 6], "max_tokens": 4, "temperature": 0, "ignore_eos": True, **body}
+    return server.post("/v1/completions", body, {"Authorization": f"Bearer {key}"})
+
+
+def counted(server, name, key):
+    return sum(value for sample, value in server.metrics().items() if sample.startswith(f"piecewise_key_{name}_total{{") and f'key="{key}"' in sample)
+
+
+def limits_by_key():
+    """Each key has what its table says and no more, is told when to come again, and is counted by its name."""
+    text = """
+        [rated]
+        key = "a"
+        requests_per_minute = 2
+        [small]
+        key = "b"
+        max_tokens = 20
+        priorities = [0, 9]
+        [slow]
+        key = "c"
+        tokens_per_minute = 6
+        [one]
+        key = "d"
+        max_requests = 1
+        [free]
+        key = "e"
+    """
+
+    def refused(answer, bound):
+        status, headers, body = answer
+        error = body["error"]
+        assert (status, error["type"], error["code"], error["param"]) == (429, "rate_limit_error", "rate_limit_exceeded", None), answer
+        assert bound in error["message"] and 1 <= int(headers["Retry-After"]) <= 60, (error, headers["Retry-After"])
+
+    with tables(text) as file, Server("--api-key-file", file, "--max-num-seqs", "2") as server:
+        assert [complete(server, "a")[0] for _ in range(2)] == [200, 200]
+        refused(complete(server, "a"), "requests_per_minute")
+        # Of a table's bound nobody else has less.
+        assert complete(server, "e")[0] == 200
+        status, _, answer = complete(server, "b", max_tokens=19)
+        assert (status, answer["error"]["param"]) == (400, "max_tokens") and "key \"small\"" in answer["error"]["message"], answer
+        assert complete(server, "b", max_tokens=10, n=2)[0] == 400
+        assert complete(server, "b", max_tokens=18)[0] == 200
+        assert complete(server, "b", priority=9)[0] == 200
+        for key, priority in [("b", -1), ("b", 10), ("e", 1)]:
+            status, _, answer = complete(server, key, priority=priority)
+            assert (status, answer["error"]["param"]) == (400, "priority"), answer
+        assert complete(server, "c")[0] == 200
+        refused(complete(server, "c"), "tokens_per_minute")
+        body = json.dumps({"prompt": [5], "max_tokens": 1500, "ignore_eos": True, "stream": True}).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer d\r\nContent-Length: {len(body)}\r\n\r\n"
+        with socket.create_connection(server.address) as stream:
+            stream.sendall(head.encode() + body)
+            assert stream.recv(12) == b"HTTP/1.1 200"
+            refused(complete(server, "d"), "max_requests")
+        # Who leaves gives its place back.
+        until("it may ask again", lambda: complete(server, "d")[0] == 200)
+        assert counted(server, "requests", "rated") == 2 and counted(server, "refused", "rated") == 1
+        assert (counted(server, "prompt_tokens", "slow"), counted(server, "generation_tokens", "slow")) == (2, 4)
+        assert 'key="a"' not in server.get("/metrics")[1], "a secret is shown"
+    for text, says in [("[a]\nkey = 'x'\nmax_request = 1\n", "line 3: unknown field"), ("[a]\nkey = 'x'\n[b]\nkey = 'x'\n", "a and b have the same key")]:
+        with tables(text) as file:
+            command = [BINARY, "serve", "--model", str(MODEL), "--port", "0", "--api-key-file", file]
+            said = subprocess.run(command, capture_output=True, text=True)
+            assert said.returncode == 1 and says in said.stderr and file in said.stderr, said.stderr
+
+
+def keys_take_turns():
+    """A key with many requests neither stands before another's one nor keeps it out."""
+    text = "[many]\nkey = 'many'\n[few]\nkey = 'few'\n"
+    with tables(text) as file, Server("--api-key-file", file, "--max-num-seqs", "1", "--max-queue", "63") as server:
+        ended = []
+
+        def ask(key, tokens):
+            answer = complete(server, key, max_tokens=tokens)
+            ended.append(key)
+            return answer
+
+        with concurrent.futures.ThreadPoolExecutor(65) as pool:
+            many = [pool.submit(ask, "many", 48) for _ in range(64)]
+            until("all are there", lambda: server.sum("vllm:num_requests_waiting") + server.sum("vllm:num_requests_running") >= 60)
+            status, headers, answer = complete(server, "many", n=60)
+            assert (status, answer["error"]["code"], headers["Retry-After"]) == (429, "queue_full", "1"), answer
+            before = len(ended)
+            assert ask("few", 4)[0] == 200
+            assert ended.index("few") - before < 20, ended
+            assert all(one.result()[0] == 200 for one in many)
+
+
+def tls():
+    """Clients talk by TLS; a certificate that is renewed is read again at SIGHUP, and a bad one is not."""
+    with tempfile.TemporaryDirectory() as folder:
+        cert, key = (pathlib.Path(folder) / name for name in ("cert.pem", "key.pem"))
+
+        def copy(name, *files):
+            for file in files or (cert, key):
+                shutil.copy(ROOT / f"tests/fixtures/tls/{name}.{file.name}", file)
+
+        def shown():
+            """The name of the certificate that somebody who connects is shown."""
+            with socket.create_connection(server.address) as plain, context.wrap_socket(plain, server_hostname="localhost") as stream:
+                return dict(pair for name in stream.getpeercert()["subject"] for pair in name)["commonName"]
+
+        copy("first")
+        context = ssl.create_default_context()
+        for name in ("first", "second"):
+            context.load_verify_locations(ROOT / f"tests/fixtures/tls/{name}.cert.pem")
+        flags = ("--tls-cert", str(cert), "--tls-key", str(key), "--client-timeout", "3", "--max-connections", "4")
+        with Server(*flags, context=context, logs=True) as server:
+            body = {"prompt": [5, 6], "max_tokens": 4, "temperature": 0, "stream": True}
+            request = urllib.request.Request(server.url + "/v1/completions", data=json.dumps(body).encode())
+            with urllib.request.urlopen(request, timeout=60, context=context) as answer:
+                assert answer.read().endswith(b"data: [DONE]\n\n")
+            with socket.create_connection(server.address) as plain:
+                plain.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert b"200" not in plain.recv(1000), "no TLS, no answer"
+            # Who never agrees holds a place as everybody, makes room, and is closed in time.
+            with contextlib.ExitStack() as held:
+                silent = [held.enter_context(socket.create_connection(server.address, timeout=60)) for _ in range(6)]
+                assert server.get("/health")[0] == 200
+                for stream in silent:
+                    with contextlib.suppress(ConnectionError):
+                        assert stream.recv(1) == b""
+            assert shown() == "first"
+            copy("second", cert)
+            server.signal(signal.SIGHUP)
+            until("it says that the old one stays", lambda: "the old TLS certificate stays" in server.said() and "does not go with" in server.said())
+            assert shown() == "first"
+            copy("second")
+            server.signal(signal.SIGHUP)
+            until("the new one is shown", lambda: shown() == "second")
+        for wrong, says in [(folder, "can't be read"), (key, "has no certificate"), (ROOT / "tests/fixtures/tls/first.cert.pem", "does not go with")]:
+            command = [BINARY, "serve", "--model", str(MODEL), "--port", "0", "--tls-cert", str(wrong), "--tls-key", str(key)]
+            said = subprocess.run(command, capture_output=True, text=True)
+            assert said.returncode == 1 and says in said.stderr and "listening" not in said.stdout, said
+        assert subprocess.run(command[:-2], capture_output=True).returncode == 2
 
 
 def sockets(process):
@@ -91,5 +246,5 @@ def settings():
 
 
 if __name__ == "__main__":
-    for test in [keys, listens_where_it_is_told, settings]:
+    for test in [keys, limits_by_key, keys_take_turns, tls, listens_where_it_is_told, settings]:
         timed(test)

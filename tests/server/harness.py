@@ -90,15 +90,18 @@ class Server:
     """A server on a free port; `with` ends it and holds that it drained, and that nothing panicked: a
     panic of a connection's task would only close the connection."""
 
-    def __init__(self, *flags, source=("--model", str(MODEL)), settings=FAST, logs=False, waits=True, files=None, stderr=None):
-        """`files` are the soft and the hard limit on its descriptors; `stderr` takes what it says in place of `said`."""
+    def __init__(self, *flags, source=("--model", str(MODEL)), settings=FAST, logs=False, waits=True, files=None, stderr=None, context=None):
+        """`files` are the soft and the hard limit on its descriptors; `stderr` takes what it says in place of `said`, `context` is
+        there where it talks by TLS."""
         command = [BINARY, "serve", *source, *settings, "--port", "0", *flags]
         command += [] if logs else ["--no-access-log"]
         self.errors = tempfile.TemporaryFile("w+")
         limit = (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, files)) if files else None
         self.process = subprocess.Popen(command, cwd=ROOT, preexec_fn=limit, stdout=subprocess.PIPE, stderr=stderr or self.errors, text=True)
         line = self.process.stdout.readline().strip()
-        assert line.startswith("listening at http://"), line + self.said()
+        scheme = "https" if context else "http"
+        assert line.startswith(f"listening at {scheme}://"), line + self.said()
+        self.context = context
         self.url = line.removeprefix("listening at ")
         self.address = (self.url.split("//")[1].split(":")[0], int(self.url.rsplit(":", 1)[1]))
         if waits:
@@ -109,7 +112,7 @@ class Server:
         assert self.process.stdout.readline().strip() == "ready", self.said()
 
     def get(self, path):
-        with urllib.request.urlopen(self.url + path, timeout=60) as answer:
+        with urllib.request.urlopen(self.url + path, timeout=60, context=self.context) as answer:
             return answer.status, answer.read().decode()
 
     def metrics(self):
@@ -129,7 +132,7 @@ class Server:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data=data, headers=dict(headers))
         try:
-            with urllib.request.urlopen(request, timeout=120) as answer:
+            with urllib.request.urlopen(request, timeout=120, context=self.context) as answer:
                 return answer.status, answer.headers, json.loads(answer.read())
         except urllib.error.HTTPError as error:
             return error.code, error.headers, json.loads(error.read())

@@ -52,7 +52,8 @@ pub use error::EngineError;
 pub use interface::Engine;
 pub use record::{StepObserver, TraceObserver};
 pub use request::{
-    EngineOptions, FinishReason, GivenRows, Request, RequestEvent, RequestId, RowSource, Usage,
+    Client, EngineOptions, FinishReason, GivenRows, Request, RequestEvent, RequestId, RowSource,
+    Usage,
 };
 
 pub use crate::batch::TokenValues;
@@ -65,6 +66,7 @@ use crate::metrics::Ticker;
 use crate::model::{CompiledModel, Model};
 use in_flight::InFlight;
 use masks::Masks;
+use order::Turns;
 use piecewise_backend::device::Device;
 use piecewise_ir::dtype::DType;
 use sequence::{Planned, Sequence};
@@ -91,8 +93,9 @@ pub struct BatchingEngine<D: Device> {
     sequences: BTreeMap<RequestId, Sequence>,
     /// In the order of their priorities, and of admission within one.
     running: Vec<RequestId>,
-    /// In the order of their priorities, and of arrival within one.
+    /// In the order of their priorities, and of their clients' turns within one.
     waiting: VecDeque<RequestId>,
+    turns: Turns,
     /// Of those that run or wait.
     deadlines: BTreeSet<(Instant, RequestId)>,
     /// Finished and kept, the longest idle first.
@@ -144,6 +147,7 @@ impl<D: Device> BatchingEngine<D> {
             sequences: BTreeMap::new(),
             running: Vec::with_capacity(seqs),
             waiting: VecDeque::new(),
+            turns: Turns::default(),
             deadlines: BTreeSet::new(),
             kept: Vec::new(),
             in_flight: VecDeque::with_capacity(2),

@@ -7,6 +7,7 @@ use crate::kv::RowsId;
 use crate::model::{CompiledModel, Model};
 use crate::symbols::SymbolClass;
 use piecewise_backend::device::Device;
+use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 /// A request's number; never used twice by an engine.
@@ -37,6 +38,22 @@ pub struct GivenRows {
     pub position: u64,
     /// The rows, one for each token.
     pub rows: RowsId,
+}
+
+/// Who asks. While several do, those who wait take turns, in each of which a client has so many requests
+/// let in as its weight says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Client {
+    /// The same in all its requests.
+    pub id: u64,
+    /// 1 for who has no more turns than others.
+    pub weight: NonZeroU32,
+}
+
+impl Default for Client {
+    fn default() -> Self {
+        Self { id: 0, weight: NonZeroU32::MIN }
+    }
 }
 
 /// A prompt, how far to go on from it, and what to tell of each token.
@@ -70,8 +87,10 @@ pub struct Request {
     pub rows: Vec<GivenRows>,
     /// Numbers for the tokens of the prompt, for inputs whose functions ask for them.
     pub values: Vec<TokenValues>,
-    /// Who goes first: the lower, and of equal ones who came first.
+    /// Who goes first: the lower, and of equal ones whose client has its turn.
     pub priority: i32,
+    /// Whose it is; of one client's requests who came first goes first.
+    pub client: Client,
     /// When it ends at the latest, wherever it is then.
     pub deadline: Option<Instant>,
 }
@@ -93,6 +112,7 @@ impl Request {
             rows: Vec::new(),
             values: Vec::new(),
             priority: 0,
+            client: Client::default(),
             deadline: None,
         }
     }

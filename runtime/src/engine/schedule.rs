@@ -184,6 +184,7 @@ impl<D: Device> BatchingEngine<D> {
             let Some(sequence) = self.sequences.get_mut(&id) else { break };
             sequence.entry = self.entries.pop();
             sequence.controls.is_written = false;
+            self.turns.begin(sequence.start);
             let tokens = room.take(sequence);
             self.waiting.remove(at);
             self.begin_run(id);

@@ -1,7 +1,7 @@
 //! One request's tokens and how far they have been computed.
 
 use super::constraint::TokenLogprobs;
-use super::request::{GivenRows, Request, RequestId, Usage};
+use super::request::{Client, GivenRows, Request, RequestId, Usage};
 use super::turn_controls::TurnControls;
 use crate::batch::{
     BatchBuffers, Chunk, ChunkRows, ChunkTokens, FollowingIds, RoleMap, Sampling, TokenValues,
@@ -57,6 +57,9 @@ pub(super) struct Sequence {
     /// Told apart from earlier turns, whose rows may still be in flight.
     pub turn: u32,
     pub priority: i32,
+    pub client: Client,
+    /// When its client's turn is for it, while it waits.
+    pub start: u64,
     pub deadline: Option<Instant>,
     /// How many requests behind it were let in before it.
     pub passed: u32,
@@ -98,6 +101,8 @@ impl Sequence {
             rows: Vec::new(),
             turn: 0,
             priority: 0,
+            client: Client::default(),
+            start: 0,
             deadline: None,
             passed: 0,
             stop_ids: Vec::new(),
@@ -121,6 +126,7 @@ impl Sequence {
         self.controls = TurnControls::of(&mut request);
         self.keep = request.keep;
         (self.priority, self.deadline) = (request.priority, request.deadline);
+        self.client = request.client;
         self.stop_ids = if request.ignore_eos { Vec::new() } else { request.stop_ids };
         self.turn += 1;
     }

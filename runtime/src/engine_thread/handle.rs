@@ -91,7 +91,8 @@ impl EngineHandle {
     /// # Errors
     /// As for [`Self::submit`].
     pub fn submit_all(&self, requests: Vec<(Request, Sink)>) -> Result<Vec<Ticket>, SubmitError> {
-        let places = self.shared.take_places(requests.len())?;
+        let places =
+            self.shared.take_places(requests.iter().map(|(request, _)| request.client.id))?;
         let ticket = |place: &Place| Ticket { key: place.key(), commands: self.commands.clone() };
         let tickets = places.iter().map(ticket).collect();
         let submitted = std::time::Instant::now();

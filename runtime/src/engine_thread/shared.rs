@@ -1,8 +1,9 @@
 //! What a thread that serves requests and those who ask it have in common.
 
 use super::handle::SubmitError;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How far the thread's life has come.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -41,10 +42,16 @@ impl Rest {
 pub struct Shared {
     phase: AtomicU8,
     rest: AtomicU8,
-    /// Requests that are there, on their way to the thread among them.
-    live: AtomicUsize,
+    live: Mutex<Live>,
     bound: usize,
     next_key: AtomicU64,
+}
+
+/// Requests that are there, on their way to the thread among them.
+#[derive(Debug, Default)]
+struct Live {
+    all: usize,
+    of: HashMap<u64, usize>,
 }
 
 impl Shared {
@@ -53,7 +60,7 @@ impl Shared {
         Self {
             phase: AtomicU8::new(Phase::Serving as u8),
             rest: AtomicU8::new(Rest::Awake as u8),
-            live: AtomicUsize::new(0),
+            live: Mutex::default(),
             bound,
             next_key: AtomicU64::new(0),
         }
@@ -89,30 +96,53 @@ impl Shared {
 
     /// How many requests run and wait.
     pub fn live(&self) -> usize {
-        self.live.load(Ordering::Relaxed)
+        self.lock().all
     }
 
-    /// Places for so many more requests.
+    fn lock(&self) -> MutexGuard<'_, Live> {
+        // Nothing that holds it panics.
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for each of a client's further requests. Past the bound there are a quarter more for
+    /// clients that have few there, so that nobody is kept out by what others have there.
     ///
     /// # Errors
     /// When the thread takes no more or sleeps, or they go past the bound.
-    pub fn take_places(self: &Arc<Self>, count: usize) -> Result<Vec<Place>, SubmitError> {
+    pub fn take_places(
+        self: &Arc<Self>,
+        clients: impl ExactSizeIterator<Item = u64>,
+    ) -> Result<Vec<Place>, SubmitError> {
         if self.phase() > Phase::Serving {
             return Err(SubmitError::ShuttingDown);
         }
         if self.rest() > Rest::Awake {
             return Err(SubmitError::Asleep);
         }
-        let bound = self.bound;
+        let (bound, count) = (self.bound, clients.len());
         if count > bound {
             return Err(SubmitError::TooMany { count, bound });
         }
-        let more = |live: usize| live.checked_add(count).filter(|&live| live <= self.bound);
-        let taken = self.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        taken.map_err(|live| SubmitError::Full { live, bound })?;
+        let clients = Vec::from_iter(clients);
+        let mut live = self.lock();
+        let few = (bound / 64).max(4).min(bound / 2);
+        let has_few = |client| {
+            live.of.get(client).is_none_or(|of_client| of_client.saturating_add(count) <= few)
+        };
+        let most = match count <= few && clients.iter().all(has_few) {
+            true => bound.saturating_add((bound / 4).max(few)),
+            false => bound,
+        };
+        if live.all.saturating_add(count) > most {
+            return Err(SubmitError::Full { live: live.all, bound });
+        }
+        live.all += count;
         let first = self.next_key.fetch_add(count as u64, Ordering::Relaxed);
-        let place = |i| Place { key: first + i as u64, shared: Arc::clone(self) };
-        Ok((0..count).map(place).collect())
+        let place = |(i, client)| {
+            *live.of.entry(client).or_default() += 1;
+            Place { key: first + i as u64, client, shared: Arc::clone(self) }
+        };
+        Ok(clients.into_iter().enumerate().map(place).collect())
     }
 }
 
@@ -120,6 +150,7 @@ impl Shared {
 #[derive(Debug)]
 pub struct Place {
     key: u64,
+    client: u64,
     shared: Arc<Shared>,
 }
 
@@ -132,6 +163,13 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.shared.live.fetch_sub(1, Ordering::Relaxed);
+        let mut live = self.shared.lock();
+        live.all -= 1;
+        if let Some(of_client) = live.of.get_mut(&self.client) {
+            *of_client -= 1;
+            if *of_client == 0 {
+                live.of.remove(&self.client);
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::batch::Sampling;
-use crate::engine::{BatchingEngine, EngineOptions, FinishReason, Request};
+use crate::engine::{BatchingEngine, Client, EngineOptions, FinishReason, Request};
 use crate::model::{CaptureWhen, OnCaptureFailure, SuspendedWeights};
 use crate::testing::{Bounds, FakeCompiler, Faults, Setup, next_id};
 use std::sync::atomic::Ordering;
@@ -204,6 +204,39 @@ fn the_queue_is_bounded_and_several_requests_go_in_together_or_not_at_all() {
     }
     let (_ticket, updates) = submit(handle, request(3));
     assert_answered(3, &updates);
+}
+
+#[test]
+fn who_has_few_requests_there_finds_a_place_however_many_others_have() {
+    let thread = start(&Setup::default(), 2);
+    let handle = thread.handle();
+    let bound = handle.options().max_num_seqs as usize + 2;
+    let held = hold(handle);
+    let of = |client, number| Request {
+        client: Client { id: client, ..Client::default() },
+        ..request(number)
+    };
+    let taken = Vec::from_iter((0..bound).map(|i| submit(handle, of(1, i as u32))));
+    let ask = |client| handle.submit(of(client, 0), Box::new(|_| {}));
+    let full = SubmitError::Full { live: bound, bound };
+    assert_eq!(ask(1).unwrap_err(), full);
+    let few = bound.min(8) / 2;
+    let (mut others, mut client) = (Vec::new(), 2);
+    // Each has its few, up to a bound on all of them.
+    while let Ok(ticket) = ask(client) {
+        others.push(ticket);
+        others.extend((1..few).map_while(|_| ask(client).ok()));
+        if others.len() < few.max(bound / 4) {
+            assert_eq!(others.len() % few, 0, "client {client} has its few");
+            assert!(ask(client).is_err(), "and no more");
+        }
+        client += 1;
+    }
+    assert_eq!(others.len(), few.max(bound / 4));
+    drop((held, others));
+    for (i, (_ticket, updates)) in taken.into_iter().enumerate() {
+        assert_answered(i as u32, &updates);
+    }
 }
 
 #[test]

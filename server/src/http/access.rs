@@ -1,5 +1,6 @@
 //! Who may ask, and what was asked.
 
+use super::client::Address;
 use super::error::ApiError;
 use super::ids;
 use super::state::State;
@@ -11,16 +12,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::Instrument;
 
-/// Refuses requests without a key, where keys are asked for.
+/// Refuses requests without a key, where keys are asked for, and tells others who asks.
 pub(crate) async fn admit(
     extract::State(state): extract::State<Arc<State>>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
     let given = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-    match state.keys.admit(given) {
-        true => next.run(request).await,
-        false => ApiError::no_key().into_response(),
+    let from = request.extensions().get::<Address>().map(|from| from.0);
+    match state.keys.admit(given, from) {
+        Some(client) => {
+            request.extensions_mut().insert(client);
+            next.run(request).await
+        }
+        None => ApiError::no_key().into_response(),
     }
 }
 

@@ -1,13 +1,14 @@
 //! The body of a request, bounded in size and time, and all bodies in memory.
 
+use super::client::Client;
 use super::error::ApiError;
 use super::state::State;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderMap, header};
 use futures_util::StreamExt;
-use std::sync::Arc;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes of each body that count for nothing, so that small requests are read however many large ones
 /// there are.
@@ -16,24 +17,34 @@ const SMALL: usize = 64 << 10;
 const LARGEST_HERE: usize = 32 << 10;
 /// Bytes of memory that a value of a body takes: that of `serde_json` and its place in a list or an object.
 const OF_VALUE: usize = 128;
-/// Bytes that are counted at once.
-const UNIT: usize = 1 << 10;
 
-/// What all bodies may take of memory, from their first bytes until their requests are on their way.
+/// What all bodies may take of memory, from their first bytes until their requests are on their way, and
+/// three quarters of it those of one client.
 #[derive(Clone, Debug)]
 pub(crate) struct BodyMemory {
-    units: Arc<Semaphore>,
+    taken: Arc<Mutex<Taken>>,
     bytes: usize,
+}
+
+/// Bytes, in all and of each client.
+#[derive(Debug, Default)]
+struct Taken {
+    all: usize,
+    of: HashMap<u64, usize>,
 }
 
 impl BodyMemory {
     pub(crate) fn new(bytes: usize) -> Self {
-        let units = (bytes / UNIT).clamp(1, Semaphore::MAX_PERMITS);
-        Self { units: Arc::new(Semaphore::new(units)), bytes }
+        Self { taken: Arc::default(), bytes }
     }
 
-    pub(super) fn hold(&self) -> Held {
-        Held { memory: self.clone(), permit: None, bytes: 0, is_large: false }
+    pub(super) fn hold(&self, client: Client) -> Held {
+        Held { memory: self.clone(), client, bytes: 0, is_large: false }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        // Nothing that holds it panics.
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -42,12 +53,23 @@ impl BodyMemory {
 #[must_use]
 pub(crate) struct Held {
     memory: BodyMemory,
-    permit: Option<OwnedSemaphorePermit>,
+    /// Who sent it.
+    client: Client,
     bytes: usize,
     is_large: bool,
 }
 
+/// What of so many bytes counts.
+fn counted(bytes: usize) -> usize {
+    bytes.saturating_sub(SMALL)
+}
+
 impl Held {
+    /// Who sent the body.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// Whether the body takes long to read.
     pub(crate) fn is_large(&self) -> bool {
         self.is_large
@@ -55,22 +77,40 @@ impl Held {
 
     /// Takes so many bytes more.
     fn grow(&mut self, bytes: usize) -> Result<(), ApiError> {
-        self.bytes += bytes;
-        let units = self.bytes.saturating_sub(SMALL).div_ceil(UNIT);
-        let more =
-            units.saturating_sub(self.permit.as_ref().map_or(0, |permit| permit.num_permits()));
-        if more == 0 {
-            return Ok(());
+        let grown = self.bytes.saturating_add(bytes);
+        let more = counted(grown) - counted(self.bytes);
+        if more > 0 {
+            let most = self.memory.bytes;
+            let mut taken = self.memory.lock();
+            let of_client = taken.of.get(&self.client.id()).copied().unwrap_or(0);
+            if more > most.saturating_sub(taken.all) {
+                return Err(ApiError::bodies_are_full("requests", most));
+            }
+            let of_one = most - most / 4;
+            if more > of_one.saturating_sub(of_client) {
+                return Err(ApiError::bodies_are_full("requests of yours", of_one));
+            }
+            taken.all += more;
+            *taken.of.entry(self.client.id()).or_default() += more;
         }
-        let full = || ApiError::bodies_are_full(self.memory.bytes);
-        let more = u32::try_from(more).map_err(|_| full())?;
-        let permit = Arc::clone(&self.memory.units).try_acquire_many_owned(more);
-        let permit = permit.map_err(|_| full())?;
-        match &mut self.permit {
-            Some(held) => held.merge(permit),
-            none => *none = Some(permit),
-        }
+        self.bytes = grown;
         Ok(())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let bytes = counted(self.bytes);
+        if bytes > 0 {
+            let mut taken = self.memory.lock();
+            taken.all -= bytes;
+            if let Some(of_client) = taken.of.get_mut(&self.client.id()) {
+                *of_client -= bytes;
+                if *of_client == 0 {
+                    taken.of.remove(&self.client.id());
+                }
+            }
+        }
     }
 }
 
@@ -83,7 +123,8 @@ pub(crate) async fn read(request: Request, state: &State) -> Result<(Vec<u8>, He
     if length.is_some_and(|length| length > bound) {
         return Err(ApiError::too_large(bound));
     }
-    let whole = collect(request.into_body(), bound, state.bodies.hold());
+    let client = request.extensions().get::<Client>().cloned().unwrap_or_default();
+    let whole = collect(request.into_body(), bound, state.bodies.hold(client));
     let in_time = tokio::time::timeout(state.limits.body_time, whole).await;
     in_time.map_err(|_| ApiError::too_slow())?
 }
@@ -155,7 +196,7 @@ mod tests {
         ] {
             assert_eq!(values(json.as_bytes()), count, "{json}");
         }
-        let mut held = BodyMemory::new(1 << 20).hold();
+        let mut held = BodyMemory::new(1 << 20).hold(Client::default());
         let list = format!("[{}1]", "1,".repeat(999));
         check_values(list.as_bytes(), 1001, &mut held).unwrap();
         let error = check_values(list.as_bytes(), 1000, &mut held).unwrap_err();
@@ -168,7 +209,7 @@ mod tests {
         for (bytes, is_large) in [(LARGEST_HERE, false), (LARGEST_HERE + 1, true)] {
             let list = format!("[{}1]", "1,".repeat(bytes / 2 - 2)) + &" ".repeat(bytes % 2 + 1);
             assert_eq!(list.len(), bytes);
-            let held = BodyMemory::new(8 << 20).hold();
+            let held = BodyMemory::new(8 << 20).hold(Client::default());
             let collected = runtime.block_on(collect(Body::from(list), 1 << 20, held));
             let (list, mut held) = collected.unwrap();
             check_values(&list, 1 << 20, &mut held).unwrap();
@@ -179,19 +220,34 @@ mod tests {
     #[test]
     fn bodies_share_what_memory_there_is_and_small_ones_are_read_always() {
         let memory = BodyMemory::new(1 << 20);
-        let (mut first, mut second) = (memory.hold(), memory.hold());
+        let hold = |last| memory.hold(Client::at(Some([10, 0, 0, last].into())));
+        let (mut first, mut second) = (hold(1), hold(2));
         first.grow(SMALL + (600 << 10)).unwrap();
         second.grow(SMALL).unwrap();
         second.grow(400 << 10).unwrap();
         second.grow(100 << 10).unwrap_err();
-        let mut third = memory.hold();
+        let mut third = hold(3);
         third.grow(SMALL).unwrap();
         third.grow(25 << 10).unwrap_err();
         drop(first);
-        let mut other = memory.hold();
+        let mut other = hold(3);
         other.grow(SMALL + (600 << 10)).unwrap();
-        assert_eq!(memory.units.available_permits(), 24);
+        assert_eq!(memory.lock().all, 1000 << 10);
         drop((second, third, other));
-        assert_eq!(memory.units.available_permits(), 1024);
+        let taken = memory.lock();
+        assert_eq!((taken.all, taken.of.len()), (0, 0));
+    }
+
+    #[test]
+    fn one_client_leaves_some_of_the_memory_to_others() {
+        let memory = BodyMemory::new(1 << 20);
+        let hold = |last| memory.hold(Client::at(Some([10, 0, 0, last].into())));
+        let (mut first, mut second) = (hold(1), hold(1));
+        first.grow(SMALL + (700 << 10)).unwrap();
+        let error = second.grow(SMALL + (69 << 10)).unwrap_err();
+        assert!(error.body().to_string().contains("requests of yours"), "{error:?}");
+        second.grow(SMALL + (68 << 10)).unwrap();
+        let mut other = hold(2);
+        other.grow(SMALL + (256 << 10)).unwrap();
     }
 }

@@ -169,7 +169,7 @@ pub(crate) async fn handle(
     }
     params.constrain(&state, &mut parts, served.format.thoughts(&text)).await?;
     drop(held);
-    let generation = Generation::start(&served.engine, parts).await;
+    let generation = Generation::start(&served.engine, parts, &params).await;
     let generation = generation.map_err(|error| error.of_field("prompt", "messages"))?;
     let lengths = [ids.len()].into_iter();
     let replies = Replies {

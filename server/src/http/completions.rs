@@ -121,7 +121,7 @@ pub(crate) async fn handle(
     };
     let told = vec![1; parts.len()];
     let lengths = Vec::from_iter(prompts.iter().map(|prompt| prompt.ids.len()));
-    let generation = Generation::start(&served.engine, parts).await?;
+    let generation = Generation::start(&served.engine, parts, &params).await?;
     let wants_logprobs = logprobs.is_some();
     let completions = Completions {
         state: Arc::clone(&state),

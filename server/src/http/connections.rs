@@ -1,29 +1,29 @@
 //! Connections: taken, bounded in number and time, and closed.
 
+use super::client::Address;
 use super::descriptors;
+use super::patient::Patient;
 use super::places::{Admitted, Place, Places};
 use super::state::Limits;
-use axum::body::{Body, Bytes, HttpBody};
-use axum::{BoxError, Router};
+use super::tls::Tls;
+use super::watched::watched;
+use axum::Router;
 use hyper::Request;
-use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use rustix::net::Shutdown;
 use std::convert::Infallible;
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 /// A request has a head of at most so many bytes.
 const HEAD_BYTES: usize = 64 << 10;
@@ -75,6 +75,7 @@ pub(crate) async fn accept(
     listener: TcpListener,
     routers: Routers,
     limits: Limits,
+    tls: Option<Arc<Tls>>,
     mut closing: watch::Receiver<bool>,
 ) {
     let most = descriptors::bounded(limits.connections);
@@ -106,7 +107,8 @@ pub(crate) async fn accept(
         };
         // A small token is not to wait for the next one.
         let _ = stream.set_nodelay(true);
-        tokio::spawn(serve(stream, place, admitted, routers.clone(), limits, closing.clone()));
+        let (tls, routers, closing) = (tls.clone(), routers.clone(), closing.clone());
+        tokio::spawn(serve(stream, place, admitted, routers, limits, tls, closing));
     }
 }
 
@@ -127,20 +129,39 @@ impl Seldom {
     }
 }
 
+/// What a connection reads from and writes to.
+trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Io for S {}
+
 async fn serve(
     stream: TcpStream,
     place: Arc<Place>,
     admitted: Admitted,
     routers: Routers,
     limits: Limits,
+    tls: Option<Arc<Tls>>,
     mut closing: watch::Receiver<bool>,
 ) {
     let stream = Arc::new(stream);
-    let patient = Patient {
-        stream: Arc::clone(&stream),
-        place: Arc::clone(&place),
-        time: limits.write_time,
-        stalled: None,
+    let patient = Patient::new(Arc::clone(&stream), Arc::clone(&place), limits.write_time);
+    let io: Box<dyn Io> = match tls {
+        None => Box::new(patient),
+        Some(tls) => {
+            let shaken = tokio::select! {
+                shaken = timeout(limits.head_time, tls.accept(patient)) => shaken,
+                () = place.is_lost() => return,
+                () = is_left(&stream) => return,
+                () = closed(&mut closing) => return,
+            };
+            match shaken {
+                Ok(Ok(io)) => Box::new(io),
+                Ok(Err(error)) => {
+                    return tracing::debug!("a connection has no TLS: {error}");
+                }
+                Err(_) => return tracing::debug!("a connection took too long to agree on TLS"),
+            }
+        }
     };
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(limits.head_time);
@@ -152,17 +173,19 @@ async fn serve(
         Admitted::ToAll => routers.all,
         Admitted::ToProbes => routers.probes,
     });
-    let service = service_fn(|request: Request<Incoming>| {
+    let service = service_fn(|mut request: Request<Incoming>| {
         place.begin();
-        let request = request.map(|body| watched(body, &place, Place::heard));
+        request.extensions_mut().insert(Address(place.address()));
+        let at_end = Arc::clone(&place);
+        let request = request.map(|body| watched(body, move || at_end.heard()));
         let (answer, place) = (router.call(request), Arc::clone(&place));
         async move {
             let answer = answer.await?;
             place.heard();
-            Ok::<_, Infallible>(answer.map(|body| watched(body, &place, Place::given)))
+            Ok::<_, Infallible>(answer.map(|body| watched(body, move || place.given())))
         }
     });
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(patient), service));
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
     let ended = tokio::select! {
         ended = &mut connection => ended,
         () = place.is_lost() => return,
@@ -192,122 +215,9 @@ async fn is_left(stream: &TcpStream) {
     }
 }
 
-/// A body that tells a connection's place of its end.
-fn watched<B>(body: B, place: &Arc<Place>, at_end: fn(&Place)) -> Body
-where
-    B: HttpBody<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
-{
-    let mut watched =
-        Watched { body: Body::new(body), place: Arc::clone(place), at_end: Some(at_end) };
-    if watched.body.is_end_stream() {
-        watched.ended();
-    }
-    Body::new(watched)
-}
-
-struct Watched {
-    body: Body,
-    place: Arc<Place>,
-    at_end: Option<fn(&Place)>,
-}
-
-impl Watched {
-    fn ended(&mut self) {
-        if let Some(at_end) = self.at_end.take() {
-            at_end(&self.place);
-        }
-    }
-}
-
-impl HttpBody for Watched {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(context);
-        if matches!(frame, Poll::Ready(None)) || self.body.is_end_stream() {
-            self.ended();
-        }
-        frame
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
 async fn closed(closing: &mut watch::Receiver<bool>) {
     // A sender that is gone closes too.
     drop(closing.wait_for(|closes| *closes).await);
-}
-
-/// A stream whose other side must take what is written within a time.
-struct Patient {
-    stream: Arc<TcpStream>,
-    place: Arc<Place>,
-    time: Duration,
-    /// Since something could not be written.
-    stalled: Option<Pin<Box<Sleep>>>,
-}
-
-impl AsyncRead for Patient {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        loop {
-            ready!(self.stream.poll_read_ready(context))?;
-            match self.stream.try_read(buffer.initialize_unfilled()) {
-                Ok(bytes) => {
-                    buffer.advance(bytes);
-                    return Poll::Ready(Ok(()));
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(error)),
-            }
-        }
-    }
-}
-
-impl AsyncWrite for Patient {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        while self.stream.poll_write_ready(context)?.is_ready() {
-            match self.stream.try_write(bytes) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                written => {
-                    self.stalled = None;
-                    return Poll::Ready(written);
-                }
-            }
-        }
-        let time = self.time;
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(time)));
-        ready!(stalled.as_mut().poll(context));
-        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
-    }
-
-    /// Is called when all that there was to write has been written.
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.place.flushed();
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(rustix::net::shutdown(&*self.stream, Shutdown::Write).map_err(Into::into))
-    }
 }
 
 #[cfg(test)]
@@ -373,7 +283,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let (close, closing) = watch::channel(false);
         let all = Router::new().route("/", get(answer));
-        tokio::spawn(accept(listener, routers(all), limits, closing));
+        tokio::spawn(accept(listener, routers(all), limits, None, closing));
         Waiting { address, there, dropped, go_on, close }
     }
 
@@ -478,7 +388,7 @@ mod tests {
             let limits = Limits { write_time, ..Limits::default() };
             let (close, closing) = watch::channel(false);
             let all = Router::new().route("/", get(endless.clone()));
-            tokio::spawn(accept(listener, routers(all), limits, closing));
+            tokio::spawn(accept(listener, routers(all), limits, None, closing));
             let mut client = TcpStream::connect(address).await.unwrap();
             client.write_all(ASKS.as_bytes()).await.unwrap();
             if write_time > Duration::from_secs(1) {

@@ -115,9 +115,9 @@ impl ApiError {
     }
 
     /// Bodies take all the memory that they may.
-    pub(crate) fn bodies_are_full(bytes: usize) -> Self {
+    pub(crate) fn bodies_are_full(whose: &str, bytes: usize) -> Self {
         let message = format!(
-            "requests on their way take the {bytes} bytes that they may (--max-body-memory); try again"
+            "{whose} on their way take the {bytes} bytes that they may (--max-body-memory); try again"
         );
         Self { code: Some("bodies_full"), retry_after: Some(1), ..Self::unavailable(message) }
     }
@@ -131,6 +131,15 @@ impl ApiError {
         Self {
             code: Some("queue_full"),
             retry_after: Some(1),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
+        }
+    }
+
+    /// A client has taken what it may, and may go on after so many seconds.
+    pub(crate) fn too_many(message: String, seconds: u32) -> Self {
+        Self {
+            code: Some("rate_limit_exceeded"),
+            retry_after: Some(seconds),
             ..Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
         }
     }

@@ -2,6 +2,7 @@
 //! by name.
 
 use super::body::{self, Held};
+use super::client::Client;
 use super::error::ApiError;
 use super::passed::Passed;
 use super::state::State;
@@ -73,7 +74,7 @@ impl Fields {
     /// The fields of an object.
     #[cfg(test)]
     pub(crate) fn of(object: &Value) -> Self {
-        let (body, held) = (object.to_string(), body::BodyMemory::new(0).hold());
+        let (body, held) = (object.to_string(), body::BodyMemory::new(0).hold(Client::default()));
         Self::parse(body.as_bytes(), 1 << 20, held).unwrap()
     }
 
@@ -86,6 +87,11 @@ impl Fields {
             Value::Object(rest) => Ok(Self { rest, held, passed: None }),
             _ => Err(ApiError::bad_request("the body must be a JSON object")),
         }
+    }
+
+    /// Who asks.
+    pub(crate) fn client(&self) -> &Client {
+        self.held.client()
     }
 
     /// The fields that nobody has taken.

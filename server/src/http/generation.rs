@@ -2,6 +2,8 @@
 
 use super::error::ApiError;
 use super::mailbox::{self, Letter, Mailbox};
+use super::params::Params;
+use super::quota::Charge;
 use crate::text::OutputText;
 use piecewise_runtime::engine::{FinishReason, Request, TokenLogprobs, Usage};
 use piecewise_runtime::engine_thread::{EngineHandle, Sink, Ticket, Update};
@@ -82,11 +84,23 @@ pub(crate) struct Generation {
     batch: VecDeque<Letter>,
     choices: Vec<Choice>,
     open: usize,
+    /// Of who has a key.
+    charge: Option<Charge>,
 }
 
 impl Generation {
-    /// Hands the parts in, and waits until the engine has them.
-    pub(crate) async fn start(engine: &EngineHandle, parts: Vec<Part>) -> Result<Self, ApiError> {
+    /// Hands the parts in, as many for each prompt as there are to be answers, and waits until the engine
+    /// has them.
+    pub(crate) async fn start(
+        engine: &EngineHandle,
+        parts: Vec<Part>,
+        params: &Params,
+    ) -> Result<Self, ApiError> {
+        let length = |part: &Part| part.request.prompt.len() as u64;
+        let prompts = parts.chunks(params.choices).filter_map(|of_prompt| of_prompt.first());
+        let room = |part: &Part| engine.options().max_seq_len.saturating_sub(length(part));
+        let most = parts.iter().map(|part| part.request.max_tokens.min(room(part)));
+        let charge = params.client.charge(prompts.map(length).sum(), most.sum())?;
         let (updates, senders) = mailbox::new(parts.len());
         let (mut requests, mut rest) = (Vec::new(), Vec::new());
         for (part, sender) in parts.into_iter().zip(senders) {
@@ -108,7 +122,7 @@ impl Generation {
         };
         let choices: Vec<_> = tickets.into_iter().zip(rest).map(choice).collect();
         let open = choices.len();
-        let mut generation = Self { updates, batch: VecDeque::new(), choices, open };
+        let mut generation = Self { updates, batch: VecDeque::new(), choices, open, charge };
         let (mut accepted, mut came, mut early) = (0, VecDeque::new(), VecDeque::new());
         while accepted < open {
             let taken = poll_fn(|context| generation.updates.poll_take(context, &mut came)).await;
@@ -164,6 +178,7 @@ impl Generation {
             Update::Token { id, logprobs } => {
                 choice.last = Some(id);
                 delta.ids.push(id);
+                self.charge.iter_mut().for_each(Charge::note);
                 let mut offset = 0;
                 let is_stop = choice.stop_ids.contains(&id);
                 if let Some(text) = choice.text.as_mut().filter(|t| t.keeps_stops() || !is_stop) {

@@ -69,6 +69,28 @@ impl AllowedOrigins {
         )
     }
 
+    /// Refuses what is asked at another site's name, which that site may point at this machine to have a
+    /// browser believe that it asks its own. A name without a dot is no site's, and nobody owns a number.
+    fn check_host(&self, headers: &HeaderMap) -> Result<(), String> {
+        let Some(host) = headers.get(header::HOST) else { return Ok(()) };
+        let name = name_of(host).unwrap_or_default();
+        let is_listed = |origin: &HeaderValue| {
+            let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+            origin.is_some_and(|(_, listed)| host_name(listed).eq_ignore_ascii_case(name))
+        };
+        let is_local = !name.trim_end_matches('.').contains('.')
+            || name.to_ascii_lowercase().ends_with(".localhost")
+            || name.parse::<IpAddr>().is_ok();
+        match is_local || self.is_any || self.listed.iter().any(is_listed) {
+            true => Ok(()),
+            false => Err(format!(
+                "this server listens at this machine alone and is asked as {:?}; ask at localhost, or \
+                 list the name by --allowed-origins",
+                name.chars().take(200).collect::<String>()
+            )),
+        }
+    }
+
     /// Refuses what a browser asks for a page of another site. A request without the headers that
     /// browsers send is of no browser.
     fn check(&self, headers: &HeaderMap) -> Result<(), String> {
@@ -98,14 +120,22 @@ impl AllowedOrigins {
 /// Whether a `Host` is this machine by a name that no other site can have: a site that has a name of its
 /// own point here is another site all the same.
 fn is_this_machine(host: Option<&HeaderValue>) -> bool {
-    let Some(host) = host.and_then(|host| host.to_str().ok()) else { return false };
+    let Some(name) = host.and_then(name_of) else { return false };
+    name.eq_ignore_ascii_case("localhost")
+        || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// The name or the number of a `Host`, which may have a port.
+fn name_of(host: &HeaderValue) -> Option<&str> {
+    host.to_str().ok().map(host_name)
+}
+
+fn host_name(host: &str) -> &str {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next(),
         None => host.split(':').next(),
     };
-    let name = name.unwrap_or_default();
-    name.eq_ignore_ascii_case("localhost")
-        || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    name.unwrap_or_default()
 }
 
 /// Refuses pages that may not ask, where no key tells who asks.
@@ -114,7 +144,11 @@ pub(crate) async fn admit(
     request: Request,
     next: Next,
 ) -> Response {
-    match state.origins.check(request.headers()) {
+    let checked = state.origins.check(request.headers()).and_then(|()| match state.is_loopback {
+        true => state.origins.check_host(request.headers()),
+        false => Ok(()),
+    });
+    match checked {
         Err(why) if !state.keys.are_asked_for() => ApiError::foreign(&why).into_response(),
         _ => next.run(request).await,
     }
@@ -183,6 +217,31 @@ mod tests {
             assert!(AllowedOrigins::new([bad]).is_err(), "{bad:?}");
         }
         assert!(none.layer().is_none() && some.layer().is_some() && any.layer().is_some());
+    }
+
+    #[test]
+    fn a_site_that_points_at_this_machine_is_refused_unless_it_is_listed() {
+        let none = AllowedOrigins::default();
+        let some = AllowedOrigins::new(["https://Chat.example:8443"]).unwrap();
+        let any = AllowedOrigins::new(["*"]).unwrap();
+        for (host, admitted) in [
+            ("localhost:8000", [true; 3]),
+            ("model.localhost", [true; 3]),
+            ("127.0.0.1:8000", [true; 3]),
+            ("[::1]:8000", [true; 3]),
+            ("192.168.0.7:8000", [true; 3]),
+            ("gpu-box:8000", [true; 3]),
+            ("chat.example", [false, true, true]),
+            ("CHAT.example:8000", [false, true, true]),
+            ("evil.example:8000", [false, false, true]),
+            ("127.0.0.1.evil.example", [false, false, true]),
+            ("evil.example.", [false, false, true]),
+        ] {
+            let headers = headers(&[("host", host)]);
+            let found = [&none, &some, &any].map(|origins| origins.check_host(&headers).is_ok());
+            assert_eq!(found, admitted, "{host}");
+        }
+        assert!(none.check_host(&HeaderMap::new()).is_ok(), "no browser leaves it out");
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod listed;
 pub(crate) use listed::FIELDS;
 
 use super::aside::aside;
+use super::client::Client;
 use super::error::ApiError;
 use super::fields::{Fields, ids, whole};
 use super::generation::Part;
@@ -38,6 +39,7 @@ pub(crate) struct Params {
     sampling: Sampling,
     pub(crate) max_tokens: Option<u64>,
     logit_bias: Vec<(u32, f32)>,
+    pub(crate) client: Client,
     priority: i32,
     deadline: Option<Instant>,
     /// Whether the tokens of prompts come with log-probabilities, and of how many others.
@@ -133,7 +135,9 @@ impl Params {
             ),
             seed: seed.map_or_else(random, |seed| seed as u64),
         };
-        let priority = fields.whole("priority", i32::MIN.into(), i32::MAX.into())?.unwrap_or(0);
+        let priority = fields.whole("priority", i32::MIN.into(), i32::MAX.into())?;
+        let client = fields.client().clone();
+        let priority = client.priority(priority.map(|priority| priority as i32), limits)?;
         let patience = fields.number("deadline_seconds", 0.0, 1e9)?.map(Duration::from_secs_f64);
         let patience = [patience, limits.request_time].into_iter().flatten().min();
         let prompt_logprobs = match fields.take("prompt_logprobs") {
@@ -169,11 +173,6 @@ impl Params {
                 format!("has {} ids, and at most {MOST_STOP_IDS} are taken", stop_ids.len());
             return Err(ApiError::field("stop_token_ids", message));
         }
-        if priority != 0 && !limits.priorities {
-            let instead =
-                "who comes first goes first here; --scheduling-policy priority changes that";
-            return Err(ApiError::unsupported("priority", instead));
-        }
         let stops = StopStrings::new(strings(fields, "stop")?, include_stop);
         Ok(Self {
             choices,
@@ -189,7 +188,8 @@ impl Params {
             sampling,
             max_tokens: max_tokens.or(defaults.max_new_tokens),
             logit_bias: logit_bias(fields)?,
-            priority: priority as i32,
+            client,
+            priority,
             structure,
             allowed: allowed.into(),
             bad_words: strings(fields, "bad_words")?,
@@ -227,6 +227,7 @@ impl Params {
             },
             logit_bias: self.logit_bias.clone(),
             priority: self.priority,
+            client: self.client.of_engine(),
             deadline: self.deadline,
             prompt_logprobs: self.prompt_logprobs,
             ..Request::new(prompt, self.max_tokens.unwrap_or(max_tokens))

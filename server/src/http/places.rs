@@ -121,6 +121,11 @@ impl Taken {
 }
 
 impl Place {
+    /// Where its connection comes from.
+    pub(super) fn address(&self) -> IpAddr {
+        self.address
+    }
+
     /// Waits until it is told to leave.
     pub(super) async fn is_lost(&self) {
         self.leave.notified().await;

@@ -8,9 +8,10 @@ use super::error::ApiError;
 use super::keys::ApiKeys;
 use super::origins::AllowedOrigins;
 use super::state::{Limits, Served, ServedModel, State, now};
+use super::tls::Tls;
 use super::{
-    access, chat_completions, completions, connections, descriptors, encoder, models, openapi,
-    operator, origins, passed, probes,
+    access, chat_completions, client, completions, connections, descriptors, encoder, models,
+    openapi, operator, origins, passed, probes,
 };
 use crate::operate::OPERATOR_PATHS;
 use axum::routing::{MethodRouter, get, post};
@@ -40,6 +41,8 @@ pub struct ServerOptions {
     pub origins: AllowedOrigins,
     /// What a client may take.
     pub limits: Limits,
+    /// How it proves who it is; `None` talks without TLS.
+    pub tls: Option<Arc<Tls>>,
     /// Whether there are the paths of [`OPERATOR_PATHS`], for whoever has a key.
     pub admin: bool,
     /// Threads that talk to clients; there are not more than cores. A token takes one of them some
@@ -73,7 +76,7 @@ impl Server {
     /// # Errors
     /// When the address can't be had, or the system gives no threads.
     pub fn bind(options: ServerOptions) -> io::Result<Self> {
-        let ServerOptions { addresses, model_names, keys, origins, limits, admin, threads } =
+        let ServerOptions { addresses, model_names, keys, origins, limits, tls, admin, threads } =
             options;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let aside = cores.max(2);
@@ -102,7 +105,10 @@ impl Server {
             encoder: OnceLock::new(),
         });
         let (closing, closes) = watch::channel(false);
-        runtime.spawn(connections::accept(listener, routers(&state), limits, closes));
+        if let Some(tls) = &tls {
+            runtime.spawn(runtime.block_on(async { tls.reloads() })?);
+        }
+        runtime.spawn(connections::accept(listener, routers(&state), limits, tls, closes));
         Ok(Self { runtime, state, address, closing })
     }
 
@@ -124,6 +130,7 @@ impl Server {
         ready: impl FnOnce(),
     ) -> io::Result<Outcome> {
         let handle = engine.handle().clone();
+        self.state.keys.count(handle.metrics());
         // It is set once: `serve` takes the server.
         let _ = self.state.served.set(Served::new(handle.clone(), model));
         let life = Life {
@@ -145,6 +152,7 @@ impl Server {
         ready: impl FnOnce(),
     ) -> io::Result<Outcome> {
         let handle = thread.handle().clone();
+        self.state.keys.count(handle.metrics());
         let _ = self.state.encoder.set(EncoderState::new(handle.clone(), encoder));
         let life = Life {
             live: || handle.live_calls(),
@@ -274,14 +282,13 @@ fn routers(state: &Arc<State>) -> Routers {
     let with = |routes: Routes| {
         routes.into_iter().fold(Router::new(), |all, (path, route)| all.route(path, route))
     };
-    let admitted = |routes: Routes| match routes.is_empty() {
-        true => Router::new(),
-        false => with(routes)
+    let admitted = |router: Router<Arc<State>>| {
+        router
             .route_layer(middleware::from_fn_with_state(Arc::clone(state), access::admit))
-            .route_layer(middleware::from_fn_with_state(Arc::clone(state), origins::admit)),
+            .route_layer(middleware::from_fn_with_state(Arc::clone(state), origins::admit))
     };
     let of_operators = || match state.admin {
-        true => admitted(of_operators()).route_layer(middleware::from_fn_with_state(
+        true => admitted(with(of_operators())).route_layer(middleware::from_fn_with_state(
             Arc::clone(state),
             origins::admit_operator,
         )),
@@ -294,9 +301,10 @@ fn routers(state: &Arc<State>) -> Routers {
         };
         router.layer(middleware::from_fn(access::log)).with_state(Arc::clone(state))
     };
+    let asked = admitted(with(guarded()).route_layer(middleware::from_fn(client::count)));
     let asked = match state.limits.ignores_unknown_fields {
-        true => admitted(guarded()).route_layer(middleware::from_fn(passed::name)),
-        false => admitted(guarded()),
+        true => asked.route_layer(middleware::from_fn(passed::name)),
+        false => asked,
     };
     let all = asked
         .merge(of_operators())

@@ -32,6 +32,35 @@ fn the_lower_priority_goes_first_and_of_equal_ones_who_came_first() {
     assert_eq!(first_tokens(&events), [2, 5, 1, 3, 0, 4].map(|i| ids[i]));
 }
 
+/// Each client's requests come all at once, those of the first before everybody's.
+#[test]
+fn clients_take_turns_by_their_weights_and_nobody_stands_behind_anothers_many() {
+    let bounds = Bounds { sequences: 1, ..Bounds::default() };
+    let mut engine = engine(&Setup { bounds, ..Setup::default() }, true);
+    let mut ids = Vec::new();
+    let mut ask = |engine: &mut BatchingEngine<_>, id, weight: u32, priority| {
+        let client = Client { id, weight: weight.try_into().unwrap() };
+        let request = Request { client, ..of_priority(priority, [1], 1) };
+        ids.push((engine.add(request).unwrap(), id));
+    };
+    for (client, weight) in [(7, 1), (8, 2)] {
+        (0..6).for_each(|_| ask(&mut engine, client, weight, 0));
+    }
+    let mut events = Vec::new();
+    engine.step(&mut events).unwrap();
+    ask(&mut engine, 9, 1, 0);
+    ask(&mut engine, 7, 1, -1);
+    engine.run(&mut events).unwrap();
+    let of = |request| ids.iter().find(|(id, _)| *id == request).unwrap();
+    let order = Vec::from_iter(first_tokens(&events).into_iter().map(|request| of(request).1));
+    // The first was alone; who is urgent goes before all turns.
+    assert_eq!(order, [7, 7, 8, 9, 8, 7, 8, 8, 7, 8, 8, 7, 7, 7]);
+    // One client's requests go in the order in which they came.
+    let of_seven = first_tokens(&events).into_iter().filter(|id| of(*id).1 == 7);
+    let of_seven = Vec::from_iter(of_seven);
+    assert!(of_seven[2..].is_sorted(), "{of_seven:?}");
+}
+
 #[test]
 fn an_urgent_prompt_does_not_wait_for_a_long_one() {
     let bounds = Bounds { tokens: 8, ..Bounds::default() };

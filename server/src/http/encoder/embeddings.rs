@@ -90,7 +90,7 @@ pub(crate) async fn handle(
     let input = input.ok_or_else(|| ApiError::field("input", "is missing"))?;
     let items = items(&state, encoder, &held, ("input", input), special).await?;
     let (usage, count) = (usage(&items), items.len());
-    let vectors = encode(&state, encoder, items, &place("input", count)).await?;
+    let vectors = encode(&state, encoder, &held, items, &place("input", count)).await?;
     let (id, model) = (super::super::ids::next("embd"), state.name().to_owned());
     let shortens = dimensions < *width && *normalized;
     let body = aside(move || {

@@ -112,13 +112,16 @@ fn too_many(field: &str, count: usize) -> ApiError {
 pub(super) async fn encode(
     state: &State,
     encoder: &EncoderState,
+    held: &Held,
     items: Vec<TextItem>,
     field: &(dyn Fn(usize) -> String + Sync),
 ) -> Result<Vec<Vec<f32>>, ApiError> {
     let (sender, outputs) = tokio::sync::oneshot::channel();
     // Who has gone wants no outputs.
     let sink = Box::new(move |outputs| drop(sender.send(outputs)));
-    let ticket = encoder.handle.submit(items, sink)?;
+    let client = held.client();
+    let _charge = client.charge(tokens(&items) as u64, 0)?;
+    let ticket = encoder.handle.submit(client.id(), items, sink)?;
     let outputs = match state.limits.request_time {
         None => outputs.await,
         Some(most) => {
@@ -155,8 +158,12 @@ pub(super) fn place(field: &'static str, count: usize) -> impl Fn(usize) -> Stri
     }
 }
 
+fn tokens(items: &[TextItem]) -> usize {
+    items.iter().map(|item| item.ids.len()).sum()
+}
+
 /// The tokens of items, and what a request took of them, as OpenAI shows it.
 pub(super) fn usage(items: &[TextItem]) -> Value {
-    let tokens: usize = items.iter().map(|item| item.ids.len()).sum();
+    let tokens = tokens(items);
     serde_json::json!({"prompt_tokens": tokens, "total_tokens": tokens})
 }

@@ -85,7 +85,7 @@ async fn by_reading(
     };
     let items = state.read_texts(held, read).await?;
     let read = usage(&items);
-    let logits = encode(state, encoder, items, &name).await?;
+    let logits = encode(state, encoder, held, items, &name).await?;
     let score = |logits: Vec<f32>| activation.of(logits.first().copied().unwrap_or(f32::NAN));
     Ok((logits.into_iter().map(score).collect(), read))
 }
@@ -115,7 +115,7 @@ async fn by_embeddings(
     let items = state.read_texts(held, read).await?;
     let read = usage(&items);
     let name = |i: usize| if i < firsts { names[0](i) } else { names[1](i - firsts) };
-    let vectors = encode(state, encoder, items, &name).await?;
+    let vectors = encode(state, encoder, held, items, &name).await?;
     let (first, second) = vectors.split_at(firsts);
     Ok((places.into_iter().map(|[a, b]| cosine(&first[a], &second[b])).collect(), read))
 }
