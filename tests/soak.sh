@@ -16,10 +16,15 @@
 #   tests/soak.sh server
 # Or 200 random kills and restarts of workers and front ends:
 #   tests/soak.sh worker
+# Or each attack that is known, ten seconds long, with the others' waits held by the clock:
+#   tests/soak.sh abuse
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ "${1:-}" = server ]; then
   exec python3 tests/server/load.py --seconds 120 --requests 50000 --longest 16
+fi
+if [ "${1:-}" = abuse ]; then
+  exec python3 tests/server/siege.py --seconds 10 "${@:2}"
 fi
 if [ "${1:-}" = worker ]; then
   PIECEWISE_VLLM_RS=$(.ci/install-vllm-rs)

@@ -292,3 +292,10 @@ fn a_folder_s_templates_are_found_where_transformers_finds_them() {
     let error = ChatTemplate::load(folder.path(), None).unwrap_err().to_string();
     assert!(error.contains("`chat_template` is a text or a list"), "{error}");
 }
+
+#[test]
+fn a_tag_that_never_ends_is_an_error() {
+    for template in ["{%}}", "{%}", "{%", "{%-%}", "{% generation"] {
+        assert!(ChatTemplate::parse(template, Map::new()).is_err(), "{template}");
+    }
+}

@@ -9,6 +9,9 @@ mod byte_fallback;
 mod chat_templates;
 mod client;
 mod device_failure;
+mod fuzz;
+#[path = "../../tests/support/fuzz.rs"]
+mod fuzzing;
 mod generation_defaults;
 mod grammars;
 mod idioms;

@@ -3,6 +3,12 @@
 //! KV events, for routers that send requests to where their prefix is.
 
 mod front_end;
+#[cfg(test)]
+mod fuzz;
+#[cfg(test)]
+#[path = "../../tests/support/fuzz.rs"]
+#[allow(clippy::print_stdout, reason = "a test says what it measured")]
+mod fuzzing;
 pub mod kv_events;
 mod live;
 mod outbox;

@@ -2,7 +2,7 @@
 //! client's requests who came first goes first.
 
 use super::BatchingEngine;
-use super::request::{Client, RequestId};
+use super::request::{Client, RequestEvent, RequestId};
 use piecewise_backend::device::Device;
 use std::collections::HashMap;
 
@@ -56,6 +56,10 @@ impl<D: Device> BatchingEngine<D> {
         self.sequences.get(&id).map_or(0, |sequence| sequence.priority)
     }
 
+    fn client(&self, id: RequestId) -> u64 {
+        self.sequences.get(&id).map_or(0, |sequence| sequence.client.id)
+    }
+
     /// Its place among those who wait.
     fn place(&self, id: RequestId) -> (i32, u64) {
         self.sequences.get(&id).map_or((0, 0), |sequence| (sequence.priority, sequence.start))
@@ -71,6 +75,10 @@ impl<D: Device> BatchingEngine<D> {
         if let Some(sequence) = self.sequences.get_mut(&id) {
             sequence.start = self.turns.start(sequence.client, first);
         }
+        self.wait_at_its_place(id);
+    }
+
+    fn wait_at_its_place(&mut self, id: RequestId) {
         let place = self.place(id);
         let at = self.waiting.partition_point(|&other| self.place(other) <= place);
         self.waiting.insert(at, id);
@@ -84,6 +92,47 @@ impl<D: Device> BatchingEngine<D> {
         let priority = self.priority(id);
         let at = self.waiting.partition_point(|&other| self.priority(other) < priority);
         self.waiting.insert(at, id);
+    }
+
+    /// The place of a running request that gives its turn to the first that waits: as many run as may, none
+    /// of whose client's, and several of another's, of which that goes which began last. What fills a
+    /// server for long so keeps nobody else out of it. Who waits must find its pages without those that
+    /// are given back, so that it is let in for certain.
+    pub(super) fn who_yields(&mut self) -> Option<usize> {
+        if (self.running.len() as u64) < self.options.max_num_seqs {
+            return None;
+        }
+        let &first = self.waiting.front()?;
+        let client = self.client(first);
+        let runs = self.running.iter().any(|&id| self.client(id) == client);
+        if runs || self.awaits_prefix(first) {
+            return None;
+        }
+        let waiter = self.sequences.get(&first)?;
+        let missing = waiter.table.missing(waiter.ids.len() as u64) + self.running.len();
+        if self.roles.table_pages.is_some() && missing > self.pool.free_pages() {
+            return None;
+        }
+        let has_several = |id: RequestId| {
+            let of_client =
+                self.running.iter().filter(|&&other| self.client(other) == self.client(id));
+            of_client.take(2).count() > 1
+        };
+        let may = |&id: &RequestId| self.priority(id) >= waiter.priority && has_several(id);
+        self.running.iter().rposition(may)
+    }
+
+    /// Sends the running request at a place back to wait, behind the first that waits. Nothing is in flight.
+    pub(super) fn yield_turn(&mut self, at: usize, events: &mut Vec<RequestEvent>) {
+        let start = self.waiting.front().map_or(0, |&first| self.place(first).1);
+        let request = self.running.remove(at);
+        let Some(sequence) = self.sequences.get_mut(&request) else { return };
+        sequence.release(&mut self.pool, &mut self.slots);
+        self.entries.extend(sequence.entry.take());
+        sequence.start = start;
+        self.wait_at_its_place(request);
+        self.count_preempted(request, events);
+        tracing::debug!("request {request} is preempted: another client has none that runs");
     }
 
     /// Lets a request run, behind all of its priority.

@@ -73,6 +73,12 @@ impl<D: Device> BatchingEngine<D> {
         events: &mut Vec<RequestEvent>,
     ) -> Result<Schedule, EngineError> {
         loop {
+            if let Some(at) = self.who_yields() {
+                if !self.in_flight.is_empty() {
+                    return Ok(Schedule::ReadFirst);
+                }
+                self.yield_turn(at, events);
+            }
             match self.plan_step() {
                 Ok(()) => {
                     self.fit_own_rows();
@@ -233,10 +239,14 @@ impl<D: Device> BatchingEngine<D> {
     /// Sends the sequence admitted last of the last priority back to wait. Nothing is in flight.
     fn preempt_last(&mut self, events: &mut Vec<RequestEvent>) {
         let Some(request) = self.send_last_back() else { return };
+        self.count_preempted(request, events);
+        tracing::debug!("request {request} is preempted: the KV pool is full");
+    }
+
+    pub(super) fn count_preempted(&mut self, request: RequestId, events: &mut Vec<RequestEvent>) {
         self.preemptions += 1;
         self.sequences.get_mut(&request).into_iter().for_each(|sequence| sequence.preemptions += 1);
         events.push(RequestEvent::Preempted { request });
-        tracing::debug!("request {request} is preempted: the KV pool is full");
     }
 
     fn send_last_back(&mut self) -> Option<RequestId> {

@@ -294,8 +294,9 @@ fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(start) = rest.find("{%") {
-        let Some(length) = rest[start..].find("%}") else { break };
-        let (tag, end) = (&rest[start + 2..start + length], start + length + 2);
+        // One `%` does not open and close.
+        let Some(length) = rest[start + 2..].find("%}") else { break };
+        let (tag, end) = (&rest[start + 2..start + 2 + length], start + length + 4);
         let is_dash = |c: char| c == '-' || c == '+';
         let left = tag.strip_prefix(is_dash).map_or("", |_| &tag[..1]);
         let right = tag.strip_suffix(is_dash).map_or("", |_| &tag[tag.len() - 1..]);

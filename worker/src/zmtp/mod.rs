@@ -9,6 +9,8 @@ mod frames;
 pub use address::Address;
 pub(crate) use connection::{Connection, Receiver, Role, Sender};
 pub(crate) use frames::{Decoder, Item};
+#[cfg(test)]
+pub(crate) use frames::{command, encode};
 
 /// Why a peer can't be talked to.
 #[derive(Debug, thiserror::Error)]

@@ -61,6 +61,45 @@ fn clients_take_turns_by_their_weights_and_nobody_stands_behind_anothers_many() 
     assert!(of_seven[2..].is_sorted(), "{of_seven:?}");
 }
 
+/// One of those that fill the engine makes room for a client that has none there, and nothing is lost.
+#[test]
+fn who_fills_the_engine_for_long_keeps_nobody_else_out() {
+    for run_ahead in [false, true] {
+        let bounds = Bounds { sequences: 3, ..Bounds::default() };
+        let mut engine = engine(&Setup { bounds, ..Setup::default() }, run_ahead);
+        let of = |id, priority, prompt: u32, tokens| {
+            let client = Client { id, ..Client::default() };
+            Request { client, ..of_priority(priority, [prompt], tokens) }
+        };
+        let mut requests = Vec::from_iter((1..=5).map(|prompt| of(1, 0, prompt, 60)));
+        let mut ids = Vec::from_iter(requests.iter().map(|r| engine.add(r.clone()).unwrap()));
+        let mut events = Vec::new();
+        (0..10).for_each(|_| drop(engine.step(&mut events).unwrap()));
+        // One that matters less makes nobody yield.
+        for request in [of(2, 0, 7, 3), of(3, 1, 8, 3), of(2, 0, 9, 3)] {
+            ids.push(engine.add(request.clone()).unwrap());
+            requests.push(request);
+        }
+        (0..12).for_each(|_| drop(engine.step(&mut events).unwrap()));
+        assert_answer(&engine, &events, ids[5], &requests[5].prompt, &requests[5]);
+        assert_answer(&engine, &events, ids[7], &requests[7].prompt, &requests[7]);
+        assert!(collect(&events, ids[6]).0.is_empty());
+        assert!(collect(&events, ids[0]).1.is_none(), "the others go on");
+        let yielded = Vec::from_iter(events.iter().filter_map(|event| match event {
+            RequestEvent::Preempted { request } => Some(*request),
+            _ => None,
+        }));
+        // The second of them found the place that the first had left, or had one made for it.
+        assert!(!yielded.is_empty() && yielded.len() <= 2, "{yielded:?}");
+        assert!(yielded.iter().all(|request| *request == ids[2]), "the last of them: {yielded:?}");
+        engine.run(&mut events).unwrap();
+        for (id, request) in ids.iter().zip(&requests) {
+            assert_answer(&engine, &events, *id, &request.prompt, request);
+        }
+        assert_eq!(engine.pool.free_pages(), engine.pool.pages());
+    }
+}
+
 #[test]
 fn an_urgent_prompt_does_not_wait_for_a_long_one() {
     let bounds = Bounds { tokens: 8, ..Bounds::default() };

@@ -1,0 +1,400 @@
+"""What one client may do to a server, while others ask it for little: each attack that is known comes from an
+address of its own. The others get the tokens that they get alone, /health answers, and the memory stays within its
+bound and comes back, with the descriptors.
+
+    python3 tests/server/siege.py [attack ..]                   # each once
+    python3 tests/server/siege.py --seconds 10 [attack ..]      # tests/soak.sh abuse: for so long, and by the clock
+"""
+
+import argparse
+import concurrent.futures
+import contextlib
+import http.client
+import json
+import os
+import random
+import socket
+import tempfile
+import threading
+import time
+
+from abuse import descriptors, malformed
+from bounds import EIGHT_MIB, MOST
+from encoders import SETTINGS, with_words
+from harness import GOLDEN, Server, chat_template, until
+from hostile import BOUNDED, REFUSED
+
+ATTACKER = ("127.0.0.2", 0)
+# Seconds that others wait at most, where the clock is looked at.
+ANSWER, HEALTH = 2.0, 0.5
+MIXED = 200
+# Kilobytes that may stay of an attack: what the allocator keeps, and what a later one uses again.
+STAYS = 400_000
+
+
+class Attacker:
+    """Asks a server from an address that nobody else has."""
+
+    def __init__(self, server, others):
+        self.server, self.others = server, others
+
+    def hold(self):
+        """Goes on until some others were answered."""
+        answered = self.others.next
+        until("others are answered", lambda: self.others.failures or self.others.next >= answered + 20, 600)
+
+    def connect(self, sends=b""):
+        stream = socket.create_connection(self.server.address, timeout=120, source_address=ATTACKER)
+        try:
+            stream.sendall(sends)
+        except OSError:
+            stream.close()
+            raise
+        return stream
+
+    def post(self, path, body, headers=()):
+        """The status of the answer; none where the connection was closed."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        connection = http.client.HTTPConnection(*self.server.address, timeout=120, source_address=ATTACKER)
+        try:
+            connection.request("POST", path, data, dict(headers))
+            answer = connection.getresponse()
+            answer.read()
+            return answer.status
+        except (ConnectionError, http.client.HTTPException):
+            return None
+        finally:
+            connection.close()
+
+    def leave(self, path, body):
+        """Asks, and is gone before the answer."""
+        with contextlib.suppress(ConnectionError), self.connect(request(path, body)) as stream:
+            stream.sendall(b"G")
+
+    def together(self, count, ask, at_once=8):
+        """What `ask` gives for each number."""
+        with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+            return list(pool.map(ask, range(count)))
+
+
+def request(path, body):
+    body = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def refused(statuses):
+    assert set(statuses) <= {None, 400, 403, 408, 413, 429, 503}, statuses
+
+
+def long_lists_of_ids(attacker):
+    ids = random.Random(1).choices(range(2048), k=1_000_000)
+    fields = [{"stop_token_ids": ids}, {"prompt": ids}, {"logit_bias": {str(id): 1 for id in range(400_000)}}, {"prompt": [5] * 1_500_000}]
+    bodies = [json.dumps({"prompt": [5, 6], "max_tokens": 16, "n": 128, **more}).encode() for more in fields]
+    refused(attacker.together(2 * len(bodies), lambda i: attacker.post("/v1/completions", bodies[i % len(bodies)])))
+    taken = {"prompt": [5, 6], "max_tokens": 16, "n": 64, "allowed_token_ids": ids}
+    assert attacker.post("/v1/completions", taken) in (200, 429)
+
+
+def long_texts(attacker):
+    digits = "7" * EIGHT_MIB
+    bodies = [("/tokenize", {"prompt": digits}), ("/v1/completions", {"prompt": digits}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": digits}]})]
+    bodies = [(path, json.dumps(body).encode()) for path, body in bodies]
+    refused(attacker.together(12, lambda i: attacker.post(*bodies[i % 3])))
+
+
+def values_without_an_end(attacker):
+    many = "[" + ",".join(['{"":0}'] * 900_000) + "]"
+    body = ('{"messages": [{"role": "user", "content": "x", "else": %s}]}' % many).encode()
+    refused(attacker.together(12, lambda _: attacker.post("/v1/chat/completions", body), 12))
+    deep = b'{"prompt": ' + b"[" * 1_000_000
+    refused(attacker.together(12, lambda _: attacker.post("/v1/completions", deep), 12))
+
+
+def bodies_that_stand_still(attacker):
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {EIGHT_MIB}\r\n\r\n".encode()
+    part = b'{"prompt": "' + b"x" * (6 << 20)
+    with contextlib.ExitStack() as held:
+        full = 0
+        for _ in range(150):
+            try:
+                stream = held.enter_context(attacker.connect(head))
+                stream.settimeout(2)
+                stream.sendall(part)
+                stream.settimeout(0.01)
+                full += stream.recv(12) == b"HTTP/1.1 503"
+            except TimeoutError:
+                pass
+            except ConnectionError:
+                full += 1
+        assert full > 0
+
+
+def requests_that_are_left(attacker):
+    body = {"prompt": "x", "max_tokens": 400, "n": 32, "ignore_eos": True}
+    attacker.together(64, lambda _: attacker.leave("/v1/completions", body))
+
+
+def requests_that_fill_the_queue(attacker):
+    """Each of them long: as many run as may, and as many wait."""
+    body = {"prompt": "x", "max_tokens": 1500, "n": 128, "ignore_eos": True}
+    with contextlib.ExitStack() as held:
+        for _ in range(16):
+            held.enter_context(attacker.connect(request("/v1/completions", body)))
+        attacker.hold()
+
+
+def idle_connections(attacker):
+    with contextlib.ExitStack() as held:
+        for i in range(3000):
+            # One that makes room for the next is reset.
+            with contextlib.suppress(ConnectionError):
+                held.enter_context(attacker.connect(b"GET / HT" if i % 2 else b""))
+
+
+def slow_readers(attacker):
+    body = {"prompt": "x", "max_tokens": 600, "n": 8, "stream": True, "ignore_eos": True, "logprobs": 20}
+    with contextlib.ExitStack() as held:
+        for _ in range(8):
+            sock = held.enter_context(socket.socket())
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.bind(ATTACKER)
+            sock.connect(attacker.server.address)
+            sock.sendall(request("/v1/completions", body))
+        attacker.hold()
+
+
+def priorities(attacker):
+    body = {"prompt": "x", "max_tokens": 64, "priority": -1000}
+    assert set(attacker.together(40, lambda _: attacker.post("/v1/completions", body), 20)) == {400}
+
+
+def structures(attacker):
+    def ask(i):
+        kind, structure = (REFUSED + BOUNDED)[i]
+        return attacker.post("/v1/completions", {"prompt": "x", "max_tokens": 4, "n": 64, "structured_outputs": {kind: structure}})
+
+    statuses = attacker.together(len(REFUSED + BOUNDED), ask)
+    assert set(statuses) <= {200, 400, 429}, statuses
+
+
+def stops_and_bad_words(attacker):
+    nearly = ["a" * 40 + chr(98 + i % 20) + str(i) for i in range(64)]
+    body = {"prompt": "a", "max_tokens": 64, "n": 64, "ignore_eos": True, "stop": nearly, "bad_words": nearly}
+    statuses = attacker.together(8, lambda _: attacker.post("/v1/completions", body))
+    assert set(statuses) <= {200, 429}, statuses
+
+
+def malformed_requests(attacker):
+    chance = random.Random(11)
+    requests = [malformed(chance, chance.randrange(10)) for _ in range(1500)]
+
+    def ask(i):
+        with contextlib.suppress(OSError), attacker.connect(requests[i]) as stream:
+            line = stream.recv(12)
+            assert not line or line.startswith(b"HTTP/1.1 4"), (line, requests[i][:300])
+
+    attacker.together(len(requests), ask, 32)
+
+
+def foreign_pages(attacker):
+    """Of whoever looks at a page on the operator's machine."""
+    for headers in [{"Origin": "https://evil.example"}, {"Host": "evil.example"}, {"Sec-Fetch-Site": "cross-site"}]:
+        for path in ("/sleep?level=2&mode=abort", "/v1/completions"):
+            statuses = attacker.together(20, lambda _: attacker.post(path, {"prompt": "x"}, headers))
+            assert set(statuses) == {403}, (headers, path, statuses)
+
+
+def subscribers(attacker):
+    """Of KV events: 500 that say nothing, and 500 that begin to talk."""
+    greeting = b"\xff" + b"\0" * 8 + b"\x7f\x03\x00NULL" + b"\0" * 48
+    with contextlib.ExitStack() as held:
+        for i in range(1000):
+            with contextlib.suppress(ConnectionError):
+                stream = held.enter_context(socket.create_connection(("127.0.0.1", attacker.server.events), source_address=ATTACKER))
+                stream.sendall(greeting if i % 2 else b"")
+
+
+def rerank_bombs(attacker):
+    query = "one two three " * 28_000
+    for path, body in [("/v1/rerank", {"query": query, "documents": ["one"] * 2000}), ("/v1/score", {"text_1": query, "text_2": ["one"] * 2000})]:
+        refused(attacker.together(8, lambda _: attacker.post(path, body)))
+        attacker.together(8, lambda _: attacker.leave(path, body))
+
+
+def log_lines(attacker):
+    """More than a pipe and the queue of lines hold."""
+
+    def ask(_):
+        connection = http.client.HTTPConnection(*attacker.server.address, timeout=120, source_address=ATTACKER)
+        for _ in range(2000):
+            connection.request("GET", "/" + "x" * 300)
+            connection.getresponse().read()
+        connection.close()
+
+    attacker.together(4, ask)
+
+
+OF_A_WRITER = [
+    long_lists_of_ids, long_texts, values_without_an_end, bodies_that_stand_still, requests_that_are_left,
+    requests_that_fill_the_queue, idle_connections, slow_readers, priorities, structures, stops_and_bad_words,
+    malformed_requests, foreign_pages, subscribers,
+]
+
+
+def mixed():
+    """Requests of every kind."""
+    chance = random.Random(5)
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}}, "required": ["a", "b"]}
+    kinds = [
+        {"n": 3}, {"logprobs": 3}, {"structured_outputs": {"regex": "[a-z ]{1,20}"}}, {"structured_outputs": {"json": schema}},
+        {"presence_penalty": 1.0, "frequency_penalty": 0.5, "repetition_penalty": 1.2}, {"stop": ["e", "\n"]}, {"min_p": 0.05},
+        {"logit_bias": {"5": 4, "300": -10}}, {"bad_words": ["self", "return"]}, {"echo": True}, {"ignore_eos": True},
+        {"top_k": 20, "top_p": 0.9}, {"min_tokens": 3}, {"allowed_token_ids": list(range(1000))},
+    ]
+    for number in range(MIXED):
+        body = {"prompt": chance.choice(GOLDEN)["prompt"], "max_tokens": chance.randint(3, 24), "seed": number, "temperature": chance.choice([0, 0.8, 1.2]), "return_token_ids": True}
+        for more in chance.sample(kinds, chance.randint(1, 3)):
+            body |= more
+        yield body
+
+
+class Others:
+    """Those who ask for little beside an attack, and what they saw."""
+
+    def __init__(self, server, cases):
+        self.server, self.cases = server, cases
+        self.done, self.lock = threading.Event(), threading.Lock()
+        self.idle, self.highest, self.answers, self.healths, self.failures = server.memory(), 0, [], [], []
+        self.next = 0
+
+    def again(self, ask):
+        try:
+            while not self.done.is_set():
+                ask()
+        except BaseException as error:
+            self.failures.append(error)
+            self.done.set()
+
+    def watch(self):
+        self.highest = max(self.highest, self.server.memory() - self.idle)
+        self.done.wait(0.02)
+
+    def health(self):
+        started = time.monotonic()
+        assert self.server.get("/health")[0] == 200
+        self.healths.append(time.monotonic() - started)
+        self.done.wait(0.02)
+
+    def answer(self):
+        with self.lock:
+            path, body, expected = self.cases[self.next % len(self.cases)]
+            self.next += 1
+        started = time.monotonic()
+        status, _, answer = self.server.post(path, body)
+        self.answers.append(time.monotonic() - started)
+        assert status == 200 and told(answer) == expected, (body, answer, expected)
+
+    def __enter__(self):
+        self.threads = [threading.Thread(target=self.again, args=(ask,)) for ask in (self.watch, self.health, self.answer, self.answer)]
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.done.set()
+        for thread in self.threads:
+            thread.join()
+        assert not self.failures, self.failures[0]
+
+
+def told(answer):
+    return answer["choices"] if "choices" in answer else answer["results"]
+
+
+def alone(server, asked):
+    """What each request gets where nobody else asks."""
+    cases = []
+    for path, body in asked:
+        status, _, answer = server.post(path, body)
+        assert status == 200, (body, answer)
+        cases.append((path, body, told(answer)))
+    return cases
+
+
+def besiege(server, attacks, cases, arguments, whole=True):
+    """Each attack, and after it nothing that is left."""
+    before = descriptors(server)
+    for attack in attacks:
+        if arguments.attacks and attack.__name__ not in arguments.attacks:
+            continue
+        started, rounds = time.monotonic(), 0
+        with Others(server, cases) as others:
+            while not rounds or time.monotonic() - started < arguments.seconds:
+                attack(Attacker(server, others))
+                rounds += 1
+            # Whatever the attack was, all of them are answered.
+            until("each of the others was answered", lambda: others.failures or others.next >= (len(cases) if whole else 20), 600)
+        gone = lambda: server.sum("vllm:num_requests_running") + server.sum("vllm:num_requests_waiting") == 0
+        until(f"nothing is left of {attack.__name__}", gone)
+        until("descriptors are given back", lambda: descriptors(server) <= before + 8)
+        assert others.highest < MOST, f"{attack.__name__}: {others.highest} kB above the idle server"
+        stays = server.memory() - others.idle
+        assert stays < STAYS, f"{attack.__name__}: {stays} kB stay"
+        answer, health = max(others.answers), max(others.healths)
+        print(
+            f"{attack.__name__}: {rounds} times in {time.monotonic() - started:.1f}s, {len(others.answers)} others within {answer:.2f}s, "
+            f"/health within {health:.3f}s, {others.highest} kB above idle, of which {stays} stay", flush=True,
+        )
+        if arguments.seconds:
+            assert answer < ANSWER and health < HEALTH, f"{attack.__name__}: others waited {answer:.2f}s, /health {health:.3f}s"
+
+
+def free_port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def writer(arguments):
+    port = free_port()
+    flags = ("--max-num-seqs", "64", "--max-seq-len", "2048", "--admin", "--kv-events-endpoint", f"tcp://127.0.0.1:{port}")
+    with chat_template() as template, Server(*flags, *template) as server:
+        server.events = port
+        cases = alone(server, [("/v1/completions", body) for body in mixed()])
+        besiege(server, OF_A_WRITER, cases, arguments)
+        assert server.sum("vllm:kv_cache_usage_perc") == 0
+
+
+def reader(arguments):
+    with tempfile.TemporaryDirectory() as folder:
+        folder = with_words(folder, "cross_encoder")
+        with Server(source=("--model", folder), settings=SETTINGS) as server:
+            cases = alone(server, [("/v1/rerank", {"query": "one", "documents": ["two", "three"]})])
+            besiege(server, [rerank_bombs], cases, arguments, whole=False)
+
+
+def logger(arguments):
+    """Where lines can't be written, and where nobody reads them."""
+    out, into = os.pipe()
+    with open("/dev/full", "w") as full:
+        for stderr in (full, into):
+            with Server("--log-level", "debug", logs=True, stderr=stderr) as server:
+                cases = alone(server, [("/v1/completions", {"prompt": "x", "max_tokens": 4, "temperature": 0})])
+                besiege(server, [log_lines], cases, arguments, whole=False)
+                assert server.sum("piecewise_log_lines_lost_total") > 0
+    os.close(into)
+    os.close(out)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=0, help="how long each attack lasts; above 0 the clock is looked at")
+    parser.add_argument("attacks", nargs="*")
+    arguments = parser.parse_args()
+    for besieged, attacks in [(writer, OF_A_WRITER), (reader, [rerank_bombs]), (logger, [log_lines])]:
+        if not arguments.attacks or {attack.__name__ for attack in attacks} & set(arguments.attacks):
+            besieged(arguments)
+
+
+if __name__ == "__main__":
+    main()
