@@ -3,11 +3,10 @@
 
 use super::CompiledModel;
 use super::compare::Trace;
-use super::error::ModelError;
 use super::programs::Probed;
 use super::staging::Filling;
 use crate::batch::{Probe, ProbeStep, made_up};
-use crate::mode::StepMode;
+use crate::words::{ModelError, StepMode};
 use piecewise_backend::device::{Device, DeviceError};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Value;
