@@ -5,10 +5,10 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 use super::elementwise::{larger, smaller};
-use super::execute::{Walk, chunks, each};
-use super::line::{Cursor, LINE, Lane, Line};
-use crate::cpu::Isa;
-use crate::cpu::simd::{Kernel, Simd};
+use super::line::{Cursor, Lane, Line};
+use super::walk::{Walk, chunks, each};
+use crate::cpu::simd::{Isa, Kernel, Simd};
+use crate::lower::LINE;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::op::ReduceOp;
 

@@ -3,11 +3,10 @@
 // A new op or dtype must not compile before it is here.
 #![warn(clippy::wildcard_enum_match_arm)]
 
-use super::line::{Cursor, LINE, Lane, Line, integer_to_float};
-use super::row_program::MapOp;
+use super::line::{Cursor, Lane, Line, integer_to_float};
 use super::transcendental;
-use crate::cpu::Isa;
-use crate::cpu::simd::{Kernel, Simd};
+use crate::cpu::simd::{Isa, Kernel, Simd};
+use crate::lower::{LINE, LINES_BYTES, MapOp};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::op::{BinaryOp, CompareOp, UnaryOp};
 
@@ -41,8 +40,7 @@ impl Lines<u8> {
     }
 }
 
-/// Bytes of [`AllLines`], a multiple of 64.
-pub(super) const LINES_BYTES: u64 = (size_of::<AllLines>() as u64).next_multiple_of(64);
+const _: () = assert!(size_of::<AllLines>() as u64 == LINES_BYTES, "programs say what they need");
 
 #[inline(always)]
 fn map1<T: Copy, O>(a: Line<'_, T>, out: &mut [O], f: impl Fn(T) -> O) {

@@ -7,9 +7,10 @@ mod row_tests;
 mod rows;
 pub(crate) mod table;
 
+pub use crate::treatment::RowTreatment;
 pub use class::OpClass;
 pub use infer::{TypeError, check_types, infer_type};
-pub use rows::{RowTreatment, row_treatment};
+pub use rows::row_treatment;
 pub use table::{BinaryOp, CompareOp, Format, OpInfo, ReduceOp, UnaryOp, op_info, op_table};
 
 use crate::custom::CustomCall;

@@ -1,5 +1,5 @@
 //! What a row may ask of sampling besides its parameters: the words and states by which
-//! [`ControlledSample`](super::ControlledSample) is told, and the words in which it answers.
+//! [`ControlledSample`](crate::sampling::ControlledSample) is told, and the words in which it answers.
 
 /// The most ids that a request may give a bias.
 pub const MAX_LOGIT_BIASES: usize = 1024;

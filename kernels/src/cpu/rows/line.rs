@@ -4,12 +4,10 @@
 // A new op or dtype must not compile before it is here.
 #![warn(clippy::wildcard_enum_match_arm)]
 
+use crate::lower::LINE;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use piecewise_ir::dtype::DType;
-
-/// The most elements of a line.
-pub(super) const LINE: usize = 512;
 
 /// A place at the first element of a line: address, dtype, and elements between iterations.
 #[derive(Clone, Copy)]
@@ -62,15 +60,6 @@ impl<'a, T: Lane> Line<'a, T> {
                 &buffer[..n]
             }
         }
-    }
-}
-
-/// The type in which elements of a dtype are computed with.
-pub(super) fn lane_of(dtype: DType) -> DType {
-    match dtype {
-        DType::F32 | DType::F16 | DType::BF16 => DType::F32,
-        DType::I32 | DType::I64 | DType::U8 => dtype,
-        DType::Bool => DType::U8,
     }
 }
 

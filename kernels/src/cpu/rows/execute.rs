@@ -1,14 +1,13 @@
 //! Execution of row programs: tiles of rows, each a pass over the steps.
 
-use super::elementwise::{AllLines, LINES_BYTES, count, map_line};
-use super::line::{Cursor, LINE};
-use super::reduce;
-use super::row_program::{MapOp, Nest, PlaceKind, RowProgram, RowStep, StridedAccess};
-use super::rows;
-use crate::cpu::{Isa, parallel};
+use super::elementwise::{AllLines, count, map_line};
+use super::line::Cursor;
+use super::walk::{Walk, chunks, each};
+use super::{reduce, tables};
+use crate::cpu::parallel;
+use crate::cpu::simd::Isa;
+use crate::lower::{LINES_BYTES, MapOp, Nest, PlaceKind, RowProgram, RowStep, StridedAccess};
 
-/// The most loops of a nest: kept loops and reduced loops together.
-pub(super) const MAX_LOOPS: usize = 8;
 /// Element visits below which waking other threads costs more than it saves.
 const PARALLEL_ELEMENTS: u64 = 1 << 16;
 
@@ -32,7 +31,7 @@ pub struct RowCall<'a> {
     pub rows: u64,
     /// Address of the scratch, aligned to 64 bytes.
     pub scratch: usize,
-    /// Bytes of scratch; what they hold of [`super::Work::tile_bytes`] bounds the workers.
+    /// Bytes of scratch; what they hold of [`Work::tile_bytes`](crate::lower::Work::tile_bytes) bounds the workers.
     pub scratch_bytes: u64,
 }
 
@@ -61,7 +60,7 @@ impl RowCall<'_> {
 /// The program must have passed [`RowProgram::check`]. Each argument's address must be aligned
 /// for its dtype and valid for the elements that its declaration says (times `rows` or `extent`),
 /// nobody else may use the written ones meanwhile, and none of these may share bytes with another
-/// argument. The scratch must be the call's alone and hold at least [`super::Work::tile_bytes`].
+/// argument. The scratch must be the call's alone and hold at least [`Work::tile_bytes`](crate::lower::Work::tile_bytes).
 pub unsafe fn run_rows(call: &RowCall<'_>) {
     let work = call.program.work;
     let tiles = call.program.tiles(call.rows);
@@ -98,38 +97,6 @@ struct Tile<'a> {
     isa: Isa,
     /// Whether no other tile runs meanwhile.
     is_alone: bool,
-}
-
-/// Loops and the strides of one access for them.
-#[derive(Clone, Copy)]
-pub(super) struct Walk<'a> {
-    pub(super) extents: &'a [u64],
-    pub(super) strides: &'a [u64],
-}
-
-/// Calls `body` with every index tuple of `extents`, the last index fastest.
-#[inline(always)]
-pub(super) fn each(extents: &[u64], mut body: impl FnMut(&[u64])) {
-    if extents.contains(&0) {
-        return;
-    }
-    let mut at = [0u64; MAX_LOOPS];
-    let at = &mut at[..extents.len()];
-    loop {
-        body(at);
-        let mut axis = extents.len();
-        loop {
-            if axis == 0 {
-                return;
-            }
-            axis -= 1;
-            at[axis] += 1;
-            if at[axis] < extents[axis] {
-                break;
-            }
-            at[axis] = 0;
-        }
-    }
 }
 
 impl Tile<'_> {
@@ -255,7 +222,7 @@ impl Tile<'_> {
                         let index = self.cursor(indices, r, at);
                         // SAFETY: the caller's promise; `to` stays inside its place, which holds
                         // a row for each index.
-                        unsafe { rows::gather(table, rows, width, index, to) };
+                        unsafe { tables::gather(table, rows, width, index, to) };
                         to = to.moved(width);
                     });
                 }
@@ -270,7 +237,7 @@ impl Tile<'_> {
                         let slot = self.cursor(slots, r, at);
                         // SAFETY: the caller's promise; of tiles that run at once, none uses the
                         // table otherwise.
-                        unsafe { rows::scatter(table, width, slot, from) };
+                        unsafe { tables::scatter(table, width, slot, from) };
                         from = from.moved(width);
                     });
                 }
@@ -327,16 +294,5 @@ impl Tile<'_> {
             PlaceKind::Arg(arg) => self.call.args[arg as usize].extent,
             _ => 0,
         }
-    }
-}
-
-/// Calls `chunk(start, n)` for pieces of at most [`LINE`] of `extent`.
-#[inline(always)]
-pub(super) fn chunks(extent: usize, mut chunk: impl FnMut(usize, usize)) {
-    let mut start = 0;
-    while start < extent {
-        let n = (extent - start).min(LINE);
-        chunk(start, n);
-        start += n;
     }
 }
