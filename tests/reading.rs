@@ -189,6 +189,17 @@ fn how_figures_came_about_is_in_the_lab() {
     }
 }
 
+/// An entry is a line, so that two changes never meet in one.
+#[test]
+fn an_entry_of_the_changelog_is_a_line() {
+    let page = read("CHANGELOG.md");
+    let lines = page.split("### On the way to it\n").nth(1).unwrap().lines().skip(3);
+    let entries = Vec::from_iter(lines.filter(|line| !line.is_empty()));
+    assert!(entries.len() > 100, "{}", entries.len());
+    let other = entries.iter().find(|line| !line.starts_with("- "));
+    assert!(other.is_none(), "{other:?}");
+}
+
 /// What the README says of speed is what was measured.
 #[test]
 fn figures_of_the_readme_are_those_of_the_benchmarks() {
