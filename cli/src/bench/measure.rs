@@ -1,9 +1,10 @@
 //! Runs the rows.
 
+use super::bounds::Bounds;
 use super::report::{FirstPrompt, ModeReport, Report, Start};
 use super::rows::{Figures, Row, RowHead, Yardstick, failures};
 use super::settings::Bench;
-use super::subject::{Bounds, Subject};
+use super::subject::Subject;
 use super::workload::{Lengths, Sequences, Workload, check_counts, sequences};
 use super::{super::out_file::OutFile, super::progress::watcher, costs, launches};
 use piecewise::assembly::Notice;
