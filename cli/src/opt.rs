@@ -10,6 +10,7 @@ use piecewise_ir::text::print_module;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_passes::manager::{BisectLog, PrintChanged};
 use piecewise_passes::pipeline::DEFAULT_PIPELINE;
+use piecewise_passes::rewrite::Rewrites;
 use piecewise_passes::{PassContext, PassManager, Pipeline, Registry};
 use std::io::Write;
 use std::path::PathBuf;
@@ -22,6 +23,7 @@ use std::process::ExitCode;
   piecewise opt model.pw --pipeline fuse,split --print-after all
   piecewise opt model.pw --print-changed # a diff for each pass that changed something
   piecewise opt model.pw --bisect 3      # only the first 3 passes, and those that must run
+  piecewise opt model.pw --bisect-rewrites 40 # only the first 40 rewrites of all passes
   piecewise opt model.pw --json          # what each pass matched, and why not more")]
 pub(crate) struct OptArgs {
     /// A textual graph, or a graph with its plan.
@@ -39,6 +41,10 @@ pub(crate) struct OptArgs {
     /// standard error which passes run and which change something.
     #[arg(long, value_name = "N")]
     bisect: Option<usize>,
+    /// Do only the first N rewrites before fusion, of all passes together; say on standard error which
+    /// rule did the last one, and to what.
+    #[arg(long, value_name = "N")]
+    bisect_rewrites: Option<u64>,
     #[command(flatten)]
     dumps: DumpArgs,
 }
@@ -70,7 +76,15 @@ pub(crate) fn run(args: OptArgs) -> anyhow::Result<ExitCode> {
         })));
     }
     let defs = OpRegistry::builtin().defs().clone();
-    let report = manager.run(&mut module, &mut PassContext { defs })?;
+    let mut cx = PassContext::of(defs);
+    if let Some(first) = args.bisect_rewrites {
+        cx.rewrites = Rewrites::only_first(first);
+    }
+    let report = manager.run(&mut module, &mut cx)?;
+    if let Some((rule, place)) = cx.rewrites.last() {
+        let done = cx.rewrites.done();
+        super::say(&format!("bisect: {done} rewrites, the last by `{rule}`: {place}"));
+    }
     write_module(&module, &dumps)?;
     if args.json {
         let passes: Vec<_> = report

@@ -1,6 +1,6 @@
 //! What measured steps may need.
 
-use piecewise_runtime::mode::GraphMode;
+use piecewise_runtime::words::GraphMode;
 
 /// The lists and bounds that a subject is built for.
 #[derive(Clone, PartialEq, Eq, Debug)]

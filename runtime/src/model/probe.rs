@@ -3,12 +3,10 @@
 
 use super::CompiledModel;
 use super::compare::Trace;
-use super::error::ModelError;
 use super::programs::Probed;
 use super::staging::Filling;
 use crate::batch::{Probe, ProbeStep, made_up};
-use crate::mode::StepMode;
-use crate::roles;
+use crate::words::{ModelError, StepMode, roles};
 use piecewise_backend::device::{Device, DeviceError};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Value;

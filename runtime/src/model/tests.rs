@@ -4,15 +4,12 @@ mod graphs;
 mod launched;
 mod staged;
 
-use super::capture::GraphKind;
+use super::face::Model as _;
 use super::*;
 use crate::batch::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, SampleControls, Sampling};
-use crate::dispatch::FallbackReason;
 use crate::kv::{PagePool, PageTable};
-use crate::mode::{GraphMode, StepMode};
-use crate::model::Model as _;
-use crate::roles;
 use crate::testing::{Bounds, FakeDevice, Setup, VOCAB, next_id};
+use crate::words::{FallbackReason, GraphKind, GraphMode, StepData, StepMode, roles};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::DeviceError;
 use piecewise_backend::measure::MeasuredDevice;

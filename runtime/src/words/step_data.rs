@@ -1,6 +1,6 @@
 //! What a step brings.
 
-use crate::batch::FillError;
+use super::error::FillError;
 
 /// What a step brings: true counts and the real bytes of each input.
 #[derive(Clone, Copy, Default, Debug)]
@@ -23,13 +23,13 @@ pub struct StepData<'a> {
 
 impl<'a> StepData<'a> {
     /// The parts of an input, which are one where it is given whole.
-    pub(super) fn parts_of(&self, input: usize) -> &'a [&'a [u8]] {
+    pub(crate) fn parts_of(&self, input: usize) -> &'a [&'a [u8]] {
         let parts = self.parts.iter().find(|(at, _)| *at == input).map(|(_, parts)| *parts);
         parts.unwrap_or_else(|| std::slice::from_ref(&self.inputs[input]))
     }
 
     /// The columns that are given of an input, where those are not all.
-    pub(super) fn columns(&self, input: usize) -> Option<u64> {
+    pub(crate) fn columns(&self, input: usize) -> Option<u64> {
         self.short_rows.iter().find(|(at, _)| *at == input).map(|(_, columns)| *columns)
     }
 }

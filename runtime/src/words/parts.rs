@@ -7,10 +7,10 @@ use piecewise_ir::module::{Module, Step, Stitch};
 use piecewise_ir::op::Op;
 
 /// What stands between scopes of the model's code.
-pub(super) const SCOPES: &str = " + ";
+pub(crate) const SCOPES: &str = " + ";
 
 /// What a member of a step is called: `p3`, or the op's name.
-pub(super) fn label(graph: &Graph, stitch: &Stitch, step: Step) -> String {
+pub(crate) fn label(graph: &Graph, stitch: &Stitch, step: Step) -> String {
     let usage = &stitch.uses[step.id()];
     let name = |&node: &Node| match &graph.node(node).op {
         Op::Custom(call) => Some(call.name.clone()),
@@ -24,7 +24,7 @@ pub(super) fn label(graph: &Graph, stitch: &Stitch, step: Step) -> String {
 }
 
 /// Where the model's code made these nodes, each scope once.
-pub(super) fn scopes(graph: &Graph, nodes: impl Iterator<Item = Node>) -> String {
+pub(crate) fn scopes(graph: &Graph, nodes: impl Iterator<Item = Node>) -> String {
     let scopes = nodes.map(|node| graph.node(node).loc.scope.as_str());
     let scopes: IndexSet<&str> = scopes.filter(|scope| !scope.is_empty()).collect();
     Vec::from_iter(scopes).join(SCOPES)

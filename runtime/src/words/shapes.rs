@@ -1,6 +1,6 @@
 //! What a step brings, and the sizes that it runs at.
 
-use crate::symbols::{MAX_OWN, Over, SymbolClass};
+use super::symbols::{MAX_OWN, Over, SymbolClass};
 use piecewise_backend::artifact::PieceSize;
 
 /// The true counts of a step, before they are padded.
@@ -73,4 +73,13 @@ impl StepSizes {
     pub fn rows_of(&self, class: SymbolClass) -> u64 {
         self.of(class).map_or(self.sequences, PieceSize::rows)
     }
+}
+
+/// A size that a unique piece or op has programs for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LoweringSize {
+    /// Of the symbol that it iterates over.
+    pub size: PieceSize,
+    /// The most of each symbol, by symbol index, in the steps that use the program.
+    pub bounds: Vec<u64>,
 }

@@ -1,8 +1,6 @@
 //! What can go wrong while a model is built or stepped.
 
-use crate::batch::FillError;
-use crate::checks::PageFault;
-use crate::symbols::SymbolError;
+use super::symbols::SymbolError;
 use piecewise_backend::compiler::CompileError;
 use piecewise_backend::device::{Address, DeviceError};
 use piecewise_ir::diagnostic::Diagnostics;
@@ -148,7 +146,7 @@ pub enum ModelError {
 }
 
 impl ModelError {
-    /// Whether the device was lost: nothing works before [`super::Model::recover`].
+    /// Whether the device was lost: nothing works before [`crate::model::Model::recover`].
     pub fn is_lost(&self) -> bool {
         match self {
             Self::Lost => true,
@@ -161,4 +159,65 @@ impl ModelError {
     pub fn needs_new_process(&self) -> bool {
         matches!(self, Self::Device(error) if error.needs_new_process())
     }
+}
+
+/// Why the inputs of a step could not be filled; nothing was submitted.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FillError {
+    /// What an op gives for an input of its own does not fit it.
+    #[error("input %{input} of `{op}` can't be filled: {reason}")]
+    Input {
+        /// The op that declared the input.
+        op: String,
+        /// The input as the graph names it.
+        input: String,
+        /// What the function that fills it says, or does wrong.
+        reason: String,
+    },
+    /// More rows of a kind of the graph's own than a step has room for.
+    #[error(
+        "the batch brings {count} rows of role \"{role}\", by which inputs of {ops} are shaped, but \
+         symbol {symbol} goes up to {bound}; count fewer in the function given to \
+         `OpRegistry::declare_rows`, or declare the symbol up to more"
+    )]
+    Rows {
+        /// The role of the rows, as it was declared.
+        role: String,
+        /// The symbol that they would be a size of.
+        symbol: String,
+        /// The ops that declared inputs shaped by them.
+        ops: String,
+        /// What the function that counts them says.
+        count: u64,
+        /// The most rows of a step.
+        bound: u64,
+    },
+}
+
+/// Where block tables, lengths and rows of the pool contradict each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
+pub enum PageFault {
+    /// A token does not write where the table says.
+    #[error(
+        "token {token} of sequence {sequence} writes row {slot} of the pool, but its block table \
+         has page {page} for position {position}: the table or the rows are of another step"
+    )]
+    Slot { sequence: usize, token: usize, slot: i32, page: i32, position: i32 },
+    /// A length that its last token does not make.
+    #[error(
+        "sequence {sequence} is said to have {length} keys, but its last token is at position \
+         {position}: the length is of another step"
+    )]
+    Length { sequence: usize, length: i32, position: i32 },
+    /// A page of two sequences, not full before the step for both.
+    #[error(
+        "sequences {first} and {second} both have page {page}, which is not full: pages are shared \
+         only once nobody writes them any more"
+    )]
+    Shared { first: usize, second: usize, page: i32 },
+    /// Tokens of a sequence that are not there.
+    #[error("sequence {sequence} begins at token {start} and has {tokens}, beyond the step's")]
+    Tokens { sequence: usize, start: i32, tokens: i32 },
 }

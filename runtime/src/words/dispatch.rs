@@ -1,5 +1,7 @@
-//! Why steps are launched.
+//! How a step runs, and why steps are launched.
 
+use super::StepMode;
+use super::shapes::StepSizes;
 use serde::Serialize;
 use strum::{IntoStaticStr, VariantArray};
 
@@ -44,4 +46,15 @@ impl FallbackReason {
     pub const fn is_chosen(self) -> bool {
         matches!(self, Self::LaunchedSize | Self::PaddingLoses | Self::LaunchesFaster)
     }
+}
+
+/// How a step runs, at which sizes, and why not better.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dispatch {
+    /// How, provided that the graphs are there.
+    pub mode: StepMode,
+    /// The captured counts that hold it, or its own counts where it is launched.
+    pub sizes: StepSizes,
+    /// Why it can't replay, where the mode would have it replay.
+    pub fallback: Option<FallbackReason>,
 }

@@ -1,6 +1,6 @@
 //! What each symbol of a graph stands for at run time.
 
-use crate::roles;
+use crate::words::roles;
 use piecewise_ir::dim::Symbols;
 use piecewise_ir::entity::{Entity, Symbol};
 
