@@ -200,7 +200,7 @@ fn what_tests_plan_is_not_published() {
     let gate = "#[cfg(piecewise_testing)]";
     for (file, items) in [
         ("ir/src/lib.rs", &["pub mod testing;"] as &[_]),
-        ("ir/src/graph.rs", &["pub fn symbol_named("]),
+        ("ir/src/terms/graph.rs", &["pub fn symbol_named("]),
         ("runtime/src/artifact_store/mod.rs", &["pub fn compile_module("]),
         ("runtime/src/model/mod.rs", &["pub fn measured_ways("]),
         ("runtime/src/model/memory.rs", &["pub fn move_slot("]),

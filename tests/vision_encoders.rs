@@ -5,7 +5,7 @@ use piecewise::encoding::{ImageItem, VisionEncoder};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::testing::norm_error;
 use piecewise_runtime::config::ConfigLayers;
-use piecewise_runtime::mode::GraphMode;
+use piecewise_runtime::words::GraphMode;
 
 /// An item and its reference outputs.
 struct Golden {

@@ -1,9 +1,9 @@
 //! Progress bars on standard error, where it is a terminal.
 
-use super::{tell, warn};
+use super::logs::{tell, warn};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use piecewise::assembly::Notice;
-use piecewise_runtime::model::Progress;
+use piecewise_runtime::words::Progress;
 use std::time::{Duration, Instant};
 
 /// What takes less than this shows no bar.

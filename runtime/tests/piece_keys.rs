@@ -8,8 +8,8 @@ use piecewise_ir::module::{Stitch, UniquePiece};
 use piecewise_ir::testing::RandomGraph;
 use piecewise_ir::text::canonical_piece;
 use piecewise_runtime::artifact_store::PieceKey;
-use piecewise_runtime::mode::CompileLevel;
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::words::CompileLevel;
 use proptest::prelude::*;
 use serde_json::Value as Json;
 

@@ -1,8 +1,10 @@
 //! What a step returned.
 
-use super::{Element, SessionError};
+use super::error::SessionError;
 use piecewise_ir::dtype::DType;
-use piecewise_runtime::model::{ModelError, StepOutputs};
+use piecewise_kernels::inputs::Element;
+use piecewise_runtime::model::StepOutputs;
+use piecewise_runtime::words::ModelError;
 
 /// The outputs of a step, of its real rows alone.
 #[derive(Clone, Debug)]

@@ -1,10 +1,10 @@
 //! From the lengths of a step's inputs to the values of the graph's symbols.
 
-use super::SessionError;
+use super::error::SessionError;
 use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::types::TensorType;
-use piecewise_runtime::symbols::{Over, SymbolClass, SymbolTable};
+use piecewise_runtime::words::{Over, SymbolClass, SymbolTable};
 
 /// How a graph's symbol follows from its inputs.
 #[derive(Debug)]

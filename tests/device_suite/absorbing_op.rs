@@ -26,10 +26,9 @@ use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_passes::destination::{LifetimeRule, assign_slots};
 use piecewise_passes::plan::{PlanOptions, plan_arena};
 use piecewise_runtime::artifact_store::compile_module;
-use piecewise_runtime::mode::{CompileLevel, GraphMode};
-use piecewise_runtime::model::{CompiledModel, ModelError};
+use piecewise_runtime::model::CompiledModel;
 use piecewise_runtime::pipeline::plan;
-use piecewise_runtime::symbols::SymbolTable;
+use piecewise_runtime::words::{CompileLevel, GraphMode, ModelError, SymbolTable};
 use std::sync::Arc;
 
 const WIDTH: u64 = 48;

@@ -15,9 +15,8 @@ use piecewise_ir::testing::{Rng, norm_error};
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::model::CompiledModel;
-use piecewise_runtime::symbols::SymbolTable;
+use piecewise_runtime::words::{GraphMode, SymbolTable};
 use std::sync::Arc;
 
 /// Compiles pieces of one alternative and one way of each part: those at these places, or the last.

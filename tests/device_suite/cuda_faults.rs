@@ -12,9 +12,8 @@ use piecewise_ir::testing::Rng;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::dispatch::FallbackReason;
-use piecewise_runtime::mode::{GraphMode, StepMode};
-use piecewise_runtime::model::{BuildOptions, CompiledModel, Model, ModelError, OnCaptureFailure};
+use piecewise_runtime::model::{BuildOptions, CompiledModel, Model};
+use piecewise_runtime::words::{FallbackReason, GraphMode, ModelError, OnCaptureFailure, StepMode};
 use std::sync::Arc;
 
 fn setup() -> Setup {

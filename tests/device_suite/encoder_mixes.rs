@@ -12,7 +12,7 @@ use piecewise::encoding::{
 use piecewise::models::encoder::TextOutput;
 use piecewise_ir::testing::{Rng, soak};
 use piecewise_runtime::config::ConfigLayers;
-use piecewise_runtime::mode::GraphMode;
+use piecewise_runtime::words::GraphMode;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 

@@ -14,9 +14,8 @@ use piecewise_ir::testing::Rng;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::step::{LaunchContext, StepContext};
 use piecewise_runtime::batch::{ChunkRows, Sampling};
-use piecewise_runtime::mode::{GraphMode, StepMode};
-use piecewise_runtime::model::{Checks, CompiledModel, Model, ModelError};
-use piecewise_runtime::roles;
+use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::words::{Checks, GraphMode, ModelError, StepMode, roles};
 use std::sync::Arc;
 
 const CANARY: u8 = 0xab;

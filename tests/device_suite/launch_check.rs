@@ -8,7 +8,7 @@ use piecewise_ir::testing::Rng;
 use piecewise_passes::destination::{LifetimeRule, assign_slots};
 use piecewise_passes::plan::{PlanOptions, plan_arena};
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::model::ModelError;
+use piecewise_runtime::words::ModelError;
 
 fn planned_by(rule: LifetimeRule) -> Module {
     let mut module = Setup::default().module();

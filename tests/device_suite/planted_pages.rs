@@ -8,10 +8,8 @@ use piecewise_backend::device::Device;
 use piecewise_ir::testing::Rng;
 use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_runtime::batch::{ChunkRows, StepView};
-use piecewise_runtime::checks::PageFault;
-use piecewise_runtime::mode::GraphMode;
-use piecewise_runtime::model::{Checks, CompiledModel, Model, ModelError, StepData};
-use piecewise_runtime::roles;
+use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::words::{Checks, GraphMode, ModelError, PageFault, StepData, roles};
 
 fn turn(sequence: usize, tokens: u64) -> Turn {
     Turn { sequence, tokens, rows: ChunkRows::Last, feedback: false }

@@ -7,8 +7,8 @@ use piecewise_ir::eval::Evaluator;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_ir::testing::{RandomArrays, RandomGraph, mix_ops, norm_error, random_arrays, soak};
-use piecewise_runtime::mode::{CompileLevel, GraphMode, StepMode};
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::words::{CompileLevel, GraphMode, StepMode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

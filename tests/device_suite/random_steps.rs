@@ -12,8 +12,8 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::testing::{Rng, norm_error, soak};
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::checks::KvPoison;
-use piecewise_runtime::mode::{GraphMode, StepMode};
-use piecewise_runtime::model::{Checks, Model, SuspendedWeights};
+use piecewise_runtime::model::Model;
+use piecewise_runtime::words::{Checks, GraphMode, StepMode, SuspendedWeights};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 

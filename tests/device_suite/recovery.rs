@@ -12,11 +12,11 @@ use piecewise_backend::cpu::{FaultKind, FaultPoint};
 use piecewise_backend::device::Device;
 use piecewise_ir::testing::soak;
 use piecewise_runtime::engine::{BatchingEngine, Engine, RequestEvent};
-use piecewise_runtime::mode::GraphMode;
-use piecewise_runtime::model::{
-    CaptureWhen, Checks, GraphReport, GraphState, Model, OnCaptureFailure,
-};
+use piecewise_runtime::model::Model;
 use piecewise_runtime::stats::Statistics;
+use piecewise_runtime::words::{
+    CaptureWhen, Checks, GraphMode, GraphReport, GraphState, OnCaptureFailure,
+};
 use std::ffi::OsStr;
 
 /// Where something fails, and in which ways.

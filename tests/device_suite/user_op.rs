@@ -21,9 +21,9 @@ use piecewise_ir::types::TensorType;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall};
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_runtime::artifact_store::compile_module;
-use piecewise_runtime::mode::{CompileLevel, GraphMode, StepMode};
-use piecewise_runtime::model::{BuildOptions, Checks, CompiledModel, ModelError};
+use piecewise_runtime::model::{BuildOptions, CompiledModel};
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::words::{Checks, CompileLevel, GraphMode, ModelError, StepMode};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

@@ -6,8 +6,8 @@ use crate::target::{Breakable, Breaks, Cpu, Strike};
 use piecewise_backend::cpu::{FaultKind, FaultPoint};
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::engine::{Engine, Request};
-use piecewise_runtime::mode::GraphMode;
-use piecewise_runtime::model::{CaptureWhen, Model, OnCaptureFailure};
+use piecewise_runtime::model::Model;
+use piecewise_runtime::words::{CaptureWhen, GraphMode, OnCaptureFailure};
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 

@@ -4,9 +4,8 @@ use super::launches::KernelCount;
 use super::workload::{Shape, Workload};
 use piecewise_backend::measure::ReadBandwidth;
 use piecewise_planner::CostPath;
-use piecewise_runtime::dispatch::FallbackReason;
 use piecewise_runtime::measure::{BytesToRead, StepRecord};
-use piecewise_runtime::mode::{GraphMode, StepMode};
+use piecewise_runtime::words::{FallbackReason, GraphMode, StepMode};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -253,6 +252,19 @@ pub(super) fn failures(
         failures.push(format!("{} timed steps, {} launched", records.len(), launched.len()));
     }
     failures
+}
+
+/// The lines that list a row's kernels.
+pub(super) fn kernel_lines(row: &Row) -> Vec<String> {
+    if row.kernels.is_empty() {
+        return Vec::new();
+    }
+    let mut lines = vec![format!("launches of {} {}", row.step(), row.head.mode)];
+    let line = |kernel: &KernelCount| {
+        format!("  {:>5} x {:<20} {}", kernel.launches, kernel.kernel, kernel.paths.join(", "))
+    };
+    lines.extend(row.kernels.iter().map(|kernel| line(kernel).trim_end().to_owned()));
+    lines
 }
 
 #[cfg(test)]

@@ -1,14 +1,13 @@
 //! What is measured with which settings: the file and the flags, and on top what the rows choose.
 
-use super::super::model_args::{put, turn_on};
+use super::super::set_keys::{put, turn_on};
 use super::args::BenchArgs;
-use super::subject::Bounds;
+use super::bounds::Bounds;
 use anyhow::bail;
 use piecewise::assembly::Assembly;
 use piecewise_backend::store::MemoryStore;
 use piecewise_runtime::config::{ConfigLayers, RuntimeConfig};
-use piecewise_runtime::mode::{CompileLevel, GraphMode};
-use piecewise_runtime::model::CaptureWhen;
+use piecewise_runtime::words::{CaptureWhen, CompileLevel, GraphMode};
 use std::sync::Arc;
 
 /// The flags, with the settings that they and the configuration come to.

@@ -2,18 +2,10 @@
 
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Is called with every change of what the prefix cache holds.
 pub type KvObserver = Box<dyn FnMut(&KvEvent) + Send>;
-
-/// Tokens of prompts and the prefix cache.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
-pub struct PrefixCounts {
-    /// Ids that turns started from, when they were first let in.
-    pub queries: u64,
-    /// Of those, ids whose rows were there.
-    pub hits: u64,
-}
 
 /// What a full page holds: its ids and all before them, which say by themselves what its rows are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize)]
@@ -28,6 +20,12 @@ impl PageHash {
             hasher.update(&id.to_le_bytes());
         }
         Self(*hasher.finalize().as_bytes())
+    }
+
+    /// What stands before the first page of texts with this salt: none of their pages is found from
+    /// another salt, or from none.
+    pub fn of_salt(salt: &str) -> Self {
+        Self(blake3::derive_key("piecewise 2026 salt of a prefix cache", salt.as_bytes()))
     }
 }
 
@@ -45,6 +43,8 @@ pub enum KvEvent {
         ids: Vec<u32>,
         /// How many ids a page has.
         block_size: u64,
+        /// The salt of a text that the first page begins, where it has one.
+        salt: Option<String>,
     },
     /// Pages can't be found any more.
     BlockRemoved {
@@ -117,13 +117,15 @@ impl PrefixCache {
         is_found
     }
 
-    /// Lets a page be found that somebody uses, unless another is found by this hash.
+    /// Lets a page be found that somebody uses, unless another is found by this hash. `salt` is that of
+    /// its text.
     pub(super) fn insert(
         &mut self,
         page: u32,
         parent: Option<PageHash>,
         hash: PageHash,
         ids: &[u32],
+        salt: Option<&Arc<str>>,
     ) {
         if self.hashes[page as usize].is_some() || self.pages.contains_key(&hash) {
             return;
@@ -139,7 +141,8 @@ impl PrefixCache {
             return;
         }
         let (hashes, ids, block_size) = (vec![hash], ids.to_vec(), ids.len() as u64);
-        events.push(KvEvent::BlockStored { hashes, parent, ids, block_size });
+        let salt = salt.filter(|_| parent.is_none()).map(|salt| salt.to_string());
+        events.push(KvEvent::BlockStored { hashes, parent, ids, block_size, salt });
     }
 
     /// Lets the page that nobody has used for longest be found no more.

@@ -1,6 +1,6 @@
 //! What each captured graph launches, in order, for graphviz; known without a device.
 
-use super::super::AssemblyError;
+use super::super::error::AssemblyError;
 use super::dot::{Edge, Vertex, picture};
 use super::files;
 use super::kernels::{Pieces, short};
@@ -10,7 +10,8 @@ use piecewise_backend::compiler::Compiler;
 use piecewise_ir::entity::UniquePieceId;
 use piecewise_ir::module::Step;
 use piecewise_kernels::step::CaptureSupport;
-use piecewise_runtime::dispatch::{NO_ROWS, OpSupport};
+use piecewise_runtime::dispatch::OpSupport;
+use piecewise_runtime::words::NO_ROWS;
 use std::path::Path;
 
 /// Writes `captured/u2-at-8.dot` for each chosen unique piece and size that is captured, and

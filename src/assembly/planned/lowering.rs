@@ -1,13 +1,13 @@
 //! The pieces of a planned model on their way to artifacts.
 
-use super::super::AssemblyError;
+use super::super::error::AssemblyError;
 use super::super::notice::{Notice, Watcher};
 use super::Planned;
 use piecewise_backend::artifact::Artifact;
 use piecewise_backend::compiler::CompileError;
 use piecewise_ir::entity::UniquePieceId;
-use piecewise_runtime::artifact_store::{CompileCounts, CompileJob, Lowering, compile_jobs};
-use piecewise_runtime::model::{ModelError, Progress};
+use piecewise_runtime::artifact_store::{CompileJob, Lowering, compile_jobs};
+use piecewise_runtime::words::{CompileCounts, ModelError, Progress};
 
 /// A unique piece at one of its sizes.
 #[derive(Debug)]

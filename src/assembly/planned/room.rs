@@ -1,12 +1,12 @@
 //! The room that a model has, and what would fit where it has too little.
 
-use super::super::AssemblyError;
+use super::super::error::AssemblyError;
 use super::super::settings::symbols_of;
 use super::Planned;
 use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_passes::plan::ALIGN;
 use piecewise_runtime::kv::KvShape;
-use piecewise_runtime::symbols::SymbolClass;
+use piecewise_runtime::words::SymbolClass;
 
 /// What there is where no key says less.
 const FREE: &str = "free memory";

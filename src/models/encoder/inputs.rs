@@ -4,7 +4,12 @@ use super::super::op_builders::Segments;
 use piecewise_ir::builder::{Builder, Tensor};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Symbol;
-use piecewise_runtime::roles;
+use piecewise_runtime::words::roles;
+
+/// The inputs of the rows of a text, `i32 [T]` each.
+pub(super) const IDS: &str = "ids";
+pub(super) const POSITIONS: &str = "positions";
+pub(super) const TOKEN_TYPES: &str = "token_types";
 
 /// How large the steps of an encoder may be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

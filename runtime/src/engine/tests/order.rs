@@ -74,13 +74,17 @@ fn who_fills_the_engine_for_long_keeps_nobody_else_out() {
         let mut requests = Vec::from_iter((1..=5).map(|prompt| of(1, 0, prompt, 60)));
         let mut ids = Vec::from_iter(requests.iter().map(|r| engine.add(r.clone()).unwrap()));
         let mut events = Vec::new();
-        (0..10).for_each(|_| drop(engine.step(&mut events).unwrap()));
+        for _ in 0..10 {
+            engine.step(&mut events).unwrap();
+        }
         // One that matters less makes nobody yield.
         for request in [of(2, 0, 7, 3), of(3, 1, 8, 3), of(2, 0, 9, 3)] {
             ids.push(engine.add(request.clone()).unwrap());
             requests.push(request);
         }
-        (0..12).for_each(|_| drop(engine.step(&mut events).unwrap()));
+        for _ in 0..12 {
+            engine.step(&mut events).unwrap();
+        }
         assert_answer(&engine, &events, ids[5], &requests[5].prompt, &requests[5]);
         assert_answer(&engine, &events, ids[7], &requests[7].prompt, &requests[7]);
         assert!(collect(&events, ids[6]).0.is_empty());
