@@ -5,13 +5,13 @@ use piecewise::device::{DeviceSpec, OpenDevice};
 use piecewise::encoding::{ImageItem, JoinedTower};
 use piecewise::models::encoder::VisionConfig;
 use piecewise::models::{ImagePrompts, PlaceError};
-use piecewise_ir::testing::norm_error;
 use piecewise_runtime::config::ConfigLayers;
 use piecewise_runtime::engine::{
     Engine, EngineError, GivenRows, Request, RequestEvent, RowSource, RowsError,
 };
 use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::model::SuspendedWeights;
+use piecewise_testing::norm_error;
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

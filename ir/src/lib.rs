@@ -1,6 +1,10 @@
 //! The tensor IR of piecewise: types, ops, regions, graphs, pieces and plans as data and text, the
 //! builder, the verifier and the reference evaluator. It depends on nothing else in the workspace.
 
+// The doubles below call it so.
+#[cfg(test)]
+extern crate self as piecewise_ir;
+
 pub mod builder;
 pub mod custom;
 pub mod diagnostic;
@@ -13,7 +17,8 @@ pub mod literal;
 pub mod module;
 pub mod op;
 pub mod region;
-#[cfg(piecewise_testing)]
+#[cfg(test)]
+#[path = "../../testing/src/graphs/mod.rs"]
 pub mod testing;
 pub mod text;
 pub mod types;

@@ -10,13 +10,13 @@ use piecewise_backend::weights::{NormalWeights, WeightLayout};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Entity;
 use piecewise_ir::graph::ValueDef;
-use piecewise_ir::testing::Rng;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::step::{LaunchContext, StepContext};
 use piecewise_runtime::batch::{ChunkRows, Sampling};
 use piecewise_runtime::mode::{GraphMode, StepMode};
 use piecewise_runtime::model::{Checks, CompiledModel, Model, ModelError};
 use piecewise_runtime::roles;
+use piecewise_testing::Rng;
 use std::sync::Arc;
 
 const CANARY: u8 = 0xab;

@@ -5,13 +5,13 @@ use crate::sequences::{Sequences, Turn, step};
 use crate::small_decoder::Setup;
 use crate::target::Target;
 use piecewise_backend::device::Device;
-use piecewise_ir::testing::Rng;
 use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_runtime::batch::{ChunkRows, StepView};
 use piecewise_runtime::checks::PageFault;
 use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::model::{Checks, CompiledModel, Model, ModelError, StepData};
 use piecewise_runtime::roles;
+use piecewise_testing::Rng;
 
 fn turn(sequence: usize, tokens: u64) -> Turn {
     Turn { sequence, tokens, rows: ChunkRows::Last, feedback: false }

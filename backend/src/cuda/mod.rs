@@ -15,7 +15,7 @@ mod compiler;
 mod context;
 mod custom;
 mod device;
-mod driver;
+pub mod driver;
 mod error;
 mod event;
 mod graph;
@@ -42,6 +42,9 @@ mod program;
 mod stamps;
 mod stream;
 #[cfg(test)]
+#[path = "../../../testing/src/driver/mod.rs"]
+pub mod testing;
+#[cfg(test)]
 mod tests;
 mod tuning;
 
@@ -49,8 +52,6 @@ pub use crate::matmul::Matmul;
 pub use code::Code;
 pub use compiler::CudaCompiler;
 pub use device::{CudaCaptured, CudaDevice, CudaOptions};
-#[cfg(piecewise_testing)]
-pub use driver::faulty::{CallFault, Faults};
 pub use error::{CallError, CudaError, CudaVersion};
 pub use event::CudaEvent;
 pub use graph::GraphSummary;

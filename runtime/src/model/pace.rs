@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use crate::dispatch::{NO_ROWS, StepSizes};
     use crate::symbols::MAX_OWN;
-    use piecewise_ir::testing::Rng;
+    use piecewise_testing::Rng;
 
     const PIECES: usize = 29;
     /// How many of twenty steps in pieces run at each of the sizes.

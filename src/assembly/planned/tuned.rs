@@ -1,9 +1,9 @@
 //! Measuring what only a measurement can choose, to its end, for all starts to come.
 
-use super::{AssemblyError, Built, Planned};
+use super::{AssemblyError, Planned};
 use piecewise_backend::tuning::{TuneMode, TuningReport};
 use piecewise_runtime::mode::CompileLevel;
-use piecewise_runtime::model::{BuildTimes, CaptureWhen, Gain, Model};
+use piecewise_runtime::model::{BuildTimes, CaptureWhen, Gain};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -41,19 +41,13 @@ impl Planned {
         if self.settings.config.tune_seconds.is_none() {
             options.tune_budget = Duration::MAX;
         }
-        Ok(match self.build(options)? {
-            Built::Cpu(model) => tuned(&*model),
-            Built::Cuda(model) => tuned(&*model),
+        let model = self.build(options)?.into_model();
+        Ok(Tuned {
+            gains: model.gains(),
+            report: model.statistics().tuning,
+            device: model.describe_device(),
+            graph_mode: model.dispatcher().mode.name(),
+            times: model.build_times(),
         })
-    }
-}
-
-fn tuned(model: &dyn Model) -> Tuned {
-    Tuned {
-        gains: model.gains(),
-        report: model.statistics().tuning,
-        device: model.describe_device(),
-        graph_mode: model.dispatcher().mode.name(),
-        times: model.build_times(),
     }
 }
