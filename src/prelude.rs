@@ -158,6 +158,7 @@ pub use piecewise_passes::manager::OptionReader;
 pub use piecewise_passes::{
     AfterPass, Observer, Pass, PassContext, PassError, PassReport, PipelineError,
 };
+pub use piecewise_runtime::batch::TokenValues;
 pub use piecewise_runtime::batch::{ChunkRows, Sampling};
 pub use piecewise_runtime::config::ConfigLayers;
 /// ```
@@ -191,12 +192,14 @@ pub use piecewise_runtime::config::ConfigLayers;
 #[doc(inline)]
 pub use piecewise_runtime::engine::Engine;
 pub use piecewise_runtime::engine::{
-    EngineError, FinishReason, GivenRows, Request, RequestEvent, RequestId, RowSource, RowsId,
-    TokenConstraint, TokenLogprobs, TokenValues, Usage,
+    EngineError, GivenRows, Request, RequestEvent, RequestId, RowSource, TokenConstraint,
+    TokenLogprobs,
 };
+pub use piecewise_runtime::kv::RowsId;
 pub use piecewise_runtime::measure::{
     MeasureError, PlannedChunk, PlannedStep, StepRecord, StepTimer, StepTokens,
 };
-pub use piecewise_runtime::mode::{CompileLevel, GraphMode, StepMode};
-pub use piecewise_runtime::model::{CaptureWhen, Checks, OnCaptureFailure, SuspendedWeights};
-pub use piecewise_runtime::roles;
+pub use piecewise_runtime::words::roles;
+pub use piecewise_runtime::words::{CaptureWhen, Checks, OnCaptureFailure, SuspendedWeights};
+pub use piecewise_runtime::words::{CompileLevel, GraphMode, StepMode};
+pub use piecewise_runtime::words::{FinishReason, Usage};

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 mod callers;
 mod exhaustive;
+mod floors;
 mod imports;
 
 /// What each crate may depend on inside the workspace, normal dependencies only.

@@ -11,12 +11,11 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::text::{parse_module, print_graph};
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::artifact_store::{CompileCounts, compile_jobs, compile_module};
+use piecewise_runtime::artifact_store::{compile_jobs, compile_module};
 use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
-use piecewise_runtime::mode::{CompileLevel, GraphMode};
 use piecewise_runtime::pipeline::plan;
-use piecewise_runtime::sizes::SizeList;
-use piecewise_runtime::symbols::SymbolTable;
+use piecewise_runtime::words::sizes::SizeList;
+use piecewise_runtime::words::{CompileCounts, CompileLevel, GraphMode, SymbolTable};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

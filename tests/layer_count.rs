@@ -15,13 +15,12 @@ use piecewise_ir::op::Op;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
-use piecewise_runtime::mode::{CompileLevel, GraphMode};
-use piecewise_runtime::model::{
-    BuildOptions, CaptureWhen, Checks, CompiledModel, OnCaptureFailure, lowering_sizes,
-};
+use piecewise_runtime::model::{BuildOptions, CompiledModel, lowering_sizes};
 use piecewise_runtime::pipeline::plan;
-use piecewise_runtime::sizes::SizeList;
-use piecewise_runtime::symbols::SymbolTable;
+use piecewise_runtime::words::sizes::SizeList;
+use piecewise_runtime::words::{
+    CaptureWhen, Checks, CompileLevel, GraphMode, OnCaptureFailure, SymbolTable,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;

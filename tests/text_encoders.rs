@@ -5,7 +5,7 @@ use piecewise::encoding::{TextEncoder, TextItem, encode_on};
 use piecewise::models::encoder::TextOutput;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::config::ConfigLayers;
-use piecewise_runtime::mode::GraphMode;
+use piecewise_runtime::words::GraphMode;
 use piecewise_testing::{Rng, norm_error, soak};
 use std::path::{Path, PathBuf};
 

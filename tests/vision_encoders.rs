@@ -4,7 +4,7 @@ use crate::text_encoders::{TensorFile, folder};
 use piecewise::encoding::{ImageItem, VisionEncoder};
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::config::ConfigLayers;
-use piecewise_runtime::mode::GraphMode;
+use piecewise_runtime::words::GraphMode;
 use piecewise_testing::norm_error;
 
 /// An item and its reference outputs.

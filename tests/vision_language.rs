@@ -6,11 +6,9 @@ use piecewise::encoding::{ImageItem, JoinedTower};
 use piecewise::models::encoder::VisionConfig;
 use piecewise::models::{ImagePrompts, PlaceError};
 use piecewise_runtime::config::ConfigLayers;
-use piecewise_runtime::engine::{
-    Engine, EngineError, GivenRows, Request, RequestEvent, RowSource, RowsError,
-};
-use piecewise_runtime::mode::GraphMode;
-use piecewise_runtime::model::SuspendedWeights;
+use piecewise_runtime::engine::{Engine, EngineError, GivenRows, Request, RequestEvent, RowSource};
+use piecewise_runtime::kv::RowsError;
+use piecewise_runtime::words::{GraphMode, SuspendedWeights};
 use piecewise_testing::norm_error;
 use safetensors::SafeTensors;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! Amounts of memory as people write them.
 
-use piecewise_runtime::model::Ledger;
+use piecewise_runtime::words::Ledger;
 
 /// Reads a number of bytes, with B, KiB, MiB or GiB after it or nothing.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {

@@ -12,9 +12,8 @@ use piecewise::models::{TextStream, TextTokenizer, TokenizerError};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::tuning::TuningReport;
 use piecewise_runtime::batch::Sampling;
-use piecewise_runtime::engine::{
-    Engine, FinishReason, Request, RequestEvent, RequestId, TokenLogprobs, Usage,
-};
+use piecewise_runtime::engine::{Engine, Request, RequestEvent, RequestId, TokenLogprobs};
+use piecewise_runtime::words::{FinishReason, Usage};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;

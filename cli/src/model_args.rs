@@ -8,8 +8,7 @@ use piecewise::device::DeviceSpec;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::config::{ConfigLayers, ShortSizeLists, Sizes};
-use piecewise_runtime::mode::{CompileLevel, GraphMode};
-use piecewise_runtime::model::{CaptureWhen, OnCaptureFailure};
+use piecewise_runtime::words::{CaptureWhen, CompileLevel, GraphMode, OnCaptureFailure};
 use std::path::{Path, PathBuf};
 
 /// The file that is read from the current directory where no other is named.

@@ -3,7 +3,7 @@
 use super::{tell, warn};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use piecewise::assembly::Notice;
-use piecewise_runtime::model::Progress;
+use piecewise_runtime::words::Progress;
 use std::time::{Duration, Instant};
 
 /// What takes less than this shows no bar.

@@ -6,7 +6,7 @@ use piecewise_ir::graph::WeightDecl;
 use piecewise_planner::{IterationLogWriter, IterationRecord, LogHead};
 use piecewise_runtime::StepTraceWriter;
 use piecewise_runtime::engine::Engine;
-use piecewise_runtime::model::StepTrace;
+use piecewise_runtime::words::StepTrace;
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};

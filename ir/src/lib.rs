@@ -5,6 +5,7 @@
 #[cfg(test)]
 extern crate self as piecewise_ir;
 
+mod array;
 pub mod builder;
 pub mod custom;
 pub mod diagnostic;
@@ -12,18 +13,18 @@ pub mod dim;
 pub mod dtype;
 pub mod entity;
 pub mod eval;
-pub mod graph;
 pub mod literal;
 pub mod module;
-pub mod op;
-pub mod region;
+mod terms;
 #[cfg(test)]
 #[path = "../../testing/src/graphs/mod.rs"]
 pub mod testing;
 pub mod text;
+mod treatment;
 pub mod types;
 pub mod verify;
-pub mod weight;
+
+pub use terms::{graph, op, region, weight};
 
 /// A digest of the sources of this crate, tests left out: what is lowered with it is a function of
 /// it, so that a change of the code never finds what other code has made.

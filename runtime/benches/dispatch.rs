@@ -5,10 +5,9 @@
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
-use piecewise_runtime::dispatch::{Dispatcher, SizeRules, StepShape};
-use piecewise_runtime::mode::GraphMode;
-use piecewise_runtime::sizes::SizeList;
-use piecewise_runtime::symbols::MAX_OWN;
+use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
+use piecewise_runtime::words::sizes::SizeList;
+use piecewise_runtime::words::{GraphMode, MAX_OWN, StepShape};
 use std::hint::black_box;
 use std::time::Instant;
 

@@ -2,18 +2,16 @@
 //!
 //! A pure function of counts and lists, so that ranks that agree on the counts agree on the rest.
 
-mod fallback;
 mod lists;
 mod rules;
-mod shape;
 
-pub use fallback::FallbackReason;
 pub use rules::{MeasuredWays, OtherWay, SizeRules};
-pub use shape::{NO_ROWS, StepShape, StepSizes};
 
-use crate::mode::{GraphMode, StepMode};
-use crate::sizes::SizeList;
-use crate::symbols::{MAX_OWN, SymbolClass, SymbolTable};
+use crate::words::sizes::SizeList;
+use crate::words::{
+    Dispatch, FallbackReason, GraphMode, MAX_OWN, NO_ROWS, StepMode, StepShape, StepSizes,
+    SymbolClass, SymbolTable,
+};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_kernels::step::CaptureSupport;
 use std::collections::BTreeSet;
@@ -25,17 +23,6 @@ pub struct OpSupport {
     pub between: CaptureSupport,
     /// Those that are launched within pieces.
     pub inside: CaptureSupport,
-}
-
-/// How a step runs, at which sizes, and why not better.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Dispatch {
-    /// How, provided that the graphs are there.
-    pub mode: StepMode,
-    /// The captured counts that hold it, or its own counts where it is launched.
-    pub sizes: StepSizes,
-    /// Why it can't replay, where the mode would have it replay.
-    pub fallback: Option<FallbackReason>,
 }
 
 /// The lists and bounds that dispatch goes by.

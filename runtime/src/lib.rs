@@ -10,16 +10,13 @@ pub mod engine_thread;
 pub mod kv;
 pub mod measure;
 pub mod metrics;
-pub mod mode;
 pub mod model;
 mod perfetto;
 pub mod pipeline;
 pub mod stats;
 mod step_trace;
-pub mod symbols;
+pub mod words;
 
-pub use piecewise_kernels::roles;
-pub use piecewise_planner::sizes;
 pub use step_trace::StepTraceWriter;
 
 #[cfg(test)]

@@ -9,10 +9,8 @@ mod requests;
 
 pub use requests::{RequestMetrics, RequestTimes};
 
-use crate::dispatch::FallbackReason;
-use crate::kv::PrefixCounts;
-use crate::model::Ledger;
 use crate::stats::{Histogram, Statistics};
+use crate::words::{FallbackReason, Ledger, PrefixCounts};
 use exposition::{counter, distribution, gauge, histogram};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;

@@ -1,6 +1,6 @@
 //! From a graph to a planned module: the pipeline of each level.
 
-use crate::mode::CompileLevel;
+use crate::words::CompileLevel;
 use piecewise_ir::custom::OpDefs;
 use piecewise_ir::diagnostic::Diagnostics;
 use piecewise_ir::graph::Graph;

@@ -1,9 +1,6 @@
 //! What a model counts while it runs.
 
-use crate::artifact_store::CompileCounts;
-use crate::dispatch::Dispatch;
-use crate::mode::StepMode;
-use crate::model::GraphKey;
+use crate::words::{CompileCounts, Dispatch, GraphKey, StepMode};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::tuning::TuningReport;
 use serde::Serializer;

@@ -1,7 +1,7 @@
 //! Steps as a trace: what the device did in each, and the host beside it.
 
-use crate::model::{SpanKind, StepPart, StepTrace};
 use crate::perfetto::{Note, TraceWriter, Track};
+use crate::words::{SpanKind, StepPart, StepTrace};
 use piecewise_ir::module::Module;
 use std::io::{self, Write};
 use std::time::Duration;

@@ -5,8 +5,9 @@ pub use crate::http::Field;
 use crate::http::field;
 use piecewise_runtime::engine::{Engine, EngineError};
 use piecewise_runtime::engine_thread::{EngineHandle, PauseMode, Rest, SleepError};
-use piecewise_runtime::mode::GraphMode;
-use piecewise_runtime::model::{GraphKey, GraphReport, GraphTotals, ModelError, SuspendedWeights};
+use piecewise_runtime::words::{
+    GraphKey, GraphMode, GraphReport, GraphTotals, ModelError, SuspendedWeights,
+};
 use serde_json::{Value, json};
 use std::str::FromStr;
 

@@ -11,8 +11,8 @@ use piecewise_runtime::config::{ConfigError, Source};
 use piecewise_runtime::engine::EngineError;
 use piecewise_runtime::kv::SizingError;
 use piecewise_runtime::measure::MeasureError;
-use piecewise_runtime::model::ModelError;
 use piecewise_runtime::pipeline::PlanError;
+use piecewise_runtime::words::ModelError;
 use std::path::PathBuf;
 
 /// Why a model could not be put together.

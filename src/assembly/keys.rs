@@ -5,8 +5,7 @@ use crate::device::DeviceSpec;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::config::ShortSizeLists;
-use piecewise_runtime::mode::{CompileLevel, GraphMode};
-use piecewise_runtime::model::{CaptureWhen, Checks, OnCaptureFailure};
+use piecewise_runtime::words::{CaptureWhen, Checks, CompileLevel, GraphMode, OnCaptureFailure};
 use std::collections::BTreeMap;
 use std::path::Path;
 

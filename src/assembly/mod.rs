@@ -66,7 +66,7 @@ use piecewise_passes::{Observer, Pass, PipelineError, Registry};
 use piecewise_runtime::config::{ConfigError, ConfigLayers};
 use piecewise_runtime::engine::Engine;
 use piecewise_runtime::measure::StepTimer;
-use piecewise_runtime::mode::CompileLevel;
+use piecewise_runtime::words::CompileLevel;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

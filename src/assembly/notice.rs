@@ -1,6 +1,6 @@
 //! What an assembly says while it works.
 
-use piecewise_runtime::model::Progress;
+use piecewise_runtime::words::Progress;
 
 /// What an assembly tells whoever watches it. Where nobody does, warnings go to the log of `tracing`,
 /// and the reason for a device too.

@@ -12,8 +12,7 @@ use piecewise_runtime::config::{
     ConfigError, ConfigLayers, ConfigWarning, Configured, RuntimeConfig, Source,
 };
 use piecewise_runtime::dispatch::{Dispatcher, OwnSizes};
-use piecewise_runtime::mode::CompileLevel;
-use piecewise_runtime::symbols::{SymbolClass, SymbolTable};
+use piecewise_runtime::words::{CompileLevel, SymbolClass, SymbolTable};
 use toml::Value;
 
 /// A configuration that makes sense for its model.

@@ -14,7 +14,8 @@ use piecewise_runtime::batch::RoleMap;
 use piecewise_runtime::config::RuntimeConfig;
 use piecewise_runtime::engine::{BatchingEngine, Engine, EngineError};
 use piecewise_runtime::measure::{MeasureError, ModelTimer, StepTimer};
-use piecewise_runtime::model::{BuildOptions, CompiledModel, Model, ModelError, Progress};
+use piecewise_runtime::model::{BuildOptions, CompiledModel, Model};
+use piecewise_runtime::words::{ModelError, Progress};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

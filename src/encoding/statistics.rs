@@ -1,8 +1,6 @@
 //! What an encoder counts while it runs.
 
-use piecewise_runtime::artifact_store::CompileCounts;
-use piecewise_runtime::dispatch::Dispatch;
-use piecewise_runtime::mode::StepMode;
+use piecewise_runtime::words::{CompileCounts, Dispatch, StepMode};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 

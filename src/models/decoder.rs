@@ -8,7 +8,7 @@ use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_kernels::inputs::engine_inputs;
-use piecewise_runtime::roles;
+use piecewise_runtime::words::roles;
 
 /// What a decoder graph is made for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

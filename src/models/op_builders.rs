@@ -7,7 +7,7 @@ use piecewise_ir::entity::Symbol;
 use piecewise_kernels::attention::PagedAttention;
 use piecewise_kernels::sampling::{ControlledSample, Sample};
 use piecewise_kernels::segments::{SegmentAttention, SegmentMean};
-use piecewise_runtime::roles;
+use piecewise_runtime::words::roles;
 
 /// The keys and values of a layer: two states, a row a token.
 #[derive(Clone, Copy, Debug)]

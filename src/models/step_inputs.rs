@@ -9,7 +9,7 @@ use piecewise_ir::types::Shape;
 use piecewise_kernels::attention::{PAGE_ROWS, PagedAttention};
 use piecewise_kernels::inputs::{Extent, StepInput, engine_inputs};
 use piecewise_kernels::sampling::{ControlledSample, Sample, mask_words, token_words};
-use piecewise_runtime::roles;
+use piecewise_runtime::words::roles;
 
 /// How large the steps and sequences of a decoder may be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

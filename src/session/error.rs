@@ -1,7 +1,7 @@
 //! What can go wrong in the steps of a session.
 
 use piecewise_ir::dtype::DType;
-use piecewise_runtime::model::ModelError;
+use piecewise_runtime::words::ModelError;
 
 /// Why a session can't be stepped, or a step could not run.
 #[derive(Debug, thiserror::Error)]

@@ -19,9 +19,9 @@ pub use weights::InMemoryWeights;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_passes::RunReport;
-use piecewise_runtime::dispatch::Dispatch;
 use piecewise_runtime::metrics::Snapshot;
-use piecewise_runtime::model::{Model, ModelError, StepData, StepOutputs, StepTimes, Ticket};
+use piecewise_runtime::model::{Model, StepOutputs, Ticket};
+use piecewise_runtime::words::{Dispatch, ModelError, StepData, StepTimes};
 use std::collections::BTreeMap;
 
 /// A graph that runs. Its states live as long as it does.

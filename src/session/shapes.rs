@@ -4,7 +4,7 @@ use super::SessionError;
 use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::types::TensorType;
-use piecewise_runtime::symbols::{Over, SymbolClass, SymbolTable};
+use piecewise_runtime::words::{Over, SymbolClass, SymbolTable};
 
 /// How a graph's symbol follows from its inputs.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 use super::*;
 use crate::prelude::*;
 use piecewise_ir::builder::BuildErrors;
-use piecewise_runtime::mode::CompileLevel;
+use piecewise_runtime::words::CompileLevel;
 
 /// An assembly that leaves the user's cache alone.
 fn assembly(graph: Graph) -> Assembly {

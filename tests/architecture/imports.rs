@@ -3,7 +3,7 @@
 use super::sources;
 use crate::support::tree::root;
 use petgraph::algo::tarjan_scc;
-use petgraph::graphmap::DiGraphMap;
+use petgraph::graphmap::{DiGraphMap, NodeTrait};
 use std::collections::{BTreeMap, BTreeSet};
 use std::slice;
 use syn::buffer::{Cursor, TokenBuffer};
@@ -70,7 +70,11 @@ impl Names {
 
 /// Whether only tests have a module.
 pub(super) fn is_for_tests(module: &syn::ItemMod) -> bool {
-    module.attrs.iter().any(|attribute| match &attribute.meta {
+    has_only_tests(&module.attrs)
+}
+
+fn has_only_tests(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| match &attribute.meta {
         syn::Meta::List(list) => {
             list.path.is_ident("cfg") && list.tokens.to_string().contains("test")
         }
@@ -105,6 +109,9 @@ impl<'a> Visit<'a> for Names {
     }
 
     fn visit_item_use(&mut self, item: &'a syn::ItemUse) {
+        if has_only_tests(&item.attrs) {
+            return;
+        }
         self.bring(&item.tree, Path::new(), !matches!(item.vis, syn::Visibility::Inherited));
     }
 
@@ -124,7 +131,7 @@ impl<'a> Visit<'a> for Names {
 }
 
 /// The files of a crate by the paths of their modules, those of tests left out.
-struct Files(BTreeMap<Path, Names>);
+pub(super) struct Files(BTreeMap<Path, Names>);
 
 impl Files {
     fn read(sources: impl IntoIterator<Item = (Path, String)>) -> Self {
@@ -142,81 +149,95 @@ impl Files {
         Self(files)
     }
 
-    fn of_crate(folder: &str) -> Self {
+    pub(super) fn of_crate(folder: &str) -> Self {
         let src = root().join(folder).join("src");
         let files = sources().into_iter().filter(|file| file.starts_with(&src));
         Self::read(files.map(|file| {
             let relative = file.strip_prefix(&src).unwrap().with_extension("");
             let mut module: Path =
                 relative.iter().map(|part| part.to_string_lossy().into_owned()).collect();
-            module.pop_if(|last| matches!(last.as_str(), "mod" | "lib"));
+            module.pop_if(|last| matches!(last.as_str(), "mod" | "lib" | "main"));
             (module, std::fs::read_to_string(&file).unwrap())
         }))
     }
 
-    /// The file that defines what `path` names in the file of `module`, through all that hand it
-    /// on; none where that is no item of this crate. A module alone is none: files that only go
-    /// through it name what is in it.
-    fn home(&self, module: &[String], path: &[String], steps: usize) -> Option<&Path> {
+    /// The files that hand on what `path` names in the file of `module`, and at the end the one that
+    /// defines it; none where that is no item of this crate. A module alone is none: files that only
+    /// go through it name what is in it.
+    fn way(&self, module: &[String], path: &[String], steps: usize) -> Option<Vec<&Path>> {
         let steps = steps.checked_sub(1)?;
         let ups = path.iter().take_while(|part| *part == "super").count();
         match path.first()?.as_str() {
-            "crate" => return self.home(&[], &path[1..], steps),
-            "self" => return self.home(module, &path[1..], steps),
-            "super" => return self.home(&module[..module.len() - ups], &path[ups..], steps),
+            "crate" => return self.way(&[], &path[1..], steps),
+            "self" => return self.way(module, &path[1..], steps),
+            "super" => return self.way(&module[..module.len() - ups], &path[ups..], steps),
             _ => {}
         }
         let (name, rest) = path.split_first()?;
         let child = [module, slice::from_ref(name)].concat();
         if !rest.is_empty() && self.0.contains_key(&child) {
-            return self.home(&child, rest, steps);
+            return self.way(&child, rest, steps);
         }
         let (file, names) = self.0.get_key_value(module)?;
         if names.defined.contains(name) {
-            return Some(file);
+            return Some(vec![file]);
         }
-        if let Some(to) = names.brought.get(name) {
-            return self.home(module, &[to, rest].concat(), steps);
-        }
-        names.globs.iter().find_map(|glob| self.home(module, &[glob, path].concat(), steps))
+        let further = match names.brought.get(name) {
+            Some(to) => self.way(module, &[to, rest].concat(), steps)?,
+            None => names
+                .globs
+                .iter()
+                .find_map(|glob| self.way(module, &[glob, path].concat(), steps))?,
+        };
+        Some([vec![file], further].concat())
     }
 
-    /// An edge from each file to those that define what it names.
-    fn imports(&self) -> DiGraphMap<&Path, ()> {
+    /// An edge from each file to those that define what it names, and to those that hand it on.
+    pub(super) fn imports(&self) -> DiGraphMap<&Path, ()> {
         let mut imports = DiGraphMap::new();
         for (module, names) in &self.0 {
             for path in &names.named {
-                imports.extend(self.home(module, path, 9).map(|home| (module, home)));
+                let way = self.way(module, path, 9).unwrap_or_default();
+                imports.extend(way.into_iter().map(|file| (module, file)));
             }
         }
         imports
     }
 
-    /// The groups of files in which each leads to every other.
-    fn circles(&self) -> Vec<Vec<String>> {
-        let circles = tarjan_scc(&self.imports()).into_iter().filter(|circle| circle.len() > 1);
-        let named = circles.map(|files| files.into_iter().map(|file| file.join("::")));
-        named.map(|names| BTreeSet::from_iter(names).into_iter().collect()).collect()
-    }
-}
-
-/// Two files may know each other; a circle of more can only be read as a whole.
-#[test]
-fn no_circle_of_imports_is_longer_than_two_files() {
-    for folder in ["passes", "kernels", "runtime"] {
-        let files = Files::of_crate(folder);
-        assert!(files.0.len() > 50, "{folder}: files are found");
-        assert!(files.imports().edge_count() > 50, "{folder}: imports are found");
-        for circle in files.circles() {
-            assert!(circle.len() < 3, "{folder}: a circle of {circle:?}");
+    /// An edge from each module right below the root to those that define what it names.
+    pub(super) fn modules(&self) -> DiGraphMap<&str, ()> {
+        let mut modules = DiGraphMap::new();
+        for (module, names) in &self.0 {
+            for path in &names.named {
+                let home = self.way(module, path, 9).and_then(|way| way.last().copied());
+                modules.extend(home.map(|home| (floor(module), floor(home))));
+            }
         }
+        modules
     }
 }
 
-/// The circles of files that stand here, each after the path of its module.
-fn circles_of(files: &[(&str, &str)]) -> Vec<Vec<String>> {
+/// The module right below the root that a file stands in; the root's own file is none.
+fn floor(file: &Path) -> &str {
+    file.first().map_or("", String::as_str)
+}
+
+/// The groups in which each leads to every other.
+pub(super) fn circles<N: NodeTrait>(imports: &DiGraphMap<N, ()>) -> Vec<BTreeSet<N>> {
+    let circles = tarjan_scc(imports).into_iter().filter(|circle| circle.len() > 1);
+    circles.map(BTreeSet::from_iter).collect()
+}
+
+/// What stands here, each after the path of its module.
+fn planted(files: &[(&str, &str)]) -> Files {
     let path = |module: &str| module.split("::").map(str::to_owned).collect();
-    Files::read(files.iter().map(|(module, code)| (path(module), (*code).to_owned()))).circles()
+    Files::read(files.iter().map(|(module, code)| (path(module), (*code).to_owned())))
+}
+
+fn circles_of(files: &[(&str, &str)]) -> Vec<Vec<String>> {
+    let files = planted(files);
+    let circles = circles(&files.imports()).into_iter();
+    circles.map(|circle| circle.into_iter().map(|file| file.join("::")).collect()).collect()
 }
 
 #[test]
@@ -289,4 +310,30 @@ fn what_is_handed_on_and_what_tests_import_makes_no_circle() {
         ("a::tests", "use super::*; fn f() -> B { B(C) }"),
     ];
     assert!(circles_of(&files).is_empty(), "{:?}", circles_of(&files));
+}
+
+/// Who takes a thing from where it is handed on needs that file, too; modules are judged by where
+/// things stand.
+#[test]
+fn what_is_handed_on_is_of_the_file_that_does_so_as_well() {
+    let through_the_parent = planted(&[
+        ("a", "mod b; mod c; pub use b::B; pub fn f(c: c::C) {}"),
+        ("a::b", "pub struct B;"),
+        ("a::c", "use super::B; pub struct C(B);"),
+    ]);
+    let named = |files: BTreeSet<&Path>| Vec::from_iter(files.into_iter().map(|f| f.join("::")));
+    let circles_of_files = circles(&through_the_parent.imports()).into_iter().map(named);
+    assert_eq!(Vec::from_iter(circles_of_files), [["a", "a::c"]]);
+
+    let through_the_root = planted(&[
+        ("a", "use crate::c::B; pub struct A(B);"),
+        ("b", "mod one; mod two; pub use one::B;"),
+        ("b::one", "pub struct B;"),
+        ("b::two", "pub struct Two(crate::d::D);"),
+        ("c", "pub use crate::b::*;"),
+        ("d", "pub struct D(crate::a::A);"),
+    ]);
+    assert!(circles(&through_the_root.imports()).is_empty());
+    let floors = circles(&through_the_root.modules());
+    assert_eq!(floors, [BTreeSet::from(["a", "b", "d"])], "`c` only hands on");
 }

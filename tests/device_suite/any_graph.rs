@@ -14,11 +14,11 @@ use piecewise_ir::types::TensorType;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
-use piecewise_runtime::mode::{GraphMode, StepMode};
-use piecewise_runtime::model::{
-    BuildOptions, CaptureWhen, Checks, CompiledModel, Model, ModelError, OnCaptureFailure, StepData,
+use piecewise_runtime::model::{BuildOptions, CompiledModel, Model};
+use piecewise_runtime::words::sizes::SizeList;
+use piecewise_runtime::words::{
+    CaptureWhen, Checks, GraphMode, ModelError, OnCaptureFailure, StepData, StepMode,
 };
-use piecewise_runtime::sizes::SizeList;
 use piecewise_testing::random_weight;
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -7,8 +7,8 @@ use crate::target::Target;
 use piecewise_backend::device::Device;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::mode::GraphMode;
-use piecewise_runtime::model::{CaptureWhen, CompiledModel, Model};
+use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::words::{CaptureWhen, GraphMode};
 use piecewise_testing::{Rng, soak};
 use std::time::{Duration, Instant};
 

@@ -6,12 +6,9 @@ use crate::small_decoder::{Setup, VOCAB};
 use crate::target::Target;
 use piecewise_backend::device::{Address, Device};
 use piecewise_runtime::batch::Sampling;
-use piecewise_runtime::engine::{
-    BatchingEngine, Engine, FinishReason, Request, RequestEvent, TokenConstraint,
-};
-use piecewise_runtime::mode::GraphMode;
+use piecewise_runtime::engine::{BatchingEngine, Engine, Request, RequestEvent, TokenConstraint};
 use piecewise_runtime::model::Model;
-use piecewise_runtime::roles;
+use piecewise_runtime::words::{FinishReason, GraphMode, roles};
 
 /// Steps of all together before a row is NaN.
 const STEPS: usize = 4;

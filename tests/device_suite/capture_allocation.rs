@@ -14,10 +14,11 @@ use piecewise_ir::custom::Attrs;
 use piecewise_ir::dtype::DType::F32;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpArgs, CudaOpCall};
 use piecewise_kernels::op::{OpError, OpRegistry};
-use piecewise_runtime::dispatch::FallbackReason;
-use piecewise_runtime::mode::{CompileLevel, GraphMode, StepMode};
-use piecewise_runtime::model::{BuildOptions, Model, ModelError, OnCaptureFailure, StepData};
+use piecewise_runtime::model::{BuildOptions, Model};
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::words::{
+    CompileLevel, FallbackReason, GraphMode, ModelError, OnCaptureFailure, StepData, StepMode,
+};
 use std::ffi::c_int;
 use std::sync::{Arc, OnceLock};
 

@@ -11,9 +11,9 @@ use piecewise_ir::custom::Attrs;
 use piecewise_ir::dtype::DType::F32;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall};
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
-use piecewise_runtime::mode::{CompileLevel, GraphMode};
-use piecewise_runtime::model::{Checks, Model, ModelError, StepData};
+use piecewise_runtime::model::Model;
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::words::{Checks, CompileLevel, GraphMode, ModelError, StepData};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 

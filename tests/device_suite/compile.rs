@@ -17,7 +17,7 @@ use piecewise_ir::dtype::DType::{BF16, F32};
 use piecewise_ir::entity::Entity;
 use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::symbols::SymbolTable;
+use piecewise_runtime::words::SymbolTable;
 use std::sync::Arc;
 
 const ARCHS: [u32; 6] = [80, 87, 89, 90, 100, 120];

@@ -10,8 +10,8 @@ use piecewise_runtime::batch::{
     BatchBuffers, Chunk, ChunkRows, ChunkTokens, SampleControls, Sampling,
 };
 use piecewise_runtime::kv::{PagePool, PageTable};
-use piecewise_runtime::mode::{GraphMode, StepMode};
 use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::words::{GraphMode, StepMode};
 use std::sync::Arc;
 
 const PROMPT: [u32; 3] = [5, 17, 42];

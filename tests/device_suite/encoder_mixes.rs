@@ -11,7 +11,7 @@ use piecewise::encoding::{
 };
 use piecewise::models::encoder::TextOutput;
 use piecewise_runtime::config::ConfigLayers;
-use piecewise_runtime::mode::GraphMode;
+use piecewise_runtime::words::GraphMode;
 use piecewise_testing::{Rng, soak};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;

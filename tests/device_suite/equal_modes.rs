@@ -6,8 +6,8 @@ use crate::target::Target;
 use piecewise_backend::device::Device;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::mode::{GraphMode, StepMode};
-use piecewise_runtime::model::{Checks, CompiledModel};
+use piecewise_runtime::model::CompiledModel;
+use piecewise_runtime::words::{Checks, GraphMode, StepMode};
 use piecewise_testing::{Rng, norm_error};
 
 /// Sizes at, beside and between what kernels are cut at; each target takes those that it is quick

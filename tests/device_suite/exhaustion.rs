@@ -11,11 +11,11 @@ use piecewise_backend::cuda::{CudaDevice, CudaOptions};
 use piecewise_backend::device::{Device, DeviceError};
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::dispatch::FallbackReason;
 use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request};
-use piecewise_runtime::mode::{GraphMode, StepMode};
-use piecewise_runtime::model::{
-    CaptureWhen, CompiledModel, Model, ModelError, OnCaptureFailure, SuspendedWeights,
+use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::words::{
+    CaptureWhen, FallbackReason, GraphMode, ModelError, OnCaptureFailure, StepMode,
+    SuspendedWeights,
 };
 use piecewise_testing::Rng;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -8,7 +8,7 @@ use piecewise_passes::destination::assign_slots;
 use piecewise_passes::manager::PassError;
 use piecewise_passes::plan::{PlanOptions, plan_arena};
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::model::ModelError;
+use piecewise_runtime::words::ModelError;
 use piecewise_testing::Rng;
 use piecewise_testing::lifetimes::assign_node_granular_slots;
 

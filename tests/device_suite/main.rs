@@ -82,7 +82,7 @@ macro_rules! suite {
                 moved_memory, new_compositions, padding_ways, page_tails, planted_pages, probes, random_graphs, random_steps, row_treatments, sampling_controls, several_rows, slot_states, suspend, user_op, warm_start, wide_heads,
             };
             use piecewise_ir::dtype::DType::{BF16, F32};
-            use piecewise_runtime::mode::GraphMode;
+            use piecewise_runtime::words::GraphMode;
 
             type T = $target;
 

@@ -10,9 +10,9 @@ use piecewise_ir::custom::Attrs;
 use piecewise_ir::dtype::DType::F32;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall};
 use piecewise_kernels::op::{OpError, OpRegistry};
-use piecewise_runtime::mode::CompileLevel;
-use piecewise_runtime::model::{BuildOptions, Checks, CompiledModel, Model, ModelError, StepData};
+use piecewise_runtime::model::{BuildOptions, CompiledModel, Model};
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::words::{Checks, CompileLevel, ModelError, StepData};
 use piecewise_testing::{CallFault, Faults};
 use std::sync::Arc;
 

@@ -6,8 +6,8 @@ use crate::target::{Cpu, Target};
 use piecewise_backend::measure::{LaunchCounts, MeasuredDevice};
 use piecewise_ir::module::Step;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::mode::{CompileLevel, GraphMode, StepMode};
-use piecewise_runtime::model::{CompiledModel, Model, ModelError};
+use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::words::{CompileLevel, GraphMode, ModelError, StepMode};
 use piecewise_testing::Rng;
 
 /// Runs a prompt of five tokens, then a decode step; what each launched.

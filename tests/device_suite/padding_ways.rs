@@ -13,11 +13,13 @@ use piecewise_ir::dtype::DType;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall, Param, Scalar};
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_runtime::batch::{ChunkRows, full_steps};
-use piecewise_runtime::dispatch::{FallbackReason, OtherWay};
+use piecewise_runtime::dispatch::OtherWay;
 use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request, RequestEvent};
-use piecewise_runtime::mode::{CompileLevel, GraphMode, StepMode};
-use piecewise_runtime::model::{BuildOptions, CaptureWhen, Model, StepData, SuspendedWeights};
+use piecewise_runtime::model::{BuildOptions, Model};
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::words::{
+    CaptureWhen, CompileLevel, FallbackReason, GraphMode, StepData, StepMode, SuspendedWeights,
+};
 use piecewise_testing::FaultPoint;
 use piecewise_testing::host_time;
 use piecewise_testing::{Rng, norm_error};

@@ -15,10 +15,9 @@ use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall, Param,
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::checks::KvPoison;
-use piecewise_runtime::mode::{CompileLevel, GraphMode, StepMode};
-use piecewise_runtime::model::{BuildOptions, Checks, Model};
+use piecewise_runtime::model::{BuildOptions, Model};
 use piecewise_runtime::pipeline::plan;
-use piecewise_runtime::roles;
+use piecewise_runtime::words::{Checks, CompileLevel, GraphMode, StepMode, roles};
 use piecewise_testing::Rng;
 use std::sync::Arc;
 

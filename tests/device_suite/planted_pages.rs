@@ -7,10 +7,8 @@ use crate::target::Target;
 use piecewise_backend::device::Device;
 use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_runtime::batch::{ChunkRows, StepView};
-use piecewise_runtime::checks::PageFault;
-use piecewise_runtime::mode::GraphMode;
-use piecewise_runtime::model::{Checks, CompiledModel, Model, ModelError, StepData};
-use piecewise_runtime::roles;
+use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::words::{Checks, GraphMode, ModelError, PageFault, StepData, roles};
 use piecewise_testing::Rng;
 
 fn turn(sequence: usize, tokens: u64) -> Turn {

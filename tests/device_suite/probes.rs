@@ -15,10 +15,9 @@ use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpArgs, CudaOp
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
 use piecewise_runtime::batch::{ChunkRows, RoleMap, probes};
-use piecewise_runtime::mode::{CompileLevel, GraphMode};
-use piecewise_runtime::model::{BuildOptions, CompiledModel, Model, ModelError};
+use piecewise_runtime::model::{BuildOptions, CompiledModel, Model};
 use piecewise_runtime::pipeline::plan;
-use piecewise_runtime::symbols::SymbolTable;
+use piecewise_runtime::words::{CompileLevel, GraphMode, ModelError, SymbolTable};
 use piecewise_testing::Rng;
 use std::sync::{Arc, OnceLock};
 
@@ -164,7 +163,7 @@ fn build<T: Target>(
         ..options(&module, mode, &[1, 2, 4, 8, MOST], MOST)
     };
     let dispatcher = &mut options.dispatcher;
-    dispatcher.batches = piecewise_runtime::sizes::SizeList::new(
+    dispatcher.batches = piecewise_runtime::words::sizes::SizeList::new(
         "batches",
         vec![1, 2, SEQUENCES],
         "max_sequences",

@@ -10,11 +10,11 @@ use crate::target::{
 };
 use piecewise_backend::device::Device;
 use piecewise_runtime::engine::{BatchingEngine, Engine, RequestEvent};
-use piecewise_runtime::mode::GraphMode;
-use piecewise_runtime::model::{
-    CaptureWhen, Checks, GraphReport, GraphState, Model, OnCaptureFailure,
-};
+use piecewise_runtime::model::Model;
 use piecewise_runtime::stats::Statistics;
+use piecewise_runtime::words::{
+    CaptureWhen, Checks, GraphMode, GraphReport, GraphState, OnCaptureFailure,
+};
 use piecewise_testing::soak;
 use piecewise_testing::{FaultKind, FaultPoint};
 use std::ffi::OsStr;

@@ -15,9 +15,9 @@ use piecewise_ir::graph::Graph;
 use piecewise_ir::op::RowTreatment;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::mode::{CompileLevel, StepMode};
 use piecewise_runtime::model::CompiledModel;
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::words::{CompileLevel, StepMode};
 use piecewise_testing::MixOp;
 use std::sync::Arc;
 

@@ -6,9 +6,9 @@ use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::{
     BatchBuffers, Chunk, ChunkRows, ChunkTokens, RoleMap, SampleControls, Sampling, StepView,
 };
-use piecewise_runtime::dispatch::Dispatch;
 use piecewise_runtime::kv::{PagePool, PageTable};
-use piecewise_runtime::model::{CompiledModel, Model, ModelError};
+use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::words::{Dispatch, ModelError};
 use piecewise_testing::Rng;
 
 /// A sequence with its pages.

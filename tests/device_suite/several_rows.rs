@@ -11,12 +11,12 @@ use piecewise_ir::graph::Graph;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::dispatch::{Dispatcher, OwnSizes, SizeRules};
-use piecewise_runtime::mode::{CompileLevel, GraphMode, StepMode};
-use piecewise_runtime::model::{
-    BuildOptions, CaptureWhen, Checks, CompiledModel, Model, ModelError, OnCaptureFailure, StepData,
-};
+use piecewise_runtime::model::{BuildOptions, CompiledModel, Model};
 use piecewise_runtime::pipeline::plan;
-use piecewise_runtime::sizes::SizeList;
+use piecewise_runtime::words::sizes::SizeList;
+use piecewise_runtime::words::{
+    CaptureWhen, Checks, CompileLevel, GraphMode, ModelError, OnCaptureFailure, StepData, StepMode,
+};
 use piecewise_testing::{Rng, norm_error, random_arrays};
 use std::sync::Arc;
 

@@ -22,12 +22,10 @@ use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::batch::RoleMap;
 use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
 use piecewise_runtime::engine::{BatchingEngine, EngineOptions, Request, RequestEvent, RequestId};
-use piecewise_runtime::mode::{CompileLevel, GraphMode};
-use piecewise_runtime::model::{
-    BuildOptions, CaptureWhen, Checks, CompiledModel, Model, OnCaptureFailure,
-};
+use piecewise_runtime::model::{BuildOptions, CompiledModel, Model};
 use piecewise_runtime::pipeline::plan;
-use piecewise_runtime::sizes::SizeList;
+use piecewise_runtime::words::sizes::SizeList;
+use piecewise_runtime::words::{CaptureWhen, Checks, CompileLevel, GraphMode, OnCaptureFailure};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -12,13 +12,12 @@ use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::batch::{Probe, RoleMap, probes};
 use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
-use piecewise_runtime::mode::{CompileLevel, GraphMode};
-use piecewise_runtime::model::{
-    BuildOptions, CaptureWhen, Checks, CompiledModel, ModelError, OnCaptureFailure,
-};
+use piecewise_runtime::model::{BuildOptions, CompiledModel};
 use piecewise_runtime::pipeline::plan;
-use piecewise_runtime::sizes::SizeList;
-use piecewise_runtime::symbols::SymbolTable;
+use piecewise_runtime::words::sizes::SizeList;
+use piecewise_runtime::words::{
+    CaptureWhen, Checks, CompileLevel, GraphMode, ModelError, OnCaptureFailure, SymbolTable,
+};
 use std::path::Path;
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@ use crate::sequences::roles_of;
 use crate::small_decoder::Setup;
 use crate::target::{Cuda, Target};
 use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request};
-use piecewise_runtime::mode::GraphMode;
+use piecewise_runtime::words::GraphMode;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 

@@ -14,7 +14,8 @@ use piecewise_backend::weights::NormalWeights;
 use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::artifact_store::compile_module;
-use piecewise_runtime::model::{CompiledModel, Model, ModelError};
+use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::words::ModelError;
 use std::sync::Arc;
 
 pub(crate) fn build<D: Device>(

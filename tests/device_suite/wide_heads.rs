@@ -7,7 +7,7 @@ use crate::small_decoder::Setup;
 use crate::target::{Cpu, Target};
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::mode::GraphMode;
+use piecewise_runtime::words::GraphMode;
 use piecewise_testing::{Rng, norm_error};
 
 /// Tokens of each sequence in each step: prompts beside decodes, chunks that go on, steps of

@@ -11,7 +11,7 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::op::Op;
 use piecewise_runtime::engine::{Engine, Request, RequestEvent, RequestId};
-use piecewise_runtime::mode::GraphMode;
+use piecewise_runtime::words::GraphMode;
 use std::sync::Arc;
 
 /// The most tokens of a step, and so of a prompt's chunk.

@@ -7,7 +7,7 @@ use piecewise::models::DecoderConfig;
 use piecewise_backend::weights::{NormalWeights, WeightSource};
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::engine::Request;
-use piecewise_runtime::model::Progress;
+use piecewise_runtime::words::Progress;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

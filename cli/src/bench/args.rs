@@ -9,7 +9,7 @@ use piecewise::device::DeviceSpec;
 use piecewise::models::Preset;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
-use piecewise_runtime::mode::{CompileLevel, GraphMode};
+use piecewise_runtime::words::{CompileLevel, GraphMode};
 use std::path::PathBuf;
 
 /// Arguments of `bench`.

@@ -3,8 +3,7 @@
 use super::rows::{Row, RowHead};
 use piecewise_planner::{CostPath, CostPoint};
 use piecewise_runtime::measure::CaptureReport;
-use piecewise_runtime::mode::GraphMode;
-use piecewise_runtime::model::{CapturedGraph, GraphKind};
+use piecewise_runtime::words::{CapturedGraph, GraphKind, GraphMode};
 use std::path::Path;
 
 /// What was measured in a mode.

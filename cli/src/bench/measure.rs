@@ -1,15 +1,17 @@
 //! Runs the rows.
 
+use super::super::out_file::OutFile;
+use super::super::progress::watcher;
 use super::report::{FirstPrompt, ModeReport, Report, Start};
 use super::rows::{Figures, Row, RowHead, Yardstick, failures};
 use super::settings::Bench;
 use super::subject::{Bounds, Subject};
 use super::workload::{Lengths, Sequences, Workload, check_counts, sequences};
-use super::{super::out_file::OutFile, super::progress::watcher, costs, launches};
+use super::{costs, launches};
 use piecewise::assembly::Notice;
 use piecewise_runtime::measure::{BytesToRead, CaptureReport, PlannedStep, StepRecord, StepTimer};
-use piecewise_runtime::mode::GraphMode;
-use piecewise_runtime::sizes::SizeList;
+use piecewise_runtime::words::GraphMode;
+use piecewise_runtime::words::sizes::SizeList;
 use std::io::Write;
 
 /// The most tokens of a step that computes prompts before the rows.

@@ -4,10 +4,9 @@ use super::launches::TimelineReport;
 use super::rows::Row;
 use piecewise_backend::measure::{ReadBandwidth, Versions};
 use piecewise_backend::tuning::TuningReport;
-use piecewise_runtime::artifact_store::CompileCounts;
 use piecewise_runtime::measure::{BytesToRead, CaptureReport, HeldBytes};
-use piecewise_runtime::mode::{CompileLevel, GraphMode};
-use piecewise_runtime::model::{BuildTimes, ChosenWays, Ledger, Model};
+use piecewise_runtime::model::{ChosenWays, Model};
+use piecewise_runtime::words::{BuildTimes, CompileCounts, CompileLevel, GraphMode, Ledger};
 use serde::Serialize;
 use std::time::Duration;
 

@@ -4,9 +4,8 @@ use super::launches::KernelCount;
 use super::workload::{Shape, Workload};
 use piecewise_backend::measure::ReadBandwidth;
 use piecewise_planner::CostPath;
-use piecewise_runtime::dispatch::FallbackReason;
 use piecewise_runtime::measure::{BytesToRead, StepRecord};
-use piecewise_runtime::mode::{GraphMode, StepMode};
+use piecewise_runtime::words::{FallbackReason, GraphMode, StepMode};
 use serde::Serialize;
 use std::time::Duration;
 

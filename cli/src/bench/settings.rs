@@ -7,8 +7,7 @@ use anyhow::bail;
 use piecewise::assembly::Assembly;
 use piecewise_backend::store::MemoryStore;
 use piecewise_runtime::config::{ConfigLayers, RuntimeConfig};
-use piecewise_runtime::mode::{CompileLevel, GraphMode};
-use piecewise_runtime::model::CaptureWhen;
+use piecewise_runtime::words::{CaptureWhen, CompileLevel, GraphMode};
 use std::sync::Arc;
 
 /// The flags, with the settings that they and the configuration come to.

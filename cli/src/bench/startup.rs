@@ -5,7 +5,7 @@ use super::report::{Captured, ModeReport, StartReport};
 use super::settings::Bench;
 use super::subject::{Bounds, Subject};
 use piecewise::assembly::Notice;
-use piecewise_runtime::mode::GraphMode;
+use piecewise_runtime::words::GraphMode;
 
 /// Sizes in tokens, in pieces.
 const TOKENS: [u64; 14] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192];

@@ -13,7 +13,7 @@ use piecewise_backend::cuda::CudaOptions;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::config::ConfigWarning;
 use piecewise_runtime::measure::StepTimer;
-use piecewise_runtime::mode::GraphMode;
+use piecewise_runtime::words::GraphMode;
 use std::time::Instant;
 
 pub(super) struct Subject {

@@ -7,7 +7,7 @@ use super::rows::{Row, Spread};
 use comfy_table::{CellAlignment, Table, presets};
 use piecewise_backend::measure::Versions;
 use piecewise_backend::tuning::TuningReport;
-use piecewise_runtime::mode::CompileLevel;
+use piecewise_runtime::words::CompileLevel;
 
 const HEADER: [&str; 16] = [
     "step",

@@ -6,10 +6,10 @@ use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::measure::{GraphShape, ReadBandwidth};
 use piecewise_backend::tuning::TuningReport;
 use piecewise_planner::CostPath;
-use piecewise_runtime::artifact_store::CompileCounts;
 use piecewise_runtime::measure::{BytesToRead, CaptureReport};
-use piecewise_runtime::mode::{CompileLevel, GraphMode};
-use piecewise_runtime::model::{CapturedGraph, GraphKind, Ledger};
+use piecewise_runtime::words::{
+    CapturedGraph, CompileCounts, CompileLevel, GraphKind, GraphMode, Ledger,
+};
 use std::time::Duration;
 
 fn spread(median: f64) -> Spread {

@@ -4,7 +4,7 @@ use anyhow::{bail, ensure};
 use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::measure::{PlannedChunk, PlannedStep, StepTokens};
-use piecewise_runtime::mode::{GraphMode, StepMode};
+use piecewise_runtime::words::{GraphMode, StepMode};
 use std::ops::Range;
 use std::str::FromStr;
 

@@ -2,8 +2,7 @@
 //! failures have disabled, capture all of them again, and change their mode.
 
 use piecewise_runtime::engine::Engine;
-use piecewise_runtime::mode::GraphMode;
-use piecewise_runtime::model::{GraphKey, GraphState, GraphTotals};
+use piecewise_runtime::words::{GraphKey, GraphMode, GraphState, GraphTotals};
 use std::fmt::Write;
 
 /// Does what `what` says, nothing, `enable`, `recapture` or a mode, and shows the graphs that there are then.

@@ -1,7 +1,7 @@
 //! The key that entries of a cache are checked with. It is in a file or in the environment, so that
 //! settings can be shown.
 
-use super::NoCache;
+use super::cache_store::NoCache;
 use crate::config::CacheConfig;
 use piecewise_cache::parse_key;
 use std::ffi::OsString;

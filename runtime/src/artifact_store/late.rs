@@ -2,8 +2,7 @@
 
 use super::{CompiledPieces, Lowering, compile_jobs};
 use crate::dispatch::Dispatcher;
-use crate::model::{LoweringSize, ModelError};
-use crate::symbols::SymbolTable;
+use crate::words::{LoweringSize, ModelError, SymbolTable};
 use piecewise_backend::compiler::{Compiler, Store};
 use piecewise_backend::weights::WeightLayout;
 use piecewise_ir::entity::Entity;

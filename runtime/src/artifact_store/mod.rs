@@ -15,15 +15,14 @@ mod stored_piece;
 
 pub use cache_store::{CacheStore, NoCache, cache_dir};
 pub use checksum_key::CHECKSUM_KEY_VARIABLE;
-pub use counts::CompileCounts;
 pub(crate) use key::symbols_seen;
 pub use key::{PIECE_KIND, PieceKey};
 pub use late::LateCompiler;
 pub use stored_piece::{IMAGE_KIND, StoredPiece};
 
 use crate::dispatch::Dispatcher;
-use crate::model::{LoweringSize, ModelError, Progress, lowering_sizes};
-use crate::symbols::SymbolTable;
+use crate::model::lowering_sizes;
+use crate::words::{CompileCounts, LoweringSize, ModelError, Progress, SymbolTable};
 use counts::CountingStore;
 use piecewise_backend::artifact::Artifact;
 use piecewise_backend::compiler::{CompileError, Compiler, Footprint, PieceAt, Store};

@@ -1,9 +1,9 @@
 use super::*;
 use crate::dispatch::SizeRules;
-use crate::mode::{CompileLevel, GraphMode};
 use crate::pipeline::plan;
-use crate::sizes::SizeList;
 use crate::stats::Statistics;
+use crate::words::sizes::SizeList;
+use crate::words::{CompileCounts, CompileLevel, GraphMode};
 use piecewise_backend::artifact::{Arg, ArgRef, Digest, PieceSize};
 use piecewise_backend::compiler::{Claim, Entry, StoreError};
 use piecewise_backend::cpu::CpuCompiler;
@@ -23,7 +23,7 @@ type Entries = BTreeMap<(&'static str, Digest), MemoryEntry>;
 fn module(state_rows: u64) -> Module {
     let b = Builder::new("step").weight_dtype(DType::BF16);
     let t = b.symbol("T", 1, 64);
-    let p = b.symbol_with_role("P", 0, state_rows, crate::roles::KV_ROWS);
+    let p = b.symbol_with_role("P", 0, state_rows, crate::words::roles::KV_ROWS);
     let x = b.input("x", DType::BF16, (t, 32));
     let slots = b.input("slots", DType::I32, [t]).padding(-1);
     let kept = b.state("kept", DType::BF16, (p, 32));

@@ -1,10 +1,8 @@
 //! The buffers of a batch: filled chunk by chunk, reused from step to step.
 
-use super::error::FillError;
 use super::role_map::RoleMap;
 use crate::kv::{Page, PageTable, StateSlot};
-use crate::model::{InputSource, StepData};
-use crate::symbols::SymbolClass;
+use crate::words::{FillError, InputSource, StepData, SymbolClass};
 use piecewise_kernels::inputs::{
     BatchView, FollowingIds, SequenceInStep, TokenValues, ValuesInStep,
 };

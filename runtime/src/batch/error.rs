@@ -2,40 +2,6 @@
 
 use piecewise_kernels::op::{InputConflict, RowsConflict};
 
-/// Why the inputs of a step could not be filled; nothing was submitted.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum FillError {
-    /// What an op gives for an input of its own does not fit it.
-    #[error("input %{input} of `{op}` can't be filled: {reason}")]
-    Input {
-        /// The op that declared the input.
-        op: String,
-        /// The input as the graph names it.
-        input: String,
-        /// What the function that fills it says, or does wrong.
-        reason: String,
-    },
-    /// More rows of a kind of the graph's own than a step has room for.
-    #[error(
-        "the batch brings {count} rows of role \"{role}\", by which inputs of {ops} are shaped, but \
-         symbol {symbol} goes up to {bound}; count fewer in the function given to \
-         `OpRegistry::declare_rows`, or declare the symbol up to more"
-    )]
-    Rows {
-        /// The role of the rows, as it was declared.
-        role: String,
-        /// The symbol that they would be a size of.
-        symbol: String,
-        /// The ops that declared inputs shaped by them.
-        ops: String,
-        /// What the function that counts them says.
-        count: u64,
-        /// The most rows of a step.
-        bound: u64,
-    },
-}
-
 /// Why a graph can't be served.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]

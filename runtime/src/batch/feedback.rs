@@ -1,6 +1,6 @@
 //! Whether a graph keeps the ids that it returns: a step that runs ahead takes them from there.
 
-use crate::roles;
+use crate::words::roles;
 use piecewise_ir::entity::Value;
 use piecewise_ir::graph::{Graph, NodeData, ValueDef};
 use piecewise_ir::op::Op;

@@ -8,7 +8,7 @@ mod role_map;
 mod synthetic;
 
 pub use buffers::{BatchBuffers, BatchStep, Chunk, ChunkRows, ChunkTokens, StepView};
-pub use error::{FillError, RoleError};
+pub use error::RoleError;
 pub use piecewise_kernels::inputs::{FollowingIds, TokenValues};
 pub use piecewise_kernels::sampling::{SampleControls, Sampling};
 pub(crate) use probe::made_up;

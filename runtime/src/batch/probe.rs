@@ -2,10 +2,9 @@
 
 use super::buffers::{BatchBuffers, Chunk, ChunkRows, ChunkTokens};
 use super::role_map::RoleMap;
-use crate::dispatch::{Dispatcher, StepSizes};
+use crate::dispatch::Dispatcher;
 use crate::kv::{PagePool, PageTable, StateSlot};
-use crate::model::StepData;
-use crate::symbols::{SymbolClass, SymbolTable};
+use crate::words::{StepData, StepSizes, SymbolClass, SymbolTable};
 use piecewise_ir::dim::SymbolDecl;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Symbol};

@@ -1,10 +1,9 @@
 //! The role map: which input of a graph gets what, found once at load.
 
-use super::error::{FillError, RoleError};
+use super::error::RoleError;
 use super::feedback;
 use crate::kv::StateKind;
-use crate::roles;
-use crate::symbols::{MAX_OWN, SymbolClass, SymbolTable};
+use crate::words::{FillError, MAX_OWN, SymbolClass, SymbolTable, roles};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::{Graph, InputDecl};

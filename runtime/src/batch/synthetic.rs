@@ -3,7 +3,8 @@
 use super::buffers::ChunkRows;
 use super::probe::{Plan, ProbeStep, step};
 use super::role_map::RoleMap;
-use crate::dispatch::{Dispatcher, StepSizes};
+use crate::dispatch::Dispatcher;
+use crate::words::StepSizes;
 use piecewise_kernels::attention::PAGE_ROWS;
 
 /// The positions before what a decode brings, where the model and its pool have room for so many.

@@ -1,7 +1,7 @@
 use super::*;
 use crate::kv::{PagePool, PageTable};
-use crate::symbols::SymbolTable;
 use crate::testing::{Bounds, fake_graph};
+use crate::words::{FillError, SymbolTable};
 use piecewise_ir::dim::SymbolDecl;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::{Graph, Loc};
@@ -84,7 +84,7 @@ fn each_input_gets_what_its_role_says() {
     assert_eq!((step.counts[..3].to_vec(), step.query_length), (vec![4, 4, 2], None));
 }
 
-fn pages_of(step: &crate::model::StepData<'_>) -> usize {
+fn pages_of(step: &crate::words::StepData<'_>) -> usize {
     let [(_, columns)] = step.short_rows else { panic!("{:?}", step.short_rows) };
     *columns as usize
 }
@@ -236,7 +236,7 @@ fn with_input(role: &str) -> Graph {
 }
 
 fn seen() -> StepInput {
-    StepInput::new("my.seen", DType::I32, [Extent::of(crate::roles::SEQUENCES)], 0.0)
+    StepInput::new("my.seen", DType::I32, [Extent::of(crate::words::roles::SEQUENCES)], 0.0)
 }
 
 fn resolve_with(graph: &Graph, ops: &OpRegistry) -> Result<RoleMap, RoleError> {
@@ -281,12 +281,14 @@ fn inputs_that_can_not_be_filled_are_named_with_their_op() {
     assert!(matches!(error(&ops), RoleError::Unknown { input, .. } if input == "seen"));
     ops.declare_inputs("my.op", [seen()]);
     assert!(matches!(error(&ops), RoleError::NoFill { op, .. } if op == "my.op"));
-    let floats = StepInput::new("my.seen", DType::F32, [Extent::of(crate::roles::SEQUENCES)], 0.0);
+    let floats =
+        StepInput::new("my.seen", DType::F32, [Extent::of(crate::words::roles::SEQUENCES)], 0.0);
     ops.declare_inputs("my.other", [floats]);
     let conflict = error(&ops).to_string();
     assert!(conflict.contains("my.op (i32") && conflict.contains("my.other (f32"), "{conflict}");
     let mut ops = OpRegistry::builtin();
-    let padded = StepInput::new("my.seen", DType::I32, [Extent::of(crate::roles::SEQUENCES)], -1.0);
+    let padded =
+        StepInput::new("my.seen", DType::I32, [Extent::of(crate::words::roles::SEQUENCES)], -1.0);
     ops.declare_inputs("my.op", [padded.filled(|_, _| Ok(()))]);
     let error = error(&ops).to_string();
     assert!(error.contains("padded with 0") && error.contains("padded with -1"), "{error}");
@@ -353,12 +355,12 @@ fn a_fill_past_the_end_of_its_buffer_is_an_error_and_the_chunks_stay() {
 
 #[test]
 fn a_sequence_without_a_slot_is_named_where_a_slot_is_needed() {
-    let mut graph = with_input(crate::roles::SEQUENCE_SLOTS);
+    let mut graph = with_input(crate::words::roles::SEQUENCE_SLOTS);
     assert!(resolve(&graph).is_err(), "the slot of nobody is padded with -1");
     graph = fake_graph(Bounds::default());
     let ty = TensorType::new(DType::I32, [graph.symbol_named("S").unwrap()]);
     let padding = Some(Scalar::new(DType::I32, -1.0));
-    graph.add_input("slots", ty, padding, Some(crate::roles::SEQUENCE_SLOTS.to_owned()));
+    graph.add_input("slots", ty, padding, Some(crate::words::roles::SEQUENCE_SLOTS.to_owned()));
     let table = PageTable::default();
     let mut batch = BatchBuffers::new(resolve(&graph).unwrap());
     batch.push(&Chunk {

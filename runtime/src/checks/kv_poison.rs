@@ -1,7 +1,8 @@
 //! KV poison: rows that nobody has computed hold NaN before each step.
 
 use crate::kv::{Page, PagePool, PageTable, StateKind};
-use crate::model::{Memory, POISON};
+use crate::model::Memory;
+use crate::words::POISON;
 use piecewise_backend::device::{Address, Device, DeviceError};
 use piecewise_ir::graph::Graph;
 use piecewise_kernels::attention::PAGE_ROWS;

@@ -1,7 +1,7 @@
-//! Checks that run with every step, for debugging; see [`crate::model::Checks`].
+//! Checks that run with every step, for debugging; see [`crate::words::Checks`].
 
 mod kv_poison;
 mod pages;
 
 pub use kv_poison::KvPoison;
-pub use pages::{PageFault, PagesOfStep};
+pub use pages::PagesOfStep;

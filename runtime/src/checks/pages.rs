@@ -1,5 +1,6 @@
 //! Pages of a step: that each sequence writes pages of its own, and reads as far as it has come.
 
+use crate::words::PageFault;
 use piecewise_kernels::attention::PAGE_ROWS;
 use std::collections::BTreeMap;
 
@@ -20,33 +21,6 @@ pub struct PagesOfStep<'a> {
     pub table: &'a [i32],
     /// How many pages a row of the table has.
     pub columns: usize,
-}
-
-/// Where block tables, lengths and rows of the pool contradict each other.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "a field is what the message calls it")]
-pub enum PageFault {
-    /// A token does not write where the table says.
-    #[error(
-        "token {token} of sequence {sequence} writes row {slot} of the pool, but its block table \
-         has page {page} for position {position}: the table or the rows are of another step"
-    )]
-    Slot { sequence: usize, token: usize, slot: i32, page: i32, position: i32 },
-    /// A length that its last token does not make.
-    #[error(
-        "sequence {sequence} is said to have {length} keys, but its last token is at position \
-         {position}: the length is of another step"
-    )]
-    Length { sequence: usize, length: i32, position: i32 },
-    /// A page of two sequences, not full before the step for both.
-    #[error(
-        "sequences {first} and {second} both have page {page}, which is not full: pages are shared \
-         only once nobody writes them any more"
-    )]
-    Shared { first: usize, second: usize, page: i32 },
-    /// Tokens of a sequence that are not there.
-    #[error("sequence {sequence} begins at token {start} and has {tokens}, beyond the step's")]
-    Tokens { sequence: usize, start: i32, tokens: i32 },
 }
 
 impl PagesOfStep<'_> {
@@ -96,6 +70,7 @@ impl PagesOfStep<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::words::PageFault;
 
     /// Two sequences: 18 tokens of a prompt on pages 3 and 5, and one at position 16 on 7 and 1.
     #[derive(Clone)]

@@ -1,7 +1,7 @@
 //! What can be wrong with a configuration.
 
 use super::layers::Source;
-use crate::sizes::SizeError;
+use crate::words::sizes::SizeError;
 
 /// Why a configuration is refused.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]

@@ -1,8 +1,7 @@
 use super::*;
 use crate::batch::RoleMap;
-use crate::mode::{CompileLevel, GraphMode};
-use crate::model::OnCaptureFailure;
 use crate::testing::{Bounds, fake_graph};
+use crate::words::{CompileLevel, GraphMode, OnCaptureFailure};
 use piecewise_backend::tuning::TuneMode;
 use proptest::prelude::*;
 use std::time::Duration;
@@ -244,7 +243,7 @@ fn sizes_are_read_from_flags() {
 
 fn roles() -> RoleMap {
     let graph = fake_graph(Bounds::default());
-    let symbols = crate::symbols::SymbolTable::new(graph.symbols()).unwrap();
+    let symbols = crate::words::SymbolTable::new(graph.symbols()).unwrap();
     let ops = piecewise_kernels::op::OpRegistry::builtin();
     RoleMap::resolve(&graph, &symbols, &ops).unwrap()
 }

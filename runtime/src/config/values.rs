@@ -1,7 +1,6 @@
 //! The keys and their defaults.
 
-use crate::mode::{CompileLevel, GraphMode};
-use crate::model::{CaptureWhen, Checks, OnCaptureFailure};
+use crate::words::{CaptureWhen, Checks, CompileLevel, GraphMode, OnCaptureFailure};
 use piecewise_backend::tuning::TuneMode;
 use piecewise_cache::without_secrets;
 use piecewise_ir::dtype::DType;

@@ -2,7 +2,7 @@
 //! the key to write where they do not.
 
 use super::values::RuntimeConfig;
-use crate::mode::{CompileLevel, GraphMode};
+use crate::words::{CompileLevel, GraphMode};
 use piecewise_ir::dtype::DType;
 use toml::Value;
 

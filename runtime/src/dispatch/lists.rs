@@ -1,8 +1,7 @@
 //! The sizes that have programs, and those that have graphs.
 
-use super::{Dispatcher, StepSizes};
-use crate::mode::StepMode;
-use crate::symbols::{Over, SymbolClass, SymbolTable};
+use super::Dispatcher;
+use crate::words::{Over, StepMode, StepSizes, SymbolClass, SymbolTable};
 use piecewise_backend::artifact::PieceSize;
 use std::collections::BTreeSet;
 

@@ -1,7 +1,6 @@
 //! What holds of single sizes, and which steps another way serves better than padding.
 
-use super::StepSizes;
-use crate::mode::StepMode;
+use crate::words::{StepMode, StepSizes};
 use piecewise_backend::artifact::PieceSize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

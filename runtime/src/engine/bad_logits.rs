@@ -1,7 +1,8 @@
 //! Requests of which the logits say nothing of what comes next.
 
 use super::BatchingEngine;
-use super::request::{FinishReason, RequestEvent, RequestId};
+use super::request::{RequestEvent, RequestId};
+use crate::words::FinishReason;
 use piecewise_backend::device::Device;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;

@@ -1,16 +1,16 @@
 //! The interface, over continuous batching.
 
-use super::request::check_length;
+use super::BatchingEngine;
+use super::error::EngineError;
+use super::interface::Engine;
+use super::record::{StepObserver, TraceObserver};
+use super::request::{EngineOptions, Request, RequestEvent, RequestId, RowSource, check_length};
 use super::sequence::Sequence;
-use super::{
-    BatchingEngine, Engine, EngineError, EngineOptions, Request, RequestEvent, RequestId,
-    RowSource, RowsId, StepObserver, TraceObserver, Usage,
-};
 use crate::batch::full_steps;
-use crate::kv::{KvObserver, SlotPool};
+use crate::kv::{KvObserver, RowsId, SlotPool};
 use crate::metrics::{EngineLoad, Metrics, Snapshot};
-use crate::mode::GraphMode;
-use crate::model::{Model, ModelError, SuspendedWeights};
+use crate::model::Model;
+use crate::words::{GraphMode, ModelError, SuspendedWeights, Usage};
 use piecewise_backend::device::Device;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::WeightSource;

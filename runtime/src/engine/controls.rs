@@ -1,10 +1,12 @@
 //! What requests ask of sampling besides its parameters: whether that can be, and how a step is told.
 
+use super::BatchingEngine;
+use super::error::EngineError;
 use super::masks::Asking;
-use super::request::{FinishReason, Request, RequestEvent};
+use super::request::{EngineOptions, Request, RequestEvent};
 use super::sequence::Sequence;
-use super::{BatchingEngine, EngineError, EngineOptions};
 use crate::batch::{RoleMap, Sampling};
+use crate::words::FinishReason;
 use piecewise_backend::device::{Device, DeviceError};
 use piecewise_kernels::sampling::SampleControls;
 pub use piecewise_kernels::sampling::{MAX_LOGIT_BIASES, MAX_TOP_LOGPROBS};

@@ -1,9 +1,9 @@
 //! What can go wrong while requests are served.
 
 use super::request::RequestId;
-use crate::batch::{FillError, RoleError};
+use crate::batch::RoleError;
 use crate::kv::{PoolFull, RowsError, RowsId};
-use crate::model::ModelError;
+use crate::words::{FillError, ModelError};
 use piecewise_backend::device::DeviceError;
 
 /// Why a request is refused or a step failed.

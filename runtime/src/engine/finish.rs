@@ -1,7 +1,8 @@
 //! How a turn of a request ends.
 
 use super::BatchingEngine;
-use super::request::{FinishReason, RequestEvent, RequestId};
+use super::request::{RequestEvent, RequestId};
+use crate::words::FinishReason;
 use piecewise_backend::device::Device;
 use std::time::Instant;
 

@@ -1,13 +1,12 @@
 //! The interface of an engine, whatever its device.
 
-use super::{
-    EngineError, EngineOptions, Request, RequestEvent, RequestId, RowSource, RowsId, StepObserver,
-    TraceObserver, Usage,
-};
-use crate::kv::{KvObserver, SlotPool};
+use super::error::EngineError;
+use super::record::{StepObserver, TraceObserver};
+use super::request::{EngineOptions, Request, RequestEvent, RequestId, RowSource};
+use crate::kv::{KvObserver, RowsId, SlotPool};
 use crate::metrics::{EngineLoad, Metrics, Snapshot};
-use crate::mode::GraphMode;
-use crate::model::{Model, SuspendedWeights};
+use crate::model::Model;
+use crate::words::{GraphMode, SuspendedWeights, Usage};
 use piecewise_backend::weights::WeightSource;
 use std::any::Any;
 
@@ -127,7 +126,7 @@ pub trait Engine: Any + std::fmt::Debug + Send {
     fn metrics(&mut self) -> Metrics;
 
     /// Traces the steps to come and calls `observer` with each, or traces no longer; see
-    /// [`StepTraceWriter`](crate::StepTraceWriter). A trace ends where the device is lost.
+    /// [`StepTraceWriter`](crate::step_trace::StepTraceWriter). A trace ends where the device is lost.
     ///
     /// # Errors
     /// When work before failed.

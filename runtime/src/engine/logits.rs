@@ -1,8 +1,10 @@
 //! Logits of every position of a prompt.
 
+use super::BatchingEngine;
+use super::error::EngineError;
+use super::interface::Engine;
 use super::own_rows::largest;
-use super::request::check_ids;
-use super::{BatchingEngine, Engine, EngineError, Request};
+use super::request::{Request, check_ids};
 use crate::batch::{Chunk, ChunkRows, ChunkTokens, SampleControls, Sampling, TokenValues};
 use crate::kv::{PageTable, StateSlot};
 use crate::model::Model;

@@ -78,7 +78,8 @@ fn start() -> Result<ThreadPool, ThreadPoolBuildError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Request, TokenConstraint};
+    use crate::engine::constraint::TokenConstraint;
+    use crate::engine::request::Request;
 
     fn asking(number: u64, constraint: impl TokenConstraint + 'static) -> Asking {
         let constraint: Box<dyn TokenConstraint> = Box::new(constraint);

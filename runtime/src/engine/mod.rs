@@ -51,14 +51,13 @@ pub use controls::{MAX_LOGIT_BIASES, MAX_TOP_LOGPROBS};
 pub use error::EngineError;
 pub use interface::Engine;
 pub use record::{StepObserver, TraceObserver};
-pub use request::{
-    EngineOptions, FinishReason, GivenRows, Request, RequestEvent, RequestId, RowSource, Usage,
-};
+pub use request::{EngineOptions, GivenRows, Request, RequestEvent, RequestId, RowSource};
 
 pub use crate::batch::TokenValues;
 use crate::batch::{BatchBuffers, RoleMap};
 use crate::checks::KvPoison;
-pub use crate::kv::{KvEvent, KvObserver, PageHash, PrefixCounts, RowsError, RowsId};
+pub use crate::kv::{KvEvent, KvObserver, PageHash, RowsError, RowsId};
+pub use crate::words::{FinishReason, PrefixCounts, Usage};
 
 use crate::kv::{EmbeddingPool, PagePool, SampleStates, SlotPool};
 use crate::metrics::Ticker;

@@ -1,10 +1,10 @@
 //! What is said about each step.
 
-use crate::model::StepTrace;
+use crate::words::StepTrace;
 use piecewise_planner::IterationRecord;
 
 /// Is called with every step that was read back, with its wall time and the device's (see
-/// [`StepTimes`](crate::model::StepTimes)).
+/// [`StepTimes`](crate::words::StepTimes)).
 pub type StepObserver = Box<dyn FnMut(&IterationRecord) + Send>;
 
 /// Is called with every traced step that was read back.

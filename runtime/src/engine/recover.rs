@@ -1,10 +1,13 @@
 //! What the engine does about a device that was lost, and about steps that failed.
 
-use super::request::{FinishReason, RequestEvent};
-use super::{BatchingEngine, Engine, EngineError};
+use super::BatchingEngine;
+use super::error::EngineError;
+use super::interface::Engine;
+use super::request::RequestEvent;
 use crate::checks::KvPoison;
 use crate::kv::{SampleStates, SlotPool};
 use crate::model::Model;
+use crate::words::FinishReason;
 use piecewise_backend::device::Device;
 
 /// Failures in a row, without a step that was read between them, after which the error is the

@@ -5,7 +5,7 @@ use super::error::EngineError;
 use crate::batch::{RoleMap, Sampling, TokenValues};
 use crate::kv::RowsId;
 use crate::model::{CompiledModel, Model};
-use crate::symbols::SymbolClass;
+use crate::words::{FinishReason, SymbolClass, Usage};
 use piecewise_backend::device::Device;
 use std::time::{Duration, Instant};
 
@@ -150,64 +150,18 @@ pub(super) fn check_length(length: usize, options: &EngineOptions) -> Result<(),
     Ok(())
 }
 
-/// What one turn of a request took.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
-pub struct Usage {
-    /// Ids that the turn starts from, those of earlier turns among them.
-    pub prompt: u64,
-    /// Of those, ids that were not computed again: pages and slot still held them, or the prefix
-    /// cache did.
-    pub cached: u64,
-    /// Ids that came after the prompt in this turn.
-    pub generated: u64,
-    /// How often the turn was sent back to wait, since the KV pool was full, and computed again.
-    pub preemptions: u64,
-    /// How long it waited until it was first let in.
-    #[serde(skip)]
-    pub waited: Duration,
-}
-
-/// Why a turn of a request ended.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FinishReason {
-    /// One of its stop ids came, or its constraint lets nothing follow.
-    Stop,
-    /// `max_tokens` or the end of the context.
-    Length,
-    /// Its deadline passed before it was done.
-    Deadline,
-    /// The device was lost, and with it the rows that the request brought in the place of tokens:
-    /// without them it can't be computed again. Add rows and the request once more.
-    RowsLost,
-    /// The constraint of the request failed, or allowed nothing.
-    ConstraintFailed,
-    /// No id could be chosen: one of the logits was NaN or +inf, or none was above -inf.
-    BadLogits,
-}
-
-impl FinishReason {
-    /// Whether it ended since something went wrong, and not as it was asked to.
-    pub fn is_failure(self) -> bool {
-        match self {
-            Self::RowsLost | Self::ConstraintFailed | Self::BadLogits => true,
-            Self::Stop | Self::Length | Self::Deadline => false,
-        }
-    }
-}
-
 /// What a step brought about.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum RequestEvent {
     /// It was sent back to wait, since the KV pool was full: its ids are computed again later.
     Preempted {
-        /// The one that it belongs to, as [`Engine::add`](super::Engine::add) named it.
+        /// The one that it belongs to, as [`Engine::add`](super::interface::Engine::add) named it.
         request: RequestId,
     },
     /// A token of the prompt, from the second on and in their order, where the request asks for them.
     PromptToken {
-        /// The one that it belongs to, as [`Engine::add`](super::Engine::add) named it.
+        /// The one that it belongs to, as [`Engine::add`](super::interface::Engine::add) named it.
         request: RequestId,
         /// The token's number in the vocabulary.
         id: u32,
@@ -216,7 +170,7 @@ pub enum RequestEvent {
     },
     /// What the model wrote next.
     Token {
-        /// The one that it belongs to, as [`Engine::add`](super::Engine::add) named it.
+        /// The one that it belongs to, as [`Engine::add`](super::interface::Engine::add) named it.
         request: RequestId,
         /// The token's number in the vocabulary.
         id: u32,
@@ -225,7 +179,7 @@ pub enum RequestEvent {
     },
     /// A request's end, after its last token.
     Finished {
-        /// As [`Engine::add`](super::Engine::add) named it.
+        /// As [`Engine::add`](super::interface::Engine::add) named it.
         request: RequestId,
         /// Whether the model ended it, a bound or a failure.
         reason: FinishReason,

@@ -1,11 +1,12 @@
 //! Rows in the place of tokens: taken in, and given to the requests that name them.
 
+use super::BatchingEngine;
+use super::error::EngineError;
 use super::request::{GivenRows, Request, RowSource};
-use super::{BatchingEngine, EngineError};
 use crate::batch::TokenValues;
 use crate::kv::{RowsError, RowsId};
 use crate::model::CompiledModel;
-use crate::roles;
+use crate::words::roles;
 use piecewise_backend::device::Device;
 use std::any::Any;
 

@@ -1,8 +1,9 @@
 //! The schedule: which sequences bring how many tokens to the next step.
 
+use super::BatchingEngine;
+use super::error::EngineError;
 use super::request::{RequestEvent, RequestId};
 use super::sequence::{Planned, Sequence};
-use super::{BatchingEngine, EngineError};
 use crate::kv::{PageTable, PoolFull};
 use crate::model::Model;
 use piecewise_backend::device::{Device, DeviceError};

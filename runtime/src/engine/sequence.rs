@@ -1,12 +1,13 @@
 //! One request's tokens and how far they have been computed.
 
 use super::constraint::TokenLogprobs;
-use super::request::{GivenRows, Request, RequestId, Usage};
+use super::request::{GivenRows, Request, RequestId};
 use super::turn_controls::TurnControls;
 use crate::batch::{
     BatchBuffers, Chunk, ChunkRows, ChunkTokens, FollowingIds, RoleMap, Sampling, TokenValues,
 };
 use crate::kv::{PageHash, PagePool, PageTable, SlotPool, StateSlot};
+use crate::words::Usage;
 use piecewise_kernels::sampling::Details;
 use std::time::{Duration, Instant};
 

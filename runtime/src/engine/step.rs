@@ -1,15 +1,17 @@
 //! A step: submit the next, read the one before.
 
+use super::BatchingEngine;
 use super::constraint::TokenLogprobs;
+use super::error::EngineError;
 use super::in_flight::{InFlight, Row};
+use super::interface::Engine;
 use super::record::count;
-use super::request::{FinishReason, RequestEvent, RequestId};
+use super::request::{RequestEvent, RequestId};
 use super::schedule::Schedule;
 use super::sequence::Planned;
-use super::{BatchingEngine, Engine, EngineError};
 use crate::batch::ChunkRows;
-use crate::mode::StepMode;
-use crate::model::{Model, POISON};
+use crate::model::Model;
+use crate::words::{FinishReason, POISON, StepMode};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::Device;
 use piecewise_kernels::sampling::{Details, NO_ID};

@@ -1,8 +1,7 @@
 use super::*;
 use crate::batch::Sampling;
-use crate::mode::{GraphMode, StepMode};
-use crate::model::CaptureWhen;
 use crate::testing::{Bounds, FakeDevice, Setup, VOCAB, next_id};
+use crate::words::{CaptureWhen, GraphMode, StepMode};
 use piecewise_backend::tuning::TuneMode;
 use piecewise_testing::soak;
 use proptest::prelude::*;

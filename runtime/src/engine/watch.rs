@@ -1,6 +1,8 @@
 //! What those who watch an engine get to see, and when.
 
-use super::{BatchingEngine, Engine, TraceObserver};
+use super::BatchingEngine;
+use super::interface::Engine;
+use super::record::TraceObserver;
 use crate::kv::KvObserver;
 use crate::metrics::{Metrics, PUBLISH_EVERY, Ticker};
 use crate::model::Model;

@@ -5,7 +5,7 @@ use super::sleep::{PauseMode, SleepAnswer, SleepError, SleepOrder};
 use super::update::{Failure, Sink, Update};
 use crate::engine::{Engine, EngineError, EngineOptions, Request, RequestEvent};
 use crate::metrics::Metrics;
-use crate::model::SuspendedWeights;
+use crate::words::SuspendedWeights;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 
@@ -210,7 +210,7 @@ pub struct Ticket {
 
 impl Ticket {
     /// Ends the request before its next step, as one that has all it asked for:
-    /// [`Update::Finished`](super::Update::Finished) by a stop follows, unless it came already.
+    /// [`Update::Finished`](super::update::Update::Finished) by a stop follows, unless it came already.
     pub fn end(&self) {
         // A thread that is gone has told of the end.
         let _ = self.commands.send(Command::End(self.key));

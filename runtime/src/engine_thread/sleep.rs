@@ -1,7 +1,7 @@
 //! An engine that sleeps: its memory is given back until it is woken, and who asks meanwhile is told so.
 
 use crate::engine::EngineError;
-use crate::model::SuspendedWeights;
+use crate::words::SuspendedWeights;
 use std::str::FromStr;
 
 /// What becomes of the requests that are there when an engine is put to sleep.
@@ -12,7 +12,7 @@ pub enum PauseMode {
     Keep,
     /// It falls asleep once they have ended.
     Wait,
-    /// They end with [`Failure::Asleep`](super::Failure::Asleep).
+    /// They end with [`Failure::Asleep`](super::update::Failure::Asleep).
     Abort,
 }
 

@@ -1,8 +1,8 @@
 use super::*;
 use crate::batch::Sampling;
-use crate::engine::{BatchingEngine, EngineOptions, FinishReason, Request};
-use crate::model::{CaptureWhen, OnCaptureFailure, SuspendedWeights};
+use crate::engine::{BatchingEngine, EngineOptions, Request};
 use crate::testing::{Bounds, FakeCompiler, Faults, Setup, next_id};
+use crate::words::{CaptureWhen, FinishReason, OnCaptureFailure, SuspendedWeights};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! What becomes of requests.
 
-use crate::engine::{Engine, EngineError, FinishReason, RequestId, TokenLogprobs, Usage};
+use crate::engine::{Engine, EngineError, RequestId, TokenLogprobs};
+use crate::words::{FinishReason, Usage};
 use std::sync::Arc;
 
 /// What becomes of a request. Either [`Self::Finished`] or [`Self::Failed`] is the last; a sink that

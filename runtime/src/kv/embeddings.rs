@@ -1,7 +1,7 @@
 //! Rows that stand for tokens: which of the state that holds them are whose.
 
 use crate::model::Memory;
-use crate::roles;
+use crate::words::roles;
 use piecewise_backend::device::{Address, Device, DeviceError};
 use piecewise_ir::graph::Graph;
 use std::collections::{BTreeMap, BTreeSet};

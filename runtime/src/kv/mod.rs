@@ -13,7 +13,7 @@ pub(crate) use embeddings::EmbeddingPool;
 pub use embeddings::{RowsError, RowsId};
 pub use piecewise_kernels::attention::PAGE_ROWS;
 pub use pool::{Page, PagePool, PoolFull};
-pub use prefix::{KvEvent, KvObserver, PageHash, PrefixCounts};
+pub use prefix::{KvEvent, KvObserver, PageHash};
 pub(crate) use sample_states::{SampleStates, sample_blocks};
 pub use sizing::{KvShape, SizingError};
 pub use slots::{SlotPool, StateKind, StateSlot};

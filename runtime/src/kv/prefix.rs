@@ -6,15 +6,6 @@ use std::collections::BTreeMap;
 /// Is called with every change of what the prefix cache holds.
 pub type KvObserver = Box<dyn FnMut(&KvEvent) + Send>;
 
-/// Tokens of prompts and the prefix cache.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
-pub struct PrefixCounts {
-    /// Ids that turns started from, when they were first let in.
-    pub queries: u64,
-    /// Of those, ids whose rows were there.
-    pub hits: u64,
-}
-
 /// What a full page holds: its ids and all before them, which say by themselves what its rows are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize)]
 pub struct PageHash(pub [u8; 32]);

@@ -3,7 +3,7 @@
 
 use crate::batch::RoleMap;
 use crate::model::{CompiledModel, Model, StepEnd};
-use crate::roles;
+use crate::words::roles;
 use piecewise_backend::device::{Address, Device, DeviceError, HostBlock};
 use piecewise_ir::entity::Value;
 use piecewise_ir::graph::Graph;

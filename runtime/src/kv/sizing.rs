@@ -1,6 +1,6 @@
 //! How many rows of the KV pool fit in what a memory budget leaves.
 
-use crate::roles;
+use crate::words::roles;
 use piecewise_ir::entity::Symbol;
 use piecewise_ir::graph::Graph;
 use piecewise_kernels::attention::PAGE_ROWS;
@@ -134,8 +134,8 @@ impl KvShape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Ledger;
     use crate::testing::{Bounds, fake_module};
+    use crate::words::Ledger;
     use piecewise_ir::module::Module;
     use proptest::prelude::*;
 

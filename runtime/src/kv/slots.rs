@@ -1,7 +1,7 @@
 //! Slots: the rows of states that each sequence has one of.
 
 use crate::model::Memory;
-use crate::roles;
+use crate::words::roles;
 use piecewise_backend::device::{Address, Device, DeviceError};
 use piecewise_ir::graph::{Graph, StateDecl};
 

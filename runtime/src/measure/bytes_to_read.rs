@@ -1,7 +1,7 @@
 //! What a step must read, from the plan.
 
 use super::plan::PlannedStep;
-use crate::roles;
+use crate::words::roles;
 use piecewise_ir::entity::Value;
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::op::Op;

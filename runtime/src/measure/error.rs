@@ -1,8 +1,7 @@
 //! What can go wrong while steps are measured.
 
-use crate::batch::FillError;
 use crate::kv::PoolFull;
-use crate::model::ModelError;
+use crate::words::{FillError, ModelError};
 use piecewise_backend::device::DeviceError;
 
 /// Why a model could not be measured.

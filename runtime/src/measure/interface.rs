@@ -3,9 +3,8 @@
 use super::error::MeasureError;
 use super::plan::PlannedStep;
 use super::timeline::Timeline;
-use crate::dispatch::{FallbackReason, StepSizes};
-use crate::mode::{GraphMode, StepMode};
-use crate::model::{CapturedGraph, Model, Progress, StepLaunch};
+use crate::model::{Model, StepLaunch};
+use crate::words::{CapturedGraph, FallbackReason, GraphMode, Progress, StepMode, StepSizes};
 use piecewise_backend::measure::{GraphShape, LaunchCounts, ReadBandwidth, Versions};
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 use super::*;
 use crate::batch::{ChunkRows, Sampling};
-use crate::mode::{GraphMode, StepMode};
-use crate::model::{CaptureWhen, Checks, CompiledModel, GraphKind};
+use crate::model::CompiledModel;
 use crate::testing::{FakeDevice, Setup, next_id};
+use crate::words::{CaptureWhen, Checks, GraphKind, GraphMode, StepMode};
 use std::sync::atomic::Ordering;
 
 /// Room for these positions in each sequence.

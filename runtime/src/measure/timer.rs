@@ -7,10 +7,9 @@ use super::timeline::Timeline;
 use crate::batch::{
     BatchBuffers, Chunk, ChunkTokens, RoleMap, SampleControls, Sampling, full_steps,
 };
-use crate::dispatch::{Dispatch, StepSizes};
 use crate::kv::{PagePool, PageTable};
-use crate::mode::GraphMode;
-use crate::model::{CompiledModel, Model, Progress, StepLaunch, Ticket};
+use crate::model::{CompiledModel, Model, StepLaunch, Ticket};
+use crate::words::{Dispatch, GraphMode, Progress, StepSizes};
 use piecewise_backend::measure::{GraphShape, MeasuredDevice, ReadBandwidth, Versions};
 use piecewise_backend::tuning::TuneMode;
 use std::time::{Duration, Instant};

@@ -3,7 +3,7 @@
 
 use super::EngineLoad;
 use super::exposition::{Labels, Sample, counter, distribution, gauge, histogram};
-use crate::engine::{FinishReason, Usage};
+use crate::words::{FinishReason, Usage};
 use piecewise_kernels::attention::PAGE_ROWS;
 use prometheus::proto::MetricFamily;
 use std::sync::Arc;

@@ -2,9 +2,9 @@
 mod skip;
 
 use super::*;
-use crate::dispatch::{Dispatcher, FallbackReason, StepShape};
-use crate::mode::{GraphMode, StepMode};
-use crate::sizes::SizeList;
+use crate::dispatch::Dispatcher;
+use crate::words::sizes::SizeList;
+use crate::words::{FallbackReason, GraphMode, StepMode, StepShape};
 use piecewise_backend::artifact::PieceSize;
 use std::sync::atomic::{AtomicU64, Ordering};
 

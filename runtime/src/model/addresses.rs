@@ -1,8 +1,9 @@
 //! Programs and graphs over addresses that changed: bound and captured again by themselves.
 
+use super::CompiledModel;
 use super::bind::BindSite;
-use super::error::ModelError;
-use super::{CompiledModel, GraphSlot};
+use super::graphs::GraphSlot;
+use crate::words::ModelError;
 use piecewise_backend::device::Device;
 
 impl<D: Device> CompiledModel<D> {

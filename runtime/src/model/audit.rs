@@ -1,8 +1,8 @@
 //! The address audit: what a captured graph was built on against where everything lies now.
 
-use super::error::ModelError;
 use super::memory::Memory;
 use super::programs::Member;
+use crate::words::ModelError;
 use piecewise_backend::device::{Address, BoundTo, Device};
 use piecewise_ir::entity::{Entity, Value};
 use piecewise_ir::module::Module;

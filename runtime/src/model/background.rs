@@ -1,10 +1,8 @@
 //! Capturing between steps: a little after each, what steps gain most of first.
 
 use super::CompiledModel;
-use super::error::ModelError;
-use super::graphs::{GraphKey, OnCaptureFailure};
-use super::options::CaptureWhen;
 use super::pace::{Missing, Pace};
+use crate::words::{CaptureWhen, GraphKey, ModelError, OnCaptureFailure};
 use piecewise_backend::device::Device;
 
 impl<D: Device> CompiledModel<D> {

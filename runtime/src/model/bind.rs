@@ -1,11 +1,9 @@
 //! Binding: every member of the step at each of its sizes, in the ways that were chosen.
 
-use super::error::ModelError;
 use super::memory::Memory;
-use super::parts::label;
 use super::programs::{Member, Members};
 use crate::artifact_store::CompiledPieces;
-use crate::symbols::SymbolTable;
+use crate::words::{ModelError, SymbolTable, label};
 use piecewise_backend::artifact::{Choice, PieceSize};
 use piecewise_backend::device::{Address, Binding, Device, DeviceError};
 use piecewise_ir::entity::{Entity, UniquePieceId};

@@ -1,46 +1,20 @@
 //! Capturing: largest first, from the programs that launches use.
 
-use super::error::ModelError;
-use super::graphs::{GraphKey, GraphSet, GraphState, OnCaptureFailure};
-use super::options::CaptureWhen;
+use super::CompiledModel;
+use super::face::Model;
+use super::graphs::GraphSet;
 use super::programs::Member;
-use super::progress::Progress;
-use super::{CompiledModel, Model};
-use crate::dispatch::{Dispatch, Dispatcher, FallbackReason, OpSupport, StepSizes};
-use crate::mode::{GraphMode, StepMode};
-use crate::symbols::SymbolClass;
+use crate::dispatch::{Dispatcher, OpSupport};
+use crate::words::{
+    CaptureWhen, CapturedGraph, Dispatch, FallbackReason, GraphKey, GraphKind, GraphMode,
+    GraphState, ModelError, OnCaptureFailure, Progress, StepMode, StepSizes, SymbolClass,
+};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::Device;
 use piecewise_ir::op::Op;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext, StepContext};
 use rustc_hash::FxHashSet;
-use std::time::{Duration, Instant};
-
-/// How much of a step a graph replays.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum GraphKind {
-    /// A whole step.
-    Full,
-    /// A piece that iterates over tokens.
-    Tokens,
-    /// A piece that iterates over rows that want logits.
-    Rows,
-    /// A piece that iterates over rows of the graph's own kind.
-    Own,
-}
-
-/// What the capture of a graph took.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CapturedGraph {
-    /// How much of a step it replays.
-    pub kind: GraphKind,
-    /// Its size: of a whole step, or else in rows of the piece.
-    pub size: PieceSize,
-    /// To capture, inspect, instantiate and upload it.
-    pub time: Duration,
-    /// By how much the device's free memory fell.
-    pub bytes: u64,
-}
+use std::time::Instant;
 
 impl<D: Device> CompiledModel<D> {
     /// The highest mode not above `wanted` that the ops can be captured for, and why it is lower, if

@@ -1,21 +1,10 @@
 //! How long steps take.
 
 use super::staging::BLOCKS;
-use crate::mode::StepMode;
 use crate::stats::Statistics;
+use crate::words::{StepMode, StepTimes};
 use piecewise_backend::device::{Device, DeviceError};
-use std::time::{Duration, Instant};
-
-/// How long a step took.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct StepTimes {
-    /// From its submit, or the end of the step before where that came later, to the arrival of its
-    /// outputs, as the host saw it.
-    pub wall: Duration,
-    /// From the first copy of its inputs to the last of its outputs by the device's clock; `None`
-    /// where steps are not timed by it.
-    pub gpu: Option<Duration>,
-}
+use std::time::Instant;
 
 /// The marks around the steps on their way and the times of those that were read, by turn.
 pub(super) struct StepClock<D: Device> {

@@ -2,11 +2,10 @@
 //! everything that its members write is held against each other.
 
 use super::CompiledModel;
-use super::error::ModelError;
 use super::memory::Memory;
 use super::programs::Member;
 use super::step::Run;
-use crate::mode::StepMode;
+use crate::words::{ModelError, StepMode};
 use piecewise_backend::device::{Device, DeviceError};
 use piecewise_ir::entity::Value;
 use piecewise_ir::graph::Graph;

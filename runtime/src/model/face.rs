@@ -1,18 +1,18 @@
 //! What a compiled model does whatever its device is: what takes no more than the parts of a model
 //! that others make, such as its end and its rebirth when a device is lost or its memory lent.
 
+use super::CompiledModel;
 use super::clock::StepClock;
-use super::graphs::OnCaptureFailure;
+use super::graphs::GraphSlot;
 use super::origin::load_weights;
-use super::{
-    BuildTimes, CaptureWhen, CapturedGraph, ChosenWays, CompiledModel, Gain, GraphReport,
-    GraphSlot, Ledger, ModelError, Progress, StepData, StepOutputs, StepTimes, SuspendedWeights,
-    Ticket,
-};
-use crate::dispatch::{Dispatch, Dispatcher};
-use crate::mode::GraphMode;
+use super::step::{StepOutputs, Ticket};
+use crate::dispatch::Dispatcher;
+use crate::model::choose::{ChosenWays, Gain};
 use crate::stats::Statistics;
-use crate::symbols::SymbolTable;
+use crate::words::{
+    BuildTimes, CaptureWhen, CapturedGraph, Dispatch, GraphMode, GraphReport, Ledger, ModelError,
+    OnCaptureFailure, Progress, StepData, StepTimes, SuspendedWeights, SymbolTable,
+};
 use piecewise_backend::device::Device;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;

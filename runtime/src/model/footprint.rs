@@ -1,12 +1,11 @@
 //! What a model takes besides its data, before anything is there: code, captured graphs and pinned
 //! blocks.
 
-use super::memory::Ledger;
 use super::programs::{Member, Members};
 use super::staging::BLOCKS;
 use crate::dispatch::Dispatcher;
 use crate::kv::sample_blocks;
-use crate::symbols::{SymbolClass, SymbolTable};
+use crate::words::{Ledger, SymbolClass, SymbolTable};
 use piecewise_backend::artifact::{Artifact, PieceSize};
 use piecewise_backend::compiler::Footprint;
 use piecewise_ir::entity::UniquePieceId;

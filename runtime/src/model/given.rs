@@ -1,9 +1,8 @@
 //! Inputs of a step that are not filled where they are to lie: what the host may read, checks, or stages in
 //! several calls is filled here first.
 
-use super::error::ModelError;
 use super::staging::StagedInput;
-use super::step_data::{InputSource, StepData};
+use crate::words::{InputSource, ModelError, StepData};
 use smallvec::SmallVec;
 
 /// The inputs of a step, filled by their source; memory stays from step to step.

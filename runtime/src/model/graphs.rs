@@ -1,53 +1,8 @@
 //! Captured graphs and their states.
 
-use crate::dispatch::StepSizes;
+use crate::words::{GraphCounts, GraphKey, GraphReport, GraphState, StepSizes};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::DeviceError;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-/// What happens when a capture fails.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum OnCaptureFailure {
-    /// Building the model fails.
-    Error,
-    /// The steps that the graph would have served are launched, and counted.
-    #[default]
-    Launch,
-}
-
-/// Where a graph is: `Empty -> Ready -> Stale -> Ready`, and `Disabled`
-/// from wherever it fails too often.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum GraphState {
-    /// It was never captured; attempts may have failed.
-    Empty,
-    /// It can be replayed as it is.
-    Ready,
-    /// It was captured and is there no longer: it was dropped, or a replay of it was refused. The
-    /// next step that wants it captures it again.
-    Stale,
-    /// It failed too often in a row, or memory moved too often, and is tried again when it is told to
-    /// be.
-    Disabled,
-}
-
-/// What became of a graph so far.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, derive_more::Add, Serialize)]
-pub struct GraphCounts {
-    /// How often it was replayed, as far as that was submitted.
-    pub launches: u64,
-    /// Captures that went well, the first and the others.
-    pub captures: u64,
-    /// Those of them that replaced a graph that was there before.
-    pub recaptures: u64,
-    /// Captures that failed, and replays that were refused.
-    pub failures: u64,
-    /// Steps that would have replayed it, had it been there.
-    pub misses: u64,
-}
 
 /// A graph that may be captured.
 #[derive(Debug)]
@@ -161,74 +116,6 @@ impl<G> GraphSlot<G> {
     /// Forgets why it was disabled, so that it may be captured again.
     pub fn enable(&mut self) {
         (self.failures, self.refusals, self.is_given_up) = (0, 0, false);
-    }
-}
-
-/// A graph, ready or not, as [`super::Model::graphs`] tells of it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct GraphReport {
-    /// The whole step at its sizes, or a member at one.
-    pub key: GraphKey,
-    /// Captured, waiting, failed or switched off.
-    pub state: GraphState,
-    /// What became of it so far.
-    pub counts: GraphCounts,
-}
-
-/// What became of several graphs together.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct GraphTotals {
-    /// Those that can be replayed.
-    pub ready: u64,
-    /// Those that were never captured.
-    pub empty: u64,
-    /// Those that are to be captured again.
-    pub stale: u64,
-    /// Those that are not tried any more.
-    pub disabled: u64,
-    /// Of whatever state, added up.
-    #[serde(flatten)]
-    pub counts: GraphCounts,
-}
-
-impl GraphTotals {
-    /// Of the graphs that a model tells of.
-    pub fn of(graphs: &[GraphReport]) -> Self {
-        let mut all = Self::default();
-        for GraphReport { state, counts, .. } in graphs {
-            match state {
-                GraphState::Ready => all.ready += 1,
-                GraphState::Empty => all.empty += 1,
-                GraphState::Stale => all.stale += 1,
-                GraphState::Disabled => all.disabled += 1,
-            }
-            all.counts = all.counts + *counts;
-        }
-        all
-    }
-}
-
-/// Which graph of a model.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum GraphKey {
-    /// Of a whole step at these sizes.
-    Full(StepSizes),
-    /// Of a member of the step at a size of its own rows.
-    Piece {
-        /// Its place in the step.
-        member: usize,
-        /// Padded rows of the member.
-        size: PieceSize,
-    },
-}
-
-impl GraphKey {
-    /// The size of what it holds.
-    pub fn size(&self) -> PieceSize {
-        match self {
-            Self::Full(sizes) => sizes.whole(),
-            Self::Piece { size, .. } => *size,
-        }
     }
 }
 
@@ -348,6 +235,7 @@ fn relisted<K: Ord + Copy, G>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::words::GraphState;
 
     fn fail(slot: &mut GraphSlot<u32>) -> Result<(), &'static str> {
         slot.capture(|| Err("planted"))

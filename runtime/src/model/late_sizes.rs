@@ -1,7 +1,7 @@
 //! Which sizes a running model still lowers, and what is on its way.
 
-use super::error::ModelError;
 use crate::artifact_store::{CompiledPieces, LateCompiler};
+use crate::words::ModelError;
 use piecewise_backend::tuning::TuneMode;
 use std::collections::BTreeSet;
 use std::sync::Arc;

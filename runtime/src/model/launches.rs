@@ -1,6 +1,6 @@
 //! The launches of artifacts in values of the plan, for the launch checker.
 
-use super::error::ModelError;
+use crate::words::ModelError;
 use piecewise_backend::artifact::{Access, Arg, ArgRef, Artifact, Launch, Way};
 use piecewise_ir::entity::{Entity, PieceId, Value};
 use piecewise_ir::module::Module;

@@ -1,10 +1,8 @@
 //! What a model may take, held to also by the graphs that come after its start.
 
 use super::CompiledModel;
-use super::error::ModelError;
-use super::memory::Ledger;
 use crate::dispatch::Dispatcher;
-use crate::mode::GraphMode;
+use crate::words::{GraphMode, Ledger, ModelError};
 use piecewise_backend::device::Device;
 
 impl<D: Device> CompiledModel<D> {

@@ -1,21 +1,12 @@
 //! The sizes that pieces are lowered for.
 
 use crate::dispatch::Dispatcher;
-use crate::symbols::{SymbolClass, SymbolTable};
+use crate::words::{LoweringSize, SymbolClass, SymbolTable};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_ir::entity::{UniquePieceId, Value};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{Stitch, UniquePiece};
 use piecewise_ir::op::Op;
-
-/// A size that a unique piece or op has programs for.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LoweringSize {
-    /// Of the symbol that it iterates over.
-    pub size: PieceSize,
-    /// The most of each symbol, by symbol index, in the steps that use the program.
-    pub bounds: Vec<u64>,
-}
 
 /// The sizes at which a unique piece or op has programs: those of its symbol's list, then those of
 /// uniform batches where its custom ops see sequences, then any.

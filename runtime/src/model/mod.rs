@@ -9,7 +9,6 @@ mod capture;
 mod choose;
 mod clock;
 mod compare;
-mod error;
 mod face;
 mod footprint;
 mod given;
@@ -23,47 +22,35 @@ mod options;
 mod origin;
 mod pace;
 mod pages;
-mod parts;
 mod pieces;
 mod probe;
 mod programs;
-mod progress;
 mod ranges;
-mod reports;
 mod spans;
 mod specialize;
 mod staging;
 mod step;
-mod step_data;
 mod step_end;
 mod step_launches;
 mod ways;
 
-pub use capture::{CapturedGraph, GraphKind};
 pub use choose::{ChosenPart, ChosenWays, Gain, Verdict, WaysOrigin};
-pub use clock::StepTimes;
-pub use error::ModelError;
 pub use face::Model;
-pub use graphs::{
-    GraphCounts, GraphKey, GraphReport, GraphSlot, GraphState, GraphTotals, OnCaptureFailure,
-};
-pub use lowering::{LoweringSize, lowering_sizes};
-pub use memory::{Ledger, Memory};
-pub use options::{BuildOptions, CaptureWhen, Checks, SuspendedWeights};
-pub(crate) use parts::StepPart;
+pub use graphs::GraphSlot;
+pub use lowering::lowering_sizes;
+pub use memory::Memory;
+pub use options::BuildOptions;
 pub use programs::check_layers;
-pub use progress::Progress;
-pub use reports::BuildTimes;
-pub use spans::{SpanKind, StepSpan, StepTrace};
-pub(crate) use staging::POISON;
 pub use step::{StepOutputs, Ticket};
-pub use step_data::{InputSource, StepData};
 pub(crate) use step_end::StepEnd;
 pub use step_launches::StepLaunch;
 
-use crate::dispatch::{Dispatch, Dispatcher, MeasuredWays};
+use crate::dispatch::{Dispatcher, MeasuredWays};
 use crate::stats::Statistics;
-use crate::symbols::SymbolTable;
+use crate::words::{
+    BuildTimes, CaptureWhen, Checks, Dispatch, ModelError, OnCaptureFailure, StepTrace,
+    SuspendedWeights, SymbolTable,
+};
 use clock::StepClock;
 use given::GivenInputs;
 use graphs::GraphSet;

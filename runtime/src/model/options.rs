@@ -1,12 +1,9 @@
-//! What is chosen about a model: how it is built, what checks its steps, and what it keeps while it
-//! is suspended.
+//! How a model is built.
 
-use super::graphs::OnCaptureFailure;
 use crate::batch::{Probe, SyntheticStep};
 use crate::dispatch::Dispatcher;
+use crate::words::{CaptureWhen, Checks, OnCaptureFailure};
 use piecewise_backend::tuning::TuneMode;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// How a model is built.
@@ -48,41 +45,4 @@ pub struct BuildOptions {
     /// Whether it is measured, once the graphs are captured and whenever the mode is set, for which steps a
     /// replay of the padded size takes longer than another way.
     pub measure_padding: bool,
-}
-
-/// When the graphs of the mode are captured, and what runs until then.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum CaptureWhen {
-    /// All of them while the model is built.
-    #[default]
-    Startup,
-    /// Each one by the first step that would replay it.
-    Lazy,
-    /// Between steps, those first that most steps have wanted; until then steps are launched.
-    Background,
-}
-
-/// Checks that run with every step, for debugging.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Checks {
-    /// Fill float padding and dead bytes with NaN before each step, and find outputs that are read before
-    /// they are there.
-    pub poison: bool,
-    /// Compare the addresses of each graph with the memory's before each replay.
-    pub addresses: bool,
-    /// Launch each step again and compare with its replay.
-    pub compare: bool,
-}
-
-/// What becomes of the weights of a suspended model.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SuspendedWeights {
-    /// They stay on the device.
-    #[default]
-    Keep,
-    /// Their memory is given back, too, and they are made again on resume.
-    Drop,
 }

@@ -2,13 +2,11 @@
 //! device was lost.
 
 use super::choose::Choices;
-use super::error::ModelError;
-use super::memory::{Ledger, Memory};
+use super::memory::Memory;
 use super::options::BuildOptions;
-use super::progress::Progress;
 use super::staging::Staging;
 use crate::artifact_store::CompiledPieces;
-use crate::symbols::{SymbolClass, SymbolTable};
+use crate::words::{Ledger, ModelError, Progress, SymbolClass, SymbolTable};
 use piecewise_backend::device::Device;
 use piecewise_backend::weights::{WeightLayout, WeightSource};
 use piecewise_ir::entity::Entity;

@@ -1,7 +1,6 @@
 //! How much time captures between steps may take, and which comes first.
 
-use super::graphs::GraphKey;
-use crate::symbols::SymbolClass;
+use crate::words::{GraphKey, SymbolClass};
 use piecewise_backend::artifact::PieceSize;
 use rustc_hash::FxHashMap;
 use std::cmp::Ordering;
@@ -115,8 +114,8 @@ impl Missing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dispatch::{NO_ROWS, StepSizes};
-    use crate::symbols::MAX_OWN;
+    use crate::words::MAX_OWN;
+    use crate::words::{NO_ROWS, StepSizes};
     use piecewise_testing::Rng;
 
     const PIECES: usize = 29;

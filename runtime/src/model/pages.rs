@@ -1,10 +1,8 @@
 //! The check of a step's pages: its inputs by their roles.
 
 use super::CompiledModel;
-use super::error::ModelError;
-use super::step_data::StepData;
 use crate::checks::PagesOfStep;
-use crate::roles;
+use crate::words::{ModelError, StepData, roles};
 use piecewise_backend::device::Device;
 
 impl<D: Device> CompiledModel<D> {

@@ -1,6 +1,6 @@
 //! What a step uses of the staged prefix, by the pieces in which it is copied to the device.
 
-use super::step_data::StepData;
+use crate::words::StepData;
 use piecewise_backend::device::{Address, Device, DeviceError, HostBlock};
 use rayon::prelude::*;
 use std::ops::Range;

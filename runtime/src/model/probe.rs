@@ -3,11 +3,10 @@
 
 use super::CompiledModel;
 use super::compare::Trace;
-use super::error::ModelError;
 use super::programs::Probed;
 use super::staging::Filling;
 use crate::batch::{Probe, ProbeStep, made_up};
-use crate::mode::StepMode;
+use crate::words::{ModelError, StepMode, roles};
 use piecewise_backend::device::{Device, DeviceError};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Value;
@@ -19,6 +18,10 @@ use rustc_hash::FxHashMap;
 
 /// Rows of each state that probed steps may touch: their pages are the pool's first.
 const STATE_ROWS: u64 = 1024;
+
+/// States with a row for each sequence or each row of logits, which may be as long as the vocabulary.
+const OF_SEQUENCES: [&str; 4] =
+    [roles::SEQUENCE_STATE, roles::SAMPLED, roles::SAMPLE_MASKS, roles::SAMPLE_TOKENS];
 
 enum Finding {
     /// Replays do what launches do.
@@ -133,7 +136,7 @@ impl<D: Device> CompiledModel<D> {
                         return Ok(Finding::Nothing(why));
                     }
                 }
-                self.note(member, step, trace)?;
+                self.note(member, step, probe, trace)?;
             }
             let [replayed, launched] = &traces;
             let same = replayed.hold_against(launched, self.module.graph(), StepMode::Full);
@@ -163,7 +166,7 @@ impl<D: Device> CompiledModel<D> {
             let Some(address) = self.memory.address(graph, value) else { continue };
             let ty = graph.ty(value);
             let bytes = match graph.def(value) {
-                ValueDef::State(_) => self.state_prefix(value),
+                ValueDef::State(_) => self.state_prefix(value, probe),
                 _ => ty.bytes(sizes),
             };
             let pattern = patterns.entry(ty.dtype).or_insert_with(|| made_up(ty.dtype));
@@ -200,10 +203,11 @@ impl<D: Device> CompiledModel<D> {
         &mut self,
         member: usize,
         step: &ProbeStep,
+        probe: &Probe,
         trace: &mut Trace,
     ) -> Result<(), DeviceError> {
-        let states: Vec<_> = self.touched(member).into_iter().collect();
-        let prefixes = states.into_iter().map(|value| (value, self.state_prefix(value)));
+        let touched = self.touched(member).into_iter();
+        let prefixes = touched.map(|value| (value, self.state_prefix(value, probe)));
         let prefixes: Vec<_> = prefixes.filter(|(_, bytes)| *bytes > 0).collect();
         let Self { device, module, memory, members, .. } = self;
         let member = &members.list[member];
@@ -226,11 +230,15 @@ impl<D: Device> CompiledModel<D> {
     }
 
     /// Bytes of a state that probed steps may touch; 0 of what is none.
-    fn state_prefix(&self, value: Value) -> u64 {
+    fn state_prefix(&self, value: Value, probe: &Probe) -> u64 {
         let graph = self.module.graph();
-        let ValueDef::State(_) = graph.def(value) else { return 0 };
+        let ValueDef::State(state) = graph.def(value) else { return 0 };
+        let rows = match graph.states()[state].role.as_deref() {
+            Some(role) if OF_SEQUENCES.contains(&role) => probe.sizes.tokens.rows(),
+            _ => STATE_ROWS,
+        };
         let bounds = &self.memory.layout().bounds;
         let ty = graph.ty(value);
-        ty.bytes(bounds).min(STATE_ROWS.saturating_mul(ty.row().bytes(bounds)))
+        ty.bytes(bounds).min(rows.saturating_mul(ty.row().bytes(bounds)))
     }
 }

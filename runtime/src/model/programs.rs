@@ -1,8 +1,6 @@
 //! Programs: every member of the step bound at each of its sizes.
 
-use super::error::ModelError;
-use crate::dispatch::StepSizes;
-use crate::symbols::{Over, SymbolClass};
+use crate::words::{ModelError, Over, StepSizes, SymbolClass};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_ir::entity::Node;
 use piecewise_ir::graph::Graph;

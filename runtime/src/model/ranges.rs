@@ -1,7 +1,6 @@
 //! NVTX ranges of steps: what a profiler calls the launches and replays of each part.
 
-use super::parts::StepPart;
-use crate::mode::StepMode;
+use crate::words::{StepMode, StepPart};
 use piecewise_backend::nvtx::{Nvtx, NvtxRange};
 use piecewise_ir::module::Module;
 use std::ffi::{CStr, CString};

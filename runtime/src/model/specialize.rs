@@ -3,10 +3,10 @@
 
 use super::CompiledModel;
 use super::bind::BindSite;
-use super::error::ModelError;
 use super::late_sizes::LateSizes;
 use super::launches::check_artifacts;
 use crate::artifact_store::{CompiledPieces, LateCompiler};
+use crate::words::ModelError;
 use piecewise_backend::artifact::{Artifact, PieceSize};
 use piecewise_backend::device::Device;
 use piecewise_backend::tuning::TuneMode;

@@ -4,12 +4,10 @@
 mod direct;
 mod slots;
 
-use super::error::ModelError;
 use super::memory::Memory;
 use super::pieces::{GAP, Pieces, copy};
-use super::step_data::StepData;
 use super::step_end::StepEnd;
-use crate::symbols::{SymbolClass, SymbolTable};
+use crate::words::{ModelError, POISON, StepData, SymbolClass, SymbolTable};
 use piecewise_backend::device::{Address, ByteRows, Device, DeviceError, HostBlock};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::types::TensorType;
@@ -441,9 +439,6 @@ impl<D: Device> Staging<D> {
         }))
     }
 }
-
-/// The byte that poisoned memory is filled with: NaN in every float type, -1 in every index.
-pub(crate) const POISON: u8 = 0xff;
 
 /// The byte that is where outputs are yet to come: four of them are no number that a model gives.
 const UNREAD: u8 = 0xa5;

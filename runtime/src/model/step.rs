@@ -1,17 +1,16 @@
 //! Steps: submit and read.
 
+use super::CompiledModel;
 use super::audit::audit_addresses;
 use super::compare::Trace;
-use super::error::ModelError;
-use super::graphs::{GraphKey, GraphSet};
-use super::spans::SpanKind;
-use super::staging::{BLOCKS, Filling, POISON, ReadOutput};
-use super::step_data::StepData;
-use super::{Checks, CompiledModel, programs::Members};
-use crate::dispatch::{Dispatch, FallbackReason, StepShape, StepSizes};
+use super::graphs::GraphSet;
+use super::programs::Members;
+use super::staging::{BLOCKS, Filling, ReadOutput};
 use crate::kv::RowsError;
-use crate::mode::StepMode;
-use crate::symbols::SymbolClass;
+use crate::words::{
+    Checks, Dispatch, FallbackReason, GraphKey, ModelError, POISON, SpanKind, StepData, StepMode,
+    StepShape, StepSizes, SymbolClass,
+};
 use piecewise_backend::device::{Address, Device, DeviceError};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::module::Step;
@@ -75,7 +74,7 @@ enum Replayed {
 }
 
 impl<D: Device> CompiledModel<D> {
-    /// See [`Model`](super::Model).
+    /// See [`Model`](super::face::Model).
     pub(super) fn submit(&mut self, step: &StepData<'_>) -> Result<Ticket, ModelError> {
         self.check_awake()?;
         if self.is_lost {
@@ -203,7 +202,7 @@ impl<D: Device> CompiledModel<D> {
         }
     }
 
-    /// See [`Model`](super::Model).
+    /// See [`Model`](super::face::Model).
     pub(super) fn read(&mut self, ticket: &Ticket) -> Result<StepOutputs<'_>, ModelError> {
         let turn = self.turn_of(ticket).ok_or(ModelError::Expired { step: ticket.step })?;
         let waiting = self.tracer.as_ref().map(|_| Instant::now());

@@ -1,10 +1,9 @@
 //! The launches of a step by name, and steps without some of them: for seeing where time goes.
 
-use super::parts::{SCOPES, scopes};
+use super::CompiledModel;
+use super::face::Model;
 use super::programs::Member;
-use super::{CompiledModel, Model};
-use crate::dispatch::{Dispatch, StepSizes};
-use crate::mode::StepMode;
+use crate::words::{Dispatch, SCOPES, StepMode, StepSizes, scopes};
 use piecewise_backend::device::DeviceError;
 use piecewise_backend::measure::{GraphTimes, LaunchView, MeasuredDevice, StepPart};
 use piecewise_ir::module::{Module, Step};

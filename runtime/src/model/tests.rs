@@ -4,14 +4,12 @@ mod graphs;
 mod launched;
 mod staged;
 
-use super::capture::GraphKind;
+use super::face::Model as _;
 use super::*;
 use crate::batch::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, SampleControls, Sampling};
-use crate::dispatch::FallbackReason;
 use crate::kv::{PagePool, PageTable};
-use crate::mode::{GraphMode, StepMode};
-use crate::model::Model as _;
 use crate::testing::{Bounds, FakeDevice, Setup, VOCAB, next_id};
+use crate::words::{FallbackReason, GraphKind, GraphMode, StepData, StepMode, roles};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::DeviceError;
 use piecewise_backend::measure::MeasuredDevice;
@@ -357,6 +355,21 @@ fn what_an_op_declares_is_probed() {
         assert_eq!(sampled(&mut model, &ticket), right, "{op}");
         fault.store(false, Ordering::Relaxed);
     }
+}
+
+/// A state with a row a sequence may be as long as a vocabulary: of many sequences only the few of a
+/// probed step are written and read, or a start would take as long as all of them do.
+#[test]
+fn a_probe_touches_a_state_of_sequences_only_where_its_step_may() {
+    let bounds = Bounds { entries: 900, ..Bounds::default() };
+    let setup = Setup { mode: GraphMode::Full, probes: true, bounds, ..Setup::default() };
+    let mut model = setup.build().unwrap();
+    let graph = model.module().graph();
+    let sampled = graph.states().iter().find(|s| s.role.as_deref() == Some(roles::SAMPLED));
+    let address = model.memory().address(graph, sampled.unwrap().value).unwrap();
+    let accesses = model.device_mut().host_accesses.iter().filter(|(at, _)| *at == address);
+    let bytes = Vec::from_iter(accesses.map(|(_, bytes)| *bytes));
+    assert!(!bytes.is_empty() && bytes.iter().all(|bytes| *bytes <= 4 * 16), "{bytes:?}");
 }
 
 /// Where a graph has little room, probes take less of it; what none of them fits is not believed.

@@ -2,11 +2,9 @@
 //! the size that they are padded to.
 
 use super::CompiledModel;
-use super::error::ModelError;
 use super::step::Run;
-use crate::dispatch::{Dispatch, MeasuredWays, OtherWay, StepShape};
-use crate::mode::StepMode;
-use crate::symbols::{MAX_OWN, SymbolClass};
+use crate::dispatch::{MeasuredWays, OtherWay};
+use crate::words::{Dispatch, MAX_OWN, ModelError, StepMode, StepShape, SymbolClass};
 use piecewise_backend::device::Device;
 use std::time::Duration;
 

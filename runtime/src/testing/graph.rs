@@ -1,6 +1,6 @@
 //! The small model's graph and plan: embed and write KV, mix over KV, sample.
 
-use crate::roles;
+use crate::words::roles;
 use piecewise_ir::custom::CustomCall;
 use piecewise_ir::dim::SymbolDecl;
 use piecewise_ir::dtype::DType;

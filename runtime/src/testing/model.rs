@@ -4,12 +4,11 @@ use super::{Bounds, FakeCompiler, FakeDevice, Faults, Planted, fake_module};
 use crate::artifact_store::compile_module;
 use crate::batch::{RoleMap, full_steps, probes};
 use crate::dispatch::{Dispatcher, SizeRules};
-use crate::mode::GraphMode;
-use crate::model::{
-    BuildOptions, CaptureWhen, Checks, CompiledModel, Model, ModelError, OnCaptureFailure, Progress,
+use crate::model::{BuildOptions, CompiledModel, Model};
+use crate::words::sizes::SizeList;
+use crate::words::{
+    CaptureWhen, Checks, GraphMode, ModelError, OnCaptureFailure, Progress, SymbolTable,
 };
-use crate::sizes::SizeList;
-use crate::symbols::SymbolTable;
 use piecewise_backend::compiler::{NoStore, Store};
 use piecewise_backend::tuning::TuneMode;
 use piecewise_kernels::op::OpRegistry;

@@ -3,8 +3,9 @@
 use super::error::ApiError;
 use super::mailbox::{self, Letter, Mailbox};
 use crate::text::OutputText;
-use piecewise_runtime::engine::{FinishReason, Request, TokenLogprobs, Usage};
+use piecewise_runtime::engine::{Request, TokenLogprobs};
 use piecewise_runtime::engine_thread::{EngineHandle, Sink, Ticket, Update};
+use piecewise_runtime::words::{FinishReason, Usage};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::future::poll_fn;

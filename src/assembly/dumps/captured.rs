@@ -10,7 +10,8 @@ use piecewise_backend::compiler::Compiler;
 use piecewise_ir::entity::UniquePieceId;
 use piecewise_ir::module::Step;
 use piecewise_kernels::step::CaptureSupport;
-use piecewise_runtime::dispatch::{NO_ROWS, OpSupport};
+use piecewise_runtime::dispatch::OpSupport;
+use piecewise_runtime::words::NO_ROWS;
 use std::path::Path;
 
 /// Writes `captured/u2-at-8.dot` for each chosen unique piece and size that is captured, and

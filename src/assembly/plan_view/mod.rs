@@ -13,7 +13,7 @@ use piecewise_ir::module::{ArenaLayout, SlotKind, SlotTable, Step, Stitch, Uniqu
 use piecewise_ir::op::Op;
 use piecewise_ir::text::{print_graph, value_names};
 use piecewise_ir::weight::Recipe;
-use piecewise_runtime::model::{Ledger, ModelError};
+use piecewise_runtime::words::{Ledger, ModelError};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashSet};
 

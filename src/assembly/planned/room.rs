@@ -6,7 +6,7 @@ use super::Planned;
 use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_passes::plan::ALIGN;
 use piecewise_runtime::kv::KvShape;
-use piecewise_runtime::symbols::SymbolClass;
+use piecewise_runtime::words::SymbolClass;
 
 /// What there is where no key says less.
 const FREE: &str = "free memory";

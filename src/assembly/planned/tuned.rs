@@ -2,8 +2,8 @@
 
 use super::{AssemblyError, Planned};
 use piecewise_backend::tuning::{TuneMode, TuningReport};
-use piecewise_runtime::mode::CompileLevel;
-use piecewise_runtime::model::{BuildTimes, CaptureWhen, Gain};
+use piecewise_runtime::model::Gain;
+use piecewise_runtime::words::{BuildTimes, CaptureWhen, CompileLevel};
 use serde::Serialize;
 use std::time::Duration;
 

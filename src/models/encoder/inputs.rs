@@ -4,7 +4,7 @@ use super::super::op_builders::Segments;
 use piecewise_ir::builder::{Builder, Tensor};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Symbol;
-use piecewise_runtime::roles;
+use piecewise_runtime::words::roles;
 
 /// How large the steps of an encoder may be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -12,7 +12,7 @@ use super::layers::{
 use piecewise_ir::builder::{Builder, Tensor};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Symbol;
-use piecewise_runtime::roles;
+use piecewise_runtime::words::roles;
 
 /// Inputs; T counts patches, of which a merged token has `block`: `f32 [T, patch_width]`, `i32 [T]`
 /// twice, `i32 [M]`, `i32 [windows]` twice, `i32 [T]` four times and `f32 [T, 4]`.

@@ -2,8 +2,7 @@ use super::super::workload::Lengths;
 use super::*;
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::measure::LaunchCounts;
-use piecewise_runtime::dispatch::{FallbackReason, NO_ROWS, StepSizes};
-use piecewise_runtime::symbols::MAX_OWN;
+use piecewise_runtime::words::{FallbackReason, MAX_OWN, NO_ROWS, StepSizes};
 
 fn workload() -> Workload {
     let batch = "2".parse().unwrap();

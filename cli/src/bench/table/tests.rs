@@ -1,7 +1,7 @@
 use super::super::testing;
 use super::*;
 use piecewise_planner::CostPath;
-use piecewise_runtime::mode::GraphMode;
+use piecewise_runtime::words::GraphMode;
 
 #[test]
 fn the_table_reads_well() {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::batch::BoundInput;
-use crate::model::{OnCaptureFailure, SuspendedWeights};
+use crate::words::{OnCaptureFailure, SuspendedWeights};
 
 #[test]
 fn graphs_that_failures_disabled_come_back_when_somebody_says_so() {
@@ -155,7 +155,7 @@ fn what_can_t_be_told_of_one_request_ends_it_alone() {
         let setup = Setup::default();
         let model = setup.build().unwrap();
         let mut roles = Setup::roles_of(&model);
-        let is_ids = |bound: &&mut BoundInput| bound.input.role() == crate::roles::TOKEN_IDS;
+        let is_ids = |bound: &&mut BoundInput| bound.input.role() == crate::words::roles::TOKEN_IDS;
         let ids = roles.inputs.iter_mut().find(is_ids).unwrap();
         let name = ids.name.clone();
         ids.input = ids.input.clone().filled(move |batch, out| {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::batch::TokenValues;
 use crate::kv::{KvEvent, Page, PageHash};
-use crate::model::SuspendedWeights;
+use crate::words::SuspendedWeights;
 use std::collections::{BTreeMap, BTreeSet};
 
 const ROWS: usize = 16;

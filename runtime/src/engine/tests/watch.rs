@@ -1,10 +1,10 @@
 //! What those who watch get to see.
 
 use super::*;
-use crate::StepTraceWriter;
 use crate::metrics::Snapshot;
 use crate::perfetto::slices;
 use crate::stats::{Histogram, Statistics};
+use crate::step_trace::StepTraceWriter;
 use std::sync::mpsc;
 
 #[test]

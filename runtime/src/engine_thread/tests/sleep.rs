@@ -1,7 +1,7 @@
 //! An engine that is put to sleep and woken, with requests and without.
 
 use super::*;
-use crate::model::SuspendedWeights;
+use crate::words::SuspendedWeights;
 
 /// A way to be told, and where it is heard.
 fn told() -> (SleepAnswer, Receiver<Result<(), SleepError>>) {

@@ -10,7 +10,7 @@ use super::rounds::{SCREENING, compare, deciding, noise};
 use super::step::MeasuredStep;
 use crate::model::CompiledModel;
 use crate::model::bind::BindSite;
-use crate::model::error::ModelError;
+use crate::words::ModelError;
 use piecewise_backend::artifact::{Alternative, ArgRef, Artifact, Choice, Part};
 use piecewise_backend::device::{Device, DeviceError};
 use piecewise_backend::tuning::LibraryAlgorithm;

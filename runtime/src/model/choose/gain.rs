@@ -1,7 +1,8 @@
 //! What was gained by measuring, beside what the same step differs by from itself.
 
 use super::record::{LaunchedRecord, Record, TrialRecord};
-use super::{Choices, Chosen, WaysOrigin};
+use super::ways_origin::WaysOrigin;
+use super::{Choices, Chosen};
 use crate::model::CompiledModel;
 use piecewise_backend::artifact::{Artifact, Choice};
 use piecewise_backend::device::Device;
@@ -109,7 +110,7 @@ fn ways_named(artifact: &Artifact, choice: &Choice) -> String {
 }
 
 impl<D: Device> CompiledModel<D> {
-    /// See [`Model::gains`](crate::model::Model::gains).
+    /// See [`Model::gains`](crate::model::face::Model::gains).
     pub(in crate::model) fn measured_gains(&self) -> Vec<Gain> {
         let Some(stitch) = self.module.stitch() else { return Vec::new() };
         let Choices { by_unique, launched, .. } = &self.origin.choices;

@@ -1,17 +1,17 @@
 //! Which sizes that run in pieces are launched instead: replays and launches of a step, compared in rounds
 //! that take turns, and remembered.
 
+use super::Place;
 use super::record::{LaunchedRecord, RecordKey, ways_of};
 use super::rounds::{noise_of, of_pairs, pair};
-use super::{MeasuredStep, Place, WaysOrigin};
+use super::step::MeasuredStep;
+use super::ways_origin::WaysOrigin;
 use crate::batch::SyntheticStep;
-use crate::dispatch::StepSizes;
-use crate::mode::StepMode;
 use crate::model::CompiledModel;
 use crate::model::bind::BindSite;
-use crate::model::error::ModelError;
 use crate::model::step::Run;
 use crate::model::ways::Staged;
+use crate::words::{ModelError, StepMode, StepSizes};
 use piecewise_backend::artifact::Digest;
 use piecewise_backend::compiler::NoStore;
 use piecewise_backend::device::Device;
@@ -98,7 +98,7 @@ impl<D: Device> CompiledModel<D> {
     /// mode that it remembers nothing of.
     pub(in crate::model) fn load_launched(&mut self, store: &dyn Store) -> Vec<StepSizes> {
         let mut in_pieces = self.dispatcher.clone();
-        in_pieces.mode = crate::mode::GraphMode::Piecewise;
+        in_pieces.mode = crate::words::GraphMode::Piecewise;
         let mut open = self.sizes_in_pieces();
         for (sizes, _) in in_pieces.measured_steps() {
             let step = MeasuredStep::new(self, sizes, true);

@@ -13,11 +13,10 @@ mod ways_origin;
 
 pub use gain::{Gain, Verdict};
 pub use report::{ChosenPart, ChosenWays};
-pub(super) use step::MeasuredStep;
 pub use ways_origin::WaysOrigin;
 
 use super::bind::BindSite;
-use crate::dispatch::StepSizes;
+use crate::words::StepSizes;
 use piecewise_backend::artifact::{Artifact, Choice, PieceSize};
 use piecewise_backend::device::Device;
 use piecewise_backend::store::Store;

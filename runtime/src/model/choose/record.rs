@@ -2,8 +2,8 @@
 
 use super::Place;
 use crate::artifact_store::symbols_seen;
-use crate::dispatch::StepSizes;
 use crate::model::bind::BindSite;
+use crate::words::StepSizes;
 use piecewise_backend::artifact::{Artifact, Choice, Digest};
 use piecewise_backend::device::Device;
 use piecewise_backend::store::{Entry, Store};

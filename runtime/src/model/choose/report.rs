@@ -79,7 +79,7 @@ impl ChosenWays {
 }
 
 impl<D: Device> CompiledModel<D> {
-    /// See [`Model`](crate::model::Model).
+    /// See [`Model`](crate::model::face::Model).
     pub(in crate::model) fn chosen_ways(&self) -> Vec<ChosenWays> {
         let Some(stitch) = self.module.stitch() else { return Vec::new() };
         let Choices { by_unique, .. } = &self.origin.choices;

@@ -2,10 +2,9 @@
 
 use super::Place;
 use crate::batch::SyntheticStep;
-use crate::dispatch::StepSizes;
 use crate::model::CompiledModel;
-use crate::model::error::ModelError;
 use crate::model::staging::Filling;
+use crate::words::{ModelError, StepSizes};
 use piecewise_backend::device::Device;
 use piecewise_ir::entity::Entity;
 use piecewise_ir::module::Stitch;

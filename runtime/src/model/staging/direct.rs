@@ -1,9 +1,8 @@
 //! Steps that are filled straight into their host block, where nobody reads them on the host.
 
-use super::super::error::ModelError;
-use super::super::pieces::GAP;
-use super::super::step_data::{InputSource, StepData};
 use super::{Filling, Staging};
+use crate::model::pieces::GAP;
+use crate::words::{InputSource, ModelError, StepData};
 use piecewise_backend::device::{ByteRows, Device};
 
 impl<D: Device> Staging<D> {

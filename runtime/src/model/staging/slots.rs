@@ -1,7 +1,7 @@
 //! Inputs that name the rows of a state which a step writes: it may name none twice, since nobody can
 //! say which of the two would stay.
 
-use super::super::error::ModelError;
+use crate::words::ModelError;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::{Graph, ValueDef};
 use rustc_hash::{FxBuildHasher, FxHashSet};

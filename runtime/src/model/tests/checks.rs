@@ -1,7 +1,8 @@
 //! What the checks of steps find.
 
 use super::*;
-use crate::model::Model as _;
+use crate::model::face::Model as _;
+use crate::words::StepData;
 
 #[test]
 fn check_addresses_names_a_buffer_swapped_after_the_capture() {

@@ -2,11 +2,12 @@
 
 use super::{Model, expected, sampled, submit};
 use crate::batch::full_steps;
-use crate::dispatch::StepSizes;
-use crate::mode::{GraphMode, StepMode};
-use crate::model::Model as _;
-use crate::model::{Gain, Verdict, WaysOrigin};
+use crate::model::choose::{Gain, Verdict, WaysOrigin};
+
+use crate::model::face::Model as _;
 use crate::testing::{FakeProgram, Planted, Setup};
+use crate::words::StepSizes;
+use crate::words::{GraphMode, StepMode};
 use piecewise_backend::artifact::Choice;
 use piecewise_backend::device::Device;
 use piecewise_backend::store::MemoryStore;

@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::artifact_store::LateCompiler;
-use crate::model::Model as _;
+use crate::model::face::Model as _;
 use crate::model::late_sizes::LateSizes;
 use crate::testing::fake_module;
+use crate::words::{GraphKey, GraphReport, GraphState, Ledger, Progress};
 use piecewise_backend::compiler::NoStore;
 use piecewise_backend::tuning::TuneMode;
 use std::sync::Arc;

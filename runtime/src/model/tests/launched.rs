@@ -2,11 +2,14 @@
 
 use super::{Model, expected, sampled, submit};
 use crate::artifact_store::compile_jobs;
-use crate::dispatch::FallbackReason;
-use crate::mode::{GraphMode, StepMode};
-use crate::model::{CaptureWhen, Model as _, Verdict, WaysOrigin};
-use crate::symbols::SymbolTable;
+use crate::model::choose::{Verdict, WaysOrigin};
+
+use crate::model::face::Model as _;
 use crate::testing::Setup;
+use crate::words::CaptureWhen;
+use crate::words::FallbackReason;
+use crate::words::SymbolTable;
+use crate::words::{GraphMode, StepMode};
 use piecewise_backend::artifact::{Digest, PieceSize};
 use piecewise_backend::store::{MemoryEntry, MemoryStore};
 use piecewise_backend::tuning::TuneMode;

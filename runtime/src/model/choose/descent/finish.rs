@@ -1,8 +1,10 @@
 //! The end of a descent: what was found part by part is held against the step as it was.
 
-use super::super::rounds::{compare, deciding, noise};
-use super::{Descent, Place, Record, passed_over};
-use crate::model::error::ModelError;
+use super::{Descent, passed_over};
+use crate::model::choose::Place;
+use crate::model::choose::record::Record;
+use crate::model::choose::rounds::{compare, deciding, noise};
+use crate::words::ModelError;
 use piecewise_backend::artifact::Choice;
 use piecewise_backend::device::Device;
 

@@ -1,8 +1,9 @@
 //! The same way for the parts of all artifacts of a step at once: what each of them gains can be less
 //! than the noise where all of them together gain more.
 
-use super::{Descent, Place, carried};
-use crate::model::error::ModelError;
+use super::{Descent, carried};
+use crate::model::choose::Place;
+use crate::words::ModelError;
 use piecewise_backend::artifact::Choice;
 use piecewise_backend::device::Device;
 use std::collections::BTreeSet;

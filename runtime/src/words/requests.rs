@@ -1,0 +1,58 @@
+//! What became of requests, in words and numbers.
+
+use std::time::Duration;
+
+/// What one turn of a request took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct Usage {
+    /// Ids that the turn starts from, those of earlier turns among them.
+    pub prompt: u64,
+    /// Of those, ids that were not computed again: pages and slot still held them, or the prefix
+    /// cache did.
+    pub cached: u64,
+    /// Ids that came after the prompt in this turn.
+    pub generated: u64,
+    /// How often the turn was sent back to wait, since the KV pool was full, and computed again.
+    pub preemptions: u64,
+    /// How long it waited until it was first let in.
+    #[serde(skip)]
+    pub waited: Duration,
+}
+
+/// Why a turn of a request ended.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// One of its stop ids came, or its constraint lets nothing follow.
+    Stop,
+    /// `max_tokens` or the end of the context.
+    Length,
+    /// Its deadline passed before it was done.
+    Deadline,
+    /// The device was lost, and with it the rows that the request brought in the place of tokens:
+    /// without them it can't be computed again. Add rows and the request once more.
+    RowsLost,
+    /// The constraint of the request failed, or allowed nothing.
+    ConstraintFailed,
+    /// No id could be chosen: one of the logits was NaN or +inf, or none was above -inf.
+    BadLogits,
+}
+
+impl FinishReason {
+    /// Whether it ended since something went wrong, and not as it was asked to.
+    pub fn is_failure(self) -> bool {
+        match self {
+            Self::RowsLost | Self::ConstraintFailed | Self::BadLogits => true,
+            Self::Stop | Self::Length | Self::Deadline => false,
+        }
+    }
+}
+
+/// Tokens of prompts and the prefix cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct PrefixCounts {
+    /// Ids that turns started from, when they were first let in.
+    pub queries: u64,
+    /// Of those, ids whose rows were there.
+    pub hits: u64,
+}
