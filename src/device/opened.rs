@@ -1,6 +1,7 @@
 //! A device that models are built on, whatever it is: nothing above this file has it as a parameter.
 
-use super::{CompilerOptions, DeviceSpec, OpenDevice, OpenError};
+use super::error::OpenError;
+use super::spec::DeviceSpec;
 use piecewise_backend::compiler::{Compiler, Store};
 use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
 use piecewise_backend::cuda::{Arch, CudaCompiler, CudaDevice, LazyNvrtc, library_dirs};
@@ -18,6 +19,23 @@ use piecewise_runtime::model::{BuildOptions, CompiledModel, Model};
 use piecewise_runtime::words::{ModelError, Progress};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What a compiler's artifacts hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CompilerOptions {
+    /// Whether a row has the same bits at any size.
+    pub batch_invariant: bool,
+    /// Whether they hold nothing but what is taken unmeasured.
+    pub first_ways: bool,
+}
+
+/// A device that was opened. Clones are the same device: each model that is built on it has memory
+/// and a stream of its own, and all share its threads, or its context, its library and the kernels
+/// that were compiled for it.
+///
+/// Of an architecture alone ([`DeviceSpec::Arch`]) there is only a compiler.
+#[derive(Clone, Debug)]
+pub struct OpenDevice(Arc<dyn Opened>);
 
 fn lock<D>(device: &Mutex<D>) -> MutexGuard<'_, D> {
     device.lock().unwrap_or_else(PoisonError::into_inner)
@@ -43,6 +61,39 @@ impl OpenDevice {
         compiler: fn(&D, Arc<OpRegistry>, CompilerOptions) -> Box<dyn Compiler>,
     ) -> Self {
         Self(Arc::new(Own { spec, device: Mutex::new(device), share, compiler }))
+    }
+
+    /// A compiler for an architecture.
+    pub(super) fn of_arch(arch: Arch) -> Self {
+        Self(Arc::new(arch))
+    }
+
+    /// The name by which it would be opened again, its number included: `cuda:0` of a plain `cuda`.
+    pub fn spec(&self) -> DeviceSpec {
+        self.0.spec()
+    }
+
+    /// Bytes that can still be taken on it.
+    ///
+    /// # Errors
+    /// Where there is an architecture and no device.
+    pub fn free_bytes(&self) -> Result<u64, OpenError> {
+        self.0.free_bytes()
+    }
+
+    /// A compiler for it, with the ops of `registry`. NVRTC is opened by the first kernel that no
+    /// cache has.
+    pub fn compiler(
+        &self,
+        registry: &Arc<OpRegistry>,
+        options: CompilerOptions,
+    ) -> Box<dyn Compiler> {
+        self.0.compiler(Arc::clone(registry), options)
+    }
+
+    /// Room on it for one model with these ops.
+    pub(crate) fn share(&self, ops: &Arc<OpRegistry>) -> Result<Box<dyn Room>, OpenError> {
+        self.0.share(ops)
     }
 }
 

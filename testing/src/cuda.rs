@@ -1,7 +1,8 @@
 //! CUDA devices over drivers that are not the machine's own, or not it alone.
 
 use crate::driver::{Faults, FaultyDriver, SimulatedDriver};
-use piecewise_backend::cuda::driver::{Driver, SystemDriver};
+use piecewise_backend::cuda::driver::Driver;
+use piecewise_backend::cuda::driver::system::SystemDriver;
 use piecewise_backend::cuda::{CudaDevice, CudaError, CudaOptions, LazyNvrtc, Nvrtc, library_dirs};
 use piecewise_kernels::op::OpRegistry;
 use std::sync::{Arc, OnceLock};

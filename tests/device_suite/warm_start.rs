@@ -6,7 +6,7 @@ use crate::sequences::Left;
 use crate::small_decoder::Setup;
 use crate::target::{Cuda, Target};
 use piecewise_backend::compiler::{Compiler, Store};
-use piecewise_backend::cuda::driver::SystemDriver;
+use piecewise_backend::cuda::driver::system::SystemDriver;
 use piecewise_backend::cuda::{CudaDevice, CudaOptions, LazyNvrtc, library_dirs};
 use piecewise_backend::device::Device;
 use piecewise_backend::store::MemoryStore;

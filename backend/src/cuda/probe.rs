@@ -1,7 +1,8 @@
 //! What of CUDA is on this machine, without touching any of it in a way that could panic.
 
 use super::device::CudaOptions;
-use super::driver::{Attribute, Driver, SystemDriver};
+use super::driver::system::SystemDriver;
+use super::driver::{Attribute, Driver};
 use super::error::{CallError, CudaError, CudaVersion};
 use super::library::{LibraryError, library_dirs};
 use super::lt_api::find;

@@ -3,7 +3,8 @@
 use super::CudaDevice;
 use crate::binding::Images;
 use crate::cuda::context::Context;
-use crate::cuda::driver::{Driver, SystemDriver};
+use crate::cuda::driver::Driver;
+use crate::cuda::driver::system::SystemDriver;
 use crate::cuda::error::CudaError;
 use crate::cuda::kernel_cache::KernelCache;
 use crate::cuda::lazy_nvrtc::LazyNvrtc;

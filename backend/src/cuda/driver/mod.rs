@@ -1,10 +1,8 @@
 //! The driver functions that this backend uses, as a trait: a device is opened over the system's driver
-//! ([`SystemDriver`]), or over one of somebody's own that counts calls, logs them, lets them fail, or
+//! ([`SystemDriver`](system::SystemDriver)), or over one of somebody's own that counts calls, logs them, lets them fail, or
 //! has no GPU behind it ([`CudaDevice::over`](super::CudaDevice::over)).
 
-mod system;
-
-pub use system::SystemDriver;
+pub mod system;
 
 use super::error::{CallError, CudaVersion};
 use crate::device::{ByteRows, Clock};
@@ -128,7 +126,7 @@ pub struct GraphEdge {
 /// current on the calling thread. Enqueued copies read and write host memory until the stream has
 /// passed them: whoever enqueues keeps that memory.
 ///
-/// An error is what the driver's own function returned. [`SystemDriver`] is the machine's; another
+/// An error is what the driver's own function returned. [`SystemDriver`](system::SystemDriver) is the machine's; another
 /// one usually hands its calls on to that.
 pub trait Driver: Send + Sync + std::fmt::Debug {
     /// Says what the next calls are for: the label of a program or capture, and the padded sizes by
