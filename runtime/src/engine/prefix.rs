@@ -32,20 +32,22 @@ impl Sequence {
             return;
         }
         self.hash_pages(to);
-        let Self { ids, table, hashes, .. } = self;
+        let Self { ids, table, hashes, salt, .. } = self;
         let parent = from.checked_sub(1).map(|last| hashes[last]);
         let ids = &ids[from * PAGE_ROWS as usize..to * PAGE_ROWS as usize];
-        pool.publish(&table.pages()[from..to], parent, &hashes[from..to], ids);
+        pool.publish(&table.pages()[from..to], parent, &hashes[from..to], ids, salt.as_ref());
         self.published = to;
     }
 
     /// The hashes of the first pages.
     fn hash_pages(&mut self, pages: usize) -> &[PageHash] {
-        let known = self.hashes.len();
-        for ids in self.ids.chunks_exact(PAGE_ROWS as usize).take(pages).skip(known) {
-            self.hashes.push(PageHash::of(self.hashes.last().copied(), ids));
+        let Self { ids, hashes, salt, .. } = self;
+        let known = hashes.len();
+        for ids in ids.chunks_exact(PAGE_ROWS as usize).take(pages).skip(known) {
+            let of_salt = || salt.as_deref().map(PageHash::of_salt);
+            hashes.push(PageHash::of(hashes.last().copied().or_else(of_salt), ids));
         }
-        &self.hashes[..pages]
+        &hashes[..pages]
     }
 }
 

@@ -7,6 +7,7 @@ use crate::kv::RowsId;
 use crate::model::{CompiledModel, Model};
 use crate::words::{FinishReason, SymbolClass, Usage};
 use piecewise_backend::device::Device;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A request's number; never used twice by an engine.
@@ -74,6 +75,9 @@ pub struct Request {
     pub priority: i32,
     /// When it ends at the latest, wherever it is then.
     pub deadline: Option<Instant>,
+    /// Who shares its pages: the prefix cache has them for requests with an equal salt alone, or, without
+    /// one, for those without. Later turns of a kept request have that of the first.
+    pub cache_salt: Option<Arc<str>>,
 }
 
 impl Request {
@@ -94,6 +98,7 @@ impl Request {
             values: Vec::new(),
             priority: 0,
             deadline: None,
+            cache_salt: None,
         }
     }
 

@@ -9,6 +9,7 @@ use crate::batch::{
 use crate::kv::{PageHash, PagePool, PageTable, SlotPool, StateSlot};
 use crate::words::Usage;
 use piecewise_kernels::sampling::Details;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Ids beyond the prompt that room is made for beforehand, so that decoding allocates nothing
@@ -40,6 +41,8 @@ pub(super) struct Sequence {
     pub table: PageTable,
     /// Whether the prefix cache has its pages: its ids alone say what they hold.
     pub shares: bool,
+    /// What its pages are found by besides.
+    pub salt: Option<Arc<str>>,
     /// Of the full pages of `ids`, as far as somebody asked.
     pub hashes: Vec<PageHash>,
     /// Pages of `table` that the prefix cache was shown.
@@ -83,6 +86,7 @@ impl Sequence {
             max_tokens: 0,
             table: PageTable::with_capacity(rows),
             shares: false,
+            salt: request.cache_salt.clone(),
             hashes: Vec::with_capacity(PageTable::pages_for(rows)),
             published: 0,
             prompt: 0,
