@@ -1,6 +1,6 @@
 //! The CPU device.
 
-use super::capture::{CaptureScope, CpuCaptured};
+use super::captured::CpuCaptured;
 use super::image::Kernel;
 use super::launch::{Workspace, run_calls};
 use super::materialize::materialize;
@@ -107,12 +107,6 @@ impl CpuDevice {
     #[cfg(piecewise_testing)]
     pub fn set_faults(&mut self, faults: super::faults::CpuFaults) {
         self.faults = faults;
-    }
-
-    /// Enters the state in which programs are captured: until the scope is dropped, whatever
-    /// allocates or waits is an error.
-    pub fn capture_scope(&mut self) -> CaptureScope<'_> {
-        CaptureScope::begin(self)
     }
 
     fn outside_capture(&self, what: &str, rule: CaptureRule) -> Result<(), DeviceError> {

@@ -6,6 +6,7 @@
 #[cfg(piecewise_testing)]
 mod absorbing;
 mod capture;
+mod captured;
 mod compiler;
 mod device;
 #[cfg(piecewise_testing)]
@@ -22,7 +23,8 @@ mod random;
 
 #[cfg(piecewise_testing)]
 pub use absorbing::AbsorbingCompiler;
-pub use capture::{CaptureScope, CpuCaptured};
+pub use capture::CaptureScope;
+pub use captured::CpuCaptured;
 pub use compiler::CpuCompiler;
 pub use device::CpuDevice;
 #[cfg(piecewise_testing)]
