@@ -195,10 +195,10 @@ pub use piecewise_runtime::engine::{
     EngineError, GivenRows, Request, RequestEvent, RequestId, RowSource, TokenConstraint,
     TokenLogprobs,
 };
-pub use piecewise_runtime::kv::RowsId;
 pub use piecewise_runtime::measure::{
     MeasureError, PlannedChunk, PlannedStep, StepRecord, StepTimer, StepTokens,
 };
+pub use piecewise_runtime::memory::RowsId;
 pub use piecewise_runtime::words::roles;
 pub use piecewise_runtime::words::{CaptureWhen, Checks, OnCaptureFailure, SuspendedWeights};
 pub use piecewise_runtime::words::{CompileLevel, GraphMode, StepMode};

@@ -201,9 +201,9 @@ fn what_tests_plan_is_not_published() {
     for (file, items) in [
         ("ir/src/lib.rs", &["pub mod testing;"] as &[_]),
         ("ir/src/graph.rs", &["pub fn symbol_named("]),
-        ("runtime/src/artifact_store/mod.rs", &["pub fn compile_module("]),
-        ("runtime/src/model/mod.rs", &["pub fn measured_ways("]),
-        ("runtime/src/model/memory.rs", &["pub fn move_slot("]),
+        ("runtime/src/store/lowering.rs", &["pub fn compile_module("]),
+        ("runtime/src/steps/compiled.rs", &["pub fn measured_ways("]),
+        ("runtime/src/device/memory.rs", &["pub fn move_slot("]),
         ("backend/src/cuda/mod.rs", &["pub use driver::faulty::"]),
         ("backend/src/cuda/driver/mod.rs", &["pub(super) mod simulated;"]),
         ("backend/src/cuda/compiler.rs", &["pub fn with_stamps("]),

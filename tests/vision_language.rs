@@ -8,7 +8,7 @@ use piecewise::models::{ImagePrompts, PlaceError};
 use piecewise_ir::testing::norm_error;
 use piecewise_runtime::config::ConfigLayers;
 use piecewise_runtime::engine::{Engine, EngineError, GivenRows, Request, RequestEvent, RowSource};
-use piecewise_runtime::kv::RowsError;
+use piecewise_runtime::memory::RowsError;
 use piecewise_runtime::words::{GraphMode, SuspendedWeights};
 use safetensors::SafeTensors;
 use serde_json::{Value, json};

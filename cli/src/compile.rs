@@ -7,7 +7,7 @@ use super::model_source::SourceArgs;
 use anyhow::{Context, bail};
 use piecewise::assembly::Planned;
 use piecewise_passes::PassRun;
-use piecewise_runtime::artifact_store::{CacheStore, PIECE_KIND};
+use piecewise_runtime::store::{CacheStore, PIECE_KIND};
 use piecewise_runtime::words::CompileCounts;
 use serde::Serialize;
 use std::path::Path;

@@ -5,7 +5,7 @@ use anyhow::{Context, anyhow};
 use piecewise_ir::graph::WeightDecl;
 use piecewise_planner::{IterationLogWriter, IterationRecord, LogHead};
 use piecewise_runtime::engine::Engine;
-use piecewise_runtime::step_trace::StepTraceWriter;
+use piecewise_runtime::observe::StepTraceWriter;
 use piecewise_runtime::words::StepTrace;
 use std::fs::File;
 use std::io::{self, BufWriter};

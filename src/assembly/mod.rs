@@ -35,13 +35,14 @@ mod error;
 mod keys;
 pub mod launches;
 mod notice;
+mod options;
 pub mod plan_view;
 mod planned;
 mod settings;
 
 pub use error::{AssemblyError, BoundOfGraph};
 pub use notice::Notice;
-pub use piecewise_runtime::config::Purpose;
+pub use options::Purpose;
 pub use planned::{LoweredPiece, LoweredUnique, Planned, Tuned};
 pub use settings::Settings;
 

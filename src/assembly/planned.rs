@@ -1,6 +1,7 @@
 //! What is planned and not yet anywhere: a module, its pieces, and artifacts as they are asked for.
 
 use super::notice::{Notice, Watcher, tell};
+use super::options::{Purpose, build_options, engine_options};
 use super::settings::{Settings, symbols_of};
 use super::{Assembly, AssemblyError, Model, dumps};
 use crate::device::{CompilerOptions, OpenDevice, OpenError, Opened, lock};
@@ -22,16 +23,15 @@ use piecewise_ir::verify::verify_graph_with;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_passes::RunReport;
 use piecewise_passes::manager::check_awaited;
-use piecewise_runtime::artifact_store::{
-    CacheStore, LateCompiler, Lowering, NoCache, compile_jobs,
-};
 use piecewise_runtime::batch::{RoleMap, row_probe};
-use piecewise_runtime::config::{Purpose, RuntimeConfig};
+use piecewise_runtime::config::RuntimeConfig;
+use piecewise_runtime::device::check_layers;
 use piecewise_runtime::engine::{BatchingEngine, Engine};
-use piecewise_runtime::kv::KvShape;
 use piecewise_runtime::measure::{ModelTimer, StepTimer};
-use piecewise_runtime::model::{BuildOptions, CompiledModel, check_layers};
+use piecewise_runtime::memory::KvShape;
 use piecewise_runtime::pipeline::{PlanError, Planner};
+use piecewise_runtime::steps::{BuildOptions, CompiledModel};
+use piecewise_runtime::store::{CacheStore, LateCompiler, Lowering, NoCache, compile_jobs};
 use piecewise_runtime::words::{Ledger, ModelError, SymbolTable};
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeSet;
@@ -386,7 +386,7 @@ impl Planned {
 
     fn options(&self, roles: Option<&RoleMap>) -> Result<BuildOptions, AssemblyError> {
         let outputs = self.module.graph().outputs().len();
-        Ok(self.settings.config.build_options(roles, outputs, self.purpose)?)
+        Ok(build_options(&self.settings.config, roles, outputs, self.purpose)?)
     }
 
     /// The same for a device that is there, on which ops are probed.
@@ -476,6 +476,6 @@ fn engine_of<D: MeasuredDevice>(
     roles: RoleMap,
     config: &RuntimeConfig,
 ) -> Result<Box<dyn Engine>, AssemblyError> {
-    let options = config.engine_options(&model, &roles);
+    let options = engine_options(config, &model, &roles);
     Ok(Box::new(BatchingEngine::new(model, roles, options)?))
 }

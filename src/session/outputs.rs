@@ -2,7 +2,7 @@
 
 use super::{Element, SessionError};
 use piecewise_ir::dtype::DType;
-use piecewise_runtime::model::StepOutputs;
+use piecewise_runtime::steps::StepOutputs;
 use piecewise_runtime::words::ModelError;
 
 /// The outputs of a step, of its real rows alone.

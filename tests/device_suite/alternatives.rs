@@ -13,9 +13,9 @@ use piecewise_ir::entity::Entity;
 use piecewise_ir::module::Stitch;
 use piecewise_ir::testing::{Rng, norm_error};
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::model::CompiledModel;
+use piecewise_runtime::steps::CompiledModel;
+use piecewise_runtime::store::compile_module;
 use piecewise_runtime::words::{GraphMode, SymbolTable};
 use std::sync::Arc;
 

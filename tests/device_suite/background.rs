@@ -8,7 +8,7 @@ use piecewise_backend::device::Device;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::testing::{Rng, soak};
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::steps::{CompiledModel, Model};
 use piecewise_runtime::words::{CaptureWhen, GraphMode};
 use std::time::{Duration, Instant};
 

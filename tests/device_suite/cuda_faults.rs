@@ -10,9 +10,9 @@ use piecewise_backend::device::DeviceError;
 use piecewise_backend::weights::NormalWeights;
 use piecewise_ir::testing::Rng;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::model::{BuildOptions, CompiledModel, Model};
+use piecewise_runtime::steps::{BuildOptions, CompiledModel, Model};
+use piecewise_runtime::store::compile_module;
 use piecewise_runtime::words::{FallbackReason, GraphMode, ModelError, OnCaptureFailure, StepMode};
 use std::sync::Arc;
 

@@ -12,7 +12,7 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::testing::Rng;
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request};
-use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::steps::{CompiledModel, Model};
 use piecewise_runtime::words::{GraphMode, StepMode};
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, c_char, c_long};

@@ -7,7 +7,7 @@ use piecewise_backend::device::Device;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::testing::{Rng, norm_error};
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::model::CompiledModel;
+use piecewise_runtime::steps::CompiledModel;
 use piecewise_runtime::words::{Checks, GraphMode, StepMode};
 
 /// Sizes at, beside and between what kernels are cut at; each target takes those that it is quick

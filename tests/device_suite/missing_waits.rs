@@ -11,8 +11,8 @@ use piecewise_ir::custom::Attrs;
 use piecewise_ir::dtype::DType::F32;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall};
 use piecewise_kernels::op::{OpError, OpRegistry};
-use piecewise_runtime::model::{BuildOptions, CompiledModel, Model};
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::steps::{BuildOptions, CompiledModel, Model};
 use piecewise_runtime::words::{Checks, CompileLevel, ModelError, StepData};
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@ use piecewise_backend::measure::{LaunchCounts, MeasuredDevice};
 use piecewise_ir::module::Step;
 use piecewise_ir::testing::Rng;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::steps::{CompiledModel, Model};
 use piecewise_runtime::words::{CompileLevel, GraphMode, ModelError, StepMode};
 
 /// Runs a prompt of five tokens, then a decode step; what each launched.

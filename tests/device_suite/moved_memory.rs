@@ -7,7 +7,8 @@ use crate::small_decoder::Setup;
 use crate::target::Target;
 use piecewise_backend::device::{Device, Reservation};
 use piecewise_ir::testing::Rng;
-use piecewise_runtime::model::{CompiledModel, Memory, Model};
+use piecewise_runtime::device::Memory;
+use piecewise_runtime::steps::{CompiledModel, Model};
 use piecewise_runtime::words::{CaptureWhen, Checks, GraphState, StepMode};
 
 /// Parts of a model's memory.

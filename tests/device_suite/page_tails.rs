@@ -15,9 +15,9 @@ use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall, Param, Scalar};
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::checks::KvPoison;
-use piecewise_runtime::model::{BuildOptions, Model};
+use piecewise_runtime::memory::KvPoison;
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::steps::{BuildOptions, Model};
 use piecewise_runtime::words::{Checks, CompileLevel, GraphMode, StepMode, roles};
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@ use piecewise_backend::device::Device;
 use piecewise_ir::testing::Rng;
 use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_runtime::batch::{ChunkRows, StepView};
-use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::steps::{CompiledModel, Model};
 use piecewise_runtime::words::{Checks, GraphMode, ModelError, PageFault, StepData, roles};
 
 fn turn(sequence: usize, tokens: u64) -> Turn {

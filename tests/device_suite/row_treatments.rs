@@ -16,8 +16,8 @@ use piecewise_ir::op::RowTreatment;
 use piecewise_ir::testing::MixOp;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::model::CompiledModel;
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::steps::CompiledModel;
 use piecewise_runtime::words::{CompileLevel, StepMode};
 use std::sync::Arc;
 

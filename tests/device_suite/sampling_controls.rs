@@ -11,7 +11,7 @@ use piecewise_runtime::engine::{
     BatchingEngine, Engine, EngineOptions, Request, RequestEvent, RequestId, TokenConstraint,
     TokenLogprobs,
 };
-use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::steps::{CompiledModel, Model};
 use piecewise_runtime::words::{Checks, FinishReason, GraphMode};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

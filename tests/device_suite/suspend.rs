@@ -8,7 +8,7 @@ use piecewise_backend::device::Device;
 use piecewise_backend::measure::MeasuredDevice;
 use piecewise_ir::testing::Rng;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::steps::{CompiledModel, Model};
 use piecewise_runtime::words::{ModelError, StepMode, SuspendedWeights};
 use std::time::Instant;
 

@@ -6,7 +6,7 @@ use crate::target::{Breakable, Breaks, Cpu, Strike};
 use piecewise_backend::cpu::{FaultKind, FaultPoint};
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::engine::{Engine, Request};
-use piecewise_runtime::model::Model;
+use piecewise_runtime::steps::Model;
 use piecewise_runtime::words::{CaptureWhen, GraphMode, OnCaptureFailure};
 use std::io::Write;
 use std::sync::{Arc, Mutex};

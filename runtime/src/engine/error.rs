@@ -2,7 +2,7 @@
 
 use super::request::RequestId;
 use crate::batch::RoleError;
-use crate::kv::{PoolFull, RowsError, RowsId};
+use crate::memory::{PoolFull, RowsError, RowsId};
 use crate::words::{FillError, ModelError};
 use piecewise_backend::device::DeviceError;
 

@@ -1,7 +1,7 @@
 //! Steps that are submitted and not yet read.
 
 use super::request::RequestId;
-use crate::model::Ticket;
+use crate::steps::Ticket;
 use piecewise_planner::IterationRecord;
 
 /// A submitted step that is not read yet.

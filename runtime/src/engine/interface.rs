@@ -3,10 +3,10 @@
 use super::error::EngineError;
 use super::record::{StepObserver, TraceObserver};
 use super::request::{EngineOptions, Request, RequestEvent, RequestId, RowSource};
-use crate::kv::{KvObserver, RowsId, SlotPool};
-use crate::metrics::{EngineLoad, Metrics, Snapshot};
-use crate::model::Model;
-use crate::words::{GraphMode, SuspendedWeights, Usage};
+use crate::memory::{KvObserver, RowsId, SlotPool};
+use crate::observe::{Metrics, Snapshot};
+use crate::steps::Model;
+use crate::words::{EngineLoad, GraphMode, SuspendedWeights, Usage};
 use piecewise_backend::weights::WeightSource;
 use std::any::Any;
 
@@ -126,7 +126,7 @@ pub trait Engine: Any + std::fmt::Debug + Send {
     fn metrics(&mut self) -> Metrics;
 
     /// Traces the steps to come and calls `observer` with each, or traces no longer; see
-    /// [`StepTraceWriter`](crate::step_trace::StepTraceWriter). A trace ends where the device is lost.
+    /// [`StepTraceWriter`](crate::observe::StepTraceWriter). A trace ends where the device is lost.
     ///
     /// # Errors
     /// When work before failed.

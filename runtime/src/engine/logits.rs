@@ -6,8 +6,8 @@ use super::interface::Engine;
 use super::own_rows::largest;
 use super::request::{Request, check_ids};
 use crate::batch::{Chunk, ChunkRows, ChunkTokens, SampleControls, Sampling, TokenValues};
-use crate::kv::{PageTable, StateSlot};
-use crate::model::Model;
+use crate::memory::{PageTable, StateSlot};
+use crate::steps::Model;
 use piecewise_backend::device::Device;
 
 impl<D: Device> BatchingEngine<D> {

@@ -55,16 +55,16 @@ pub use request::{EngineOptions, GivenRows, Request, RequestEvent, RequestId, Ro
 
 pub use crate::batch::TokenValues;
 use crate::batch::{BatchBuffers, RoleMap};
-use crate::checks::KvPoison;
-pub use crate::kv::{KvEvent, KvObserver, PageHash, RowsError, RowsId};
+use crate::memory::KvPoison;
+pub use crate::memory::{KvEvent, KvObserver, PageHash, RowsError, RowsId};
 pub use crate::words::{FinishReason, PrefixCounts, Usage};
 
-use crate::kv::{EmbeddingPool, PagePool, SampleStates, SlotPool};
-use crate::metrics::Ticker;
-use crate::model::{CompiledModel, Model};
+use crate::memory::{EmbeddingPool, PagePool, SampleStates, SlotPool};
+use crate::observe::Ticker;
+use crate::steps::{CompiledModel, Model};
 use in_flight::InFlight;
 use masks::Masks;
-use piecewise_backend::device::Device;
+use piecewise_backend::device::{Device, DeviceError};
 use piecewise_ir::dtype::DType;
 use sequence::{Planned, Sequence};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -124,7 +124,7 @@ impl<D: Device> BatchingEngine<D> {
         roles: RoleMap,
         options: EngineOptions,
     ) -> Result<Self, EngineError> {
-        let sample_states = SampleStates::new(&mut model, &roles)?;
+        let sample_states = Self::sample_states(&mut model, &roles)?;
         let graph = model.module().graph();
         let computes_in = Self::narrowest(graph);
         let options = options.checked(&model, &roles)?;
@@ -162,6 +162,16 @@ impl<D: Device> BatchingEngine<D> {
             options,
             roles,
         })
+    }
+
+    /// The states that sampling goes by, where the graph is told what rows ask for.
+    fn sample_states(
+        model: &mut CompiledModel<D>,
+        roles: &RoleMap,
+    ) -> Result<Option<SampleStates<D>>, DeviceError> {
+        let logits = roles.logits.filter(|_| roles.has_controls());
+        let (device, lies) = model.device_beside();
+        SampleStates::new(device, lies, logits.map(|(_, vocabulary)| vocabulary))
     }
 
     /// What steps run on; the engine alone steps it.

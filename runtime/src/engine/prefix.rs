@@ -3,7 +3,7 @@
 use super::BatchingEngine;
 use super::request::RequestId;
 use super::sequence::Sequence;
-use crate::kv::{PageHash, PagePool};
+use crate::memory::{PageHash, PagePool};
 use piecewise_backend::device::Device;
 use piecewise_kernels::attention::PAGE_ROWS;
 

@@ -4,9 +4,8 @@ use super::BatchingEngine;
 use super::error::EngineError;
 use super::interface::Engine;
 use super::request::RequestEvent;
-use crate::checks::KvPoison;
-use crate::kv::{SampleStates, SlotPool};
-use crate::model::Model;
+use crate::memory::{KvPoison, SlotPool};
+use crate::steps::Model;
 use crate::words::FinishReason;
 use piecewise_backend::device::Device;
 
@@ -67,7 +66,7 @@ impl<D: Device> BatchingEngine<D> {
         self.embeddings.lose(graph, memory);
         self.slots = SlotPool::new(graph, memory, self.roles.state_slots);
         self.poison = self.poison.take().map(|_| KvPoison::new(graph, memory));
-        self.sample_states = SampleStates::new(&mut self.model, &self.roles)?;
+        self.sample_states = Self::sample_states(&mut self.model, &self.roles)?;
         Ok(())
     }
 }

@@ -3,8 +3,8 @@
 use super::constraint::{TokenConstraint, TokenLogprobs};
 use super::error::EngineError;
 use crate::batch::{RoleMap, Sampling, TokenValues};
-use crate::kv::RowsId;
-use crate::model::{CompiledModel, Model};
+use crate::memory::RowsId;
+use crate::steps::{CompiledModel, Model};
 use crate::words::{FinishReason, SymbolClass, Usage};
 use piecewise_backend::device::Device;
 use std::time::{Duration, Instant};

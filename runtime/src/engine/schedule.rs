@@ -4,8 +4,8 @@ use super::BatchingEngine;
 use super::error::EngineError;
 use super::request::{RequestEvent, RequestId};
 use super::sequence::{Planned, Sequence};
-use crate::kv::{PageTable, PoolFull};
-use crate::model::Model;
+use crate::memory::{PageTable, PoolFull};
+use crate::steps::Model;
 use piecewise_backend::device::{Device, DeviceError};
 
 /// How many waiting requests are looked at when the first finds no room.

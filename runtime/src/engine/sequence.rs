@@ -6,7 +6,7 @@ use super::turn_controls::TurnControls;
 use crate::batch::{
     BatchBuffers, Chunk, ChunkRows, ChunkTokens, FollowingIds, RoleMap, Sampling, TokenValues,
 };
-use crate::kv::{PageHash, PagePool, PageTable, SlotPool, StateSlot};
+use crate::memory::{PageHash, PagePool, PageTable, SlotPool, StateSlot};
 use crate::words::Usage;
 use piecewise_kernels::sampling::Details;
 use std::time::{Duration, Instant};

@@ -10,7 +10,7 @@ use super::request::{RequestEvent, RequestId};
 use super::schedule::Schedule;
 use super::sequence::Planned;
 use crate::batch::ChunkRows;
-use crate::model::Model;
+use crate::steps::Model;
 use crate::words::{FinishReason, POISON, StepMode};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::Device;

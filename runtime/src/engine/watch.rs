@@ -3,9 +3,9 @@
 use super::BatchingEngine;
 use super::interface::Engine;
 use super::record::TraceObserver;
-use crate::kv::KvObserver;
-use crate::metrics::{Metrics, PUBLISH_EVERY, Ticker};
-use crate::model::Model;
+use crate::memory::KvObserver;
+use crate::observe::{Metrics, PUBLISH_EVERY, Ticker};
+use crate::steps::Model;
 use piecewise_backend::device::Device;
 use std::time::Instant;
 

@@ -5,7 +5,7 @@ use super::shared::{Phase, Place, Rest, Shared};
 use super::sleep::{PauseMode, SleepAnswer, SleepError, SleepOrder};
 use super::update::{Failure, Sink, Update, Watcher};
 use crate::engine::{Engine, EngineError, RequestEvent, RequestId};
-use crate::metrics::{RequestMetrics, RequestTimes};
+use crate::observe::{RequestMetrics, RequestTimes};
 use crate::words::FinishReason;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -2,7 +2,8 @@
 
 use super::{AssemblyError, Built, Planned};
 use piecewise_backend::tuning::{TuneMode, TuningReport};
-use piecewise_runtime::model::{Gain, Model};
+use piecewise_runtime::device::Gain;
+use piecewise_runtime::steps::Model;
 use piecewise_runtime::words::{BuildTimes, CaptureWhen, CompileLevel};
 use serde::Serialize;
 use std::time::Duration;

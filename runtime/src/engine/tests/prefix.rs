@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::batch::TokenValues;
-use crate::kv::{KvEvent, Page, PageHash};
+use crate::memory::{KvEvent, Page, PageHash};
 use crate::words::SuspendedWeights;
 use std::collections::{BTreeMap, BTreeSet};
 
