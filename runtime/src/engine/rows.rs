@@ -1,6 +1,6 @@
 //! Rows in the place of tokens: taken in, and given to the requests that name them.
 
-use super::BatchingEngine;
+use super::batching::BatchingEngine;
 use super::error::EngineError;
 use super::request::{GivenRows, Request, RowSource};
 use crate::batch::TokenValues;

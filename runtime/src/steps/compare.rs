@@ -1,8 +1,6 @@
 //! Replay-compare: a step is replayed, then launched from the same states and inputs, and
 //! everything that its members write is held against each other.
 
-use super::compiled::CompiledModel;
-use super::run::Run;
 use crate::device::{Member, Memory};
 use crate::words::{ModelError, StepMode};
 use piecewise_backend::device::{Device, DeviceError};
@@ -87,7 +85,7 @@ impl Trace {
     }
 
     /// Adds what is left after the step: outputs and states.
-    fn add_end<D: Device>(
+    pub(super) fn add_end<D: Device>(
         &mut self,
         device: &mut D,
         module: &Module,
@@ -127,33 +125,5 @@ impl Trace {
             });
         }
         Ok(())
-    }
-}
-
-impl<D: Device> CompiledModel<D> {
-    /// Replays a step, launches it again from a copy of its states, and compares. A full replay
-    /// is one unit, so only what it leaves is compared. Whether a graph was refused.
-    pub(super) fn run_compared(
-        &mut self,
-        run: Run,
-        counts: &[u64],
-        sizes: &[u64],
-    ) -> Result<bool, ModelError> {
-        let states = self.memory.states;
-        let mut before = vec![0; states.bytes as usize];
-        self.device.read(states.base, &mut before)?;
-        let mut was_refused = false;
-        let by_member = run.mode == StepMode::Piecewise;
-        let mut traces = [Trace::default(), Trace::default()];
-        for (trace, mode) in traces.iter_mut().zip([run.mode, StepMode::None]) {
-            if mode == StepMode::None {
-                self.device.write(states.base, &before)?;
-            }
-            let members = by_member.then_some(&mut *trace);
-            was_refused |= self.run_as(Run { mode, ..run }, counts, sizes, members)?;
-            trace.add_end(&mut self.device, &self.module, &self.memory, counts)?;
-        }
-        traces[0].hold_against(&traces[1], self.module.graph(), run.mode)?;
-        Ok(was_refused)
     }
 }

@@ -49,6 +49,32 @@ impl<D: Device> CompiledModel<D> {
         self.run_as(run, counts, sizes, None)
     }
 
+    /// Replays a step, launches it again from a copy of its states, and compares. A full replay
+    /// is one unit, so only what it leaves is compared. Whether a graph was refused.
+    fn run_compared(
+        &mut self,
+        run: Run,
+        counts: &[u64],
+        sizes: &[u64],
+    ) -> Result<bool, ModelError> {
+        let states = self.memory.states;
+        let mut before = vec![0; states.bytes as usize];
+        self.device.read(states.base, &mut before)?;
+        let mut was_refused = false;
+        let by_member = run.mode == StepMode::Piecewise;
+        let mut traces = [Trace::default(), Trace::default()];
+        for (trace, mode) in traces.iter_mut().zip([run.mode, StepMode::None]) {
+            if mode == StepMode::None {
+                self.device.write(states.base, &before)?;
+            }
+            let members = by_member.then_some(&mut *trace);
+            was_refused |= self.run_as(Run { mode, ..run }, counts, sizes, members)?;
+            trace.add_end(&mut self.device, &self.module, &self.memory, counts)?;
+        }
+        traces[0].hold_against(&traces[1], self.module.graph(), run.mode)?;
+        Ok(was_refused)
+    }
+
     /// Replays or launches the members of a step; `trace` gets what each one writes. From a graph
     /// that is refused on, and nothing of that ran, all is launched; whether there was one.
     pub(super) fn run_as(

@@ -50,7 +50,7 @@ impl<'a> StepOutputs<'a> {
 
 impl<D: Device> CompiledModel<D> {
     /// See [`Model`](super::model::Model).
-    pub(super) fn submit(&mut self, step: &StepData<'_>) -> Result<Ticket, ModelError> {
+    pub(crate) fn submit(&mut self, step: &StepData<'_>) -> Result<Ticket, ModelError> {
         self.check_awake()?;
         if self.is_lost {
             return Err(ModelError::Lost);
@@ -184,7 +184,7 @@ impl<D: Device> CompiledModel<D> {
     }
 
     /// See [`Model`](super::model::Model).
-    pub(super) fn read(&mut self, ticket: &Ticket) -> Result<StepOutputs<'_>, ModelError> {
+    pub(crate) fn read(&mut self, ticket: &Ticket) -> Result<StepOutputs<'_>, ModelError> {
         let turn = self.turn_of(ticket).ok_or(ModelError::Expired { step: ticket.step })?;
         let waiting = self.tracer.as_ref().map(|_| Instant::now());
         self.staging.ends[turn].wait(&mut self.device)?;

@@ -86,3 +86,7 @@ impl EngineLoad {
         (self.kv_pages - self.free_kv_pages) as f64 / self.kv_pages.max(1) as f64
     }
 }
+
+/// A request's number; never used twice by an engine.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, derive_more::Display)]
+pub struct RequestId(pub(crate) u64);

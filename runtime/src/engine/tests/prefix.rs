@@ -3,7 +3,7 @@
 use super::*;
 use crate::batch::TokenValues;
 use crate::memory::{KvEvent, Page, PageHash};
-use crate::words::SuspendedWeights;
+use crate::words::{PrefixCounts, SuspendedWeights, Usage};
 use std::collections::{BTreeMap, BTreeSet};
 
 const ROWS: usize = 16;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::observe::{Histogram, Snapshot, Statistics, StepTraceWriter, slices};
+use crate::words::Usage;
 use std::sync::mpsc;
 
 #[test]
