@@ -200,7 +200,7 @@ fn what_tests_plan_is_not_published() {
     let gate = "#[cfg(piecewise_testing)]";
     for (file, items) in [
         ("ir/src/lib.rs", &["pub mod testing;"] as &[_]),
-        ("ir/src/graph.rs", &["pub fn symbol_named("]),
+        ("ir/src/terms/graph.rs", &["pub fn symbol_named("]),
         ("runtime/src/store/lowering.rs", &["pub fn compile_module("]),
         ("runtime/src/steps/compiled.rs", &["pub fn measured_ways("]),
         ("runtime/src/device/memory.rs", &["pub fn move_slot("]),

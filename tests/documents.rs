@@ -30,6 +30,11 @@ fn documents() -> Vec<PathBuf> {
     all
 }
 
+/// The pages of experiments, whose names are those of their day: only what they link is held.
+fn lab() -> Vec<PathBuf> {
+    files(&root().join("docs/lab"), &["md"])
+}
+
 /// The fenced blocks of `language` in a document.
 fn blocks(document: &str, language: &str) -> Vec<String> {
     let fence = format!("```{language}\n");
@@ -73,7 +78,7 @@ fn diff_blocks_fit_the_sources() {
 
 #[test]
 fn links_lead_somewhere() {
-    for document in documents() {
+    for document in documents().into_iter().chain(lab()) {
         let text = std::fs::read_to_string(&document).unwrap();
         let targets = text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap());
         let is_local = |target: &&str| !target.contains("://");
@@ -120,7 +125,7 @@ fn uneven_rows(page: &str) -> Vec<(usize, usize, usize)> {
 
 #[test]
 fn rows_of_tables_have_a_cell_for_each_of_their_heading() {
-    let folders = [root().to_owned(), root().join("docs")];
+    let folders = [root().to_owned(), root().join("docs"), root().join("docs/lab")];
     let entries = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
     let mut tables = 0;
     for path in entries.map(|entry| entry.unwrap().path()) {

@@ -15,11 +15,11 @@ use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType::{self, BF16, F16, F32, I32};
 use piecewise_ir::eval::Array;
 use piecewise_ir::module::UniquePiece;
-use piecewise_kernels::cuda::segment_attention_kernels;
 use piecewise_kernels::op::OpError;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall, CudaTarget};
 use piecewise_kernels::segments::SegmentAttention;
+use piecewise_kernels::segments::segment_attention_kernels;
 use std::sync::Arc;
 use std::time::Duration;
 

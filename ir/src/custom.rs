@@ -1,7 +1,8 @@
 //! Custom ops: definitions that live outside the IR, and calls that carry their whole signature.
 
+use crate::array::Array;
 use crate::dtype::DType;
-use crate::op::RowTreatment;
+use crate::treatment::RowTreatment;
 use crate::types::TensorType;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -87,10 +88,10 @@ pub trait CustomOpDef: Send + Sync + std::fmt::Debug {
     /// A sentence that says what can't be evaluated; the default can evaluate nothing.
     fn evaluate(
         &self,
-        operands: &[crate::eval::Array],
+        operands: &[Array],
         attrs: &Attrs,
         counts: &[u64],
-    ) -> Result<Vec<crate::eval::Array>, String> {
+    ) -> Result<Vec<Array>, String> {
         let _ = (operands, attrs, counts);
         Err(format!("`{}` has no reference implementation", self.name()))
     }

@@ -1,6 +1,7 @@
 //! The tensor IR of piecewise: types, ops, regions, graphs, pieces and plans as data and text, the
 //! builder, the verifier and the reference evaluator. It depends on nothing else in the workspace.
 
+mod array;
 pub mod builder;
 pub mod custom;
 pub mod diagnostic;
@@ -8,17 +9,17 @@ pub mod dim;
 pub mod dtype;
 pub mod entity;
 pub mod eval;
-pub mod graph;
 pub mod literal;
 pub mod module;
-pub mod op;
-pub mod region;
+mod terms;
 #[cfg(piecewise_testing)]
 pub mod testing;
 pub mod text;
+mod treatment;
 pub mod types;
 pub mod verify;
-pub mod weight;
+
+pub use terms::{graph, op, region, weight};
 
 /// A digest of the sources of this crate, tests left out: what is lowered with it is a function of
 /// it, so that a change of the code never finds what other code has made.

@@ -13,7 +13,8 @@ use piecewise_ir::literal::Literal;
 use piecewise_ir::op::{BinaryOp, Op, ReduceOp, UnaryOp};
 use piecewise_ir::region::{ParamMode, Region};
 use piecewise_ir::types::TensorType;
-use piecewise_kernels::lower::{ArgKind, RowArg, RowCall, RowProgram, lower_region, run_rows};
+use piecewise_kernels::cpu::rows::{RowArg, RowCall, run_rows};
+use piecewise_kernels::lower::{ArgKind, RowProgram, lower_region};
 use std::time::{Duration, Instant};
 
 const HIDDEN: u64 = 1024;

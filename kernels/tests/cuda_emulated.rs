@@ -16,14 +16,13 @@ use piecewise_ir::region::{ParamMode, Region};
 use piecewise_ir::testing::RandomGraph;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::cpu::Isa;
+use piecewise_kernels::cpu::rows::{RowArg, RowCall, run_rows};
 use piecewise_kernels::cpu::sampling::{ControlArgs, SampleArgs, sample, sample_scratch_bytes};
 use piecewise_kernels::cuda::{
     MatMulSpec, OperandRole, controlled_sample_kernels, narrow_region_kernel, node_kernel,
     region_kernel, sample_kernels,
 };
-use piecewise_kernels::lower::{
-    ArgKind, RowArg, RowCall, RowProgram, lower_node, lower_region, run_rows,
-};
+use piecewise_kernels::lower::{ArgKind, RowProgram, lower_node, lower_region};
 use piecewise_kernels::sampling::{
     DETAIL_WORDS, NO_ID, SampleControls, fill_token_row, mask_words, token_words,
 };

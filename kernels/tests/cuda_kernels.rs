@@ -6,10 +6,10 @@ use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType::{self, BF16, F16, F32, I32, I64};
 use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_ir::types::TensorType;
-use piecewise_kernels::attention::PagedAttention;
+use piecewise_kernels::attention::{PagedAttention, other_attention_kernels};
 use piecewise_kernels::cuda::{
     LaunchRecipe, MatMulSpec, OpKernels, OperandRole, PRELUDE, Param, STREAM_ROWS, TENSOR_ROWS,
-    controlled_sample_kernels, other_attention_kernels, sample_kernels,
+    controlled_sample_kernels, sample_kernels,
 };
 use piecewise_kernels::lower::LowerError;
 use piecewise_kernels::op::cuda::{CudaOpCall, CudaTarget};
@@ -42,7 +42,7 @@ fn attention_ways(
         sizes,
         query_length: None,
     };
-    let usual = piecewise_kernels::cuda::attention_kernels(&call)?;
+    let usual = piecewise_kernels::attention::attention_kernels(&call)?;
     Ok((usual, other_attention_kernels(&call)?))
 }
 
@@ -237,7 +237,7 @@ fn a_uniform_batch_has_one_kernel_and_no_block_too_many() {
     for (sequences, query_length, tiles) in [(64, 1, 64), (32, 2, 32), (16, 8, 16), (8, 12, 16)] {
         let sizes = [sequences * query_length, sequences, 4096];
         let made = |query_length| {
-            piecewise_kernels::cuda::attention_kernels(&CudaOpCall {
+            piecewise_kernels::attention::attention_kernels(&CudaOpCall {
                 operands: &operands,
                 roles: &roles,
                 results: &[],
@@ -264,7 +264,7 @@ fn only_what_no_kernel_of_a_step_writes_is_read_ahead() {
     let operands = attention(BF16, BF16, [16, 8], [128, 128]);
     let sizes = [1, 1, 4096];
     let ahead = |roles: &[OperandRole]| {
-        let made = piecewise_kernels::cuda::attention_kernels(&CudaOpCall {
+        let made = piecewise_kernels::attention::attention_kernels(&CudaOpCall {
             operands: &operands,
             roles,
             results: &[],

@@ -9,12 +9,12 @@ use piecewise_ir::dtype::DType::{self, BF16, F16, F32, I32};
 use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_ir::eval::Array;
 use piecewise_ir::types::TensorType;
-use piecewise_kernels::cuda::{
-    OpKernels, PRELUDE, segment_attention_kernels, segment_mean_kernels,
-};
+use piecewise_kernels::cuda::{OpKernels, PRELUDE};
 use piecewise_kernels::lower::LowerError;
 use piecewise_kernels::op::cuda::{CudaOpCall, CudaTarget};
-use piecewise_kernels::segments::{SegmentAttention, SegmentMean};
+use piecewise_kernels::segments::{
+    SegmentAttention, SegmentMean, segment_attention_kernels, segment_mean_kernels,
+};
 
 /// Rows of q and of k and v past those of the segments, and segments past the count.
 const PADDING: usize = 3;

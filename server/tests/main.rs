@@ -13,6 +13,7 @@ mod generation_defaults;
 mod grammars;
 mod idioms;
 mod life;
+mod messages;
 mod operator;
 mod origins;
 #[path = "../../tests/support/overflowing.rs"]

@@ -85,7 +85,6 @@ fn fields_of_other_servers_mean_here_what_they_mean_there() {
     assert_eq!(named["logprobs"]["tokens"][0], json!(format!("token_id:{first}")));
     for (field, value) in [
         ("best_of", json!(2)),
-        ("cache_salt", json!("x")),
         ("prompt_embeds", json!("x")),
         ("thinking_token_budget", json!(5)),
         ("truncation_side", json!("right")),

@@ -5,6 +5,7 @@ use piecewise_backend::store::MemoryStore;
 use piecewise_ir::module::SlotKind;
 use piecewise_ir::op::Op;
 use piecewise_kernels::attention::PAGE_ROWS;
+use piecewise_passes::pipeline::DEFAULT_PIPELINE;
 use piecewise_runtime::config::Source;
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -16,6 +16,8 @@ from harness import ROOT, Server
 OF_TEXT = {
     **dict.fromkeys(["/v1/completions", "/completions"], [{}]),
     **dict.fromkeys(["/v1/chat/completions", "/chat/completions"], [{"messages": []}]),
+    "/v1/messages": [{"max_tokens": 1, "messages": []}],
+    "/v1/messages/count_tokens": [{"messages": []}],
     "/tokenize": [{"prompt": "x"}, {"messages": []}],
     "/detokenize": [{"tokens": [1]}],
 }

@@ -32,6 +32,7 @@ class BlockStored(Event):
     lora_id: int | None
     medium: str | None
     lora_name: str | None
+    extra_keys: list[list[str] | None] | None = None
 
 
 class BlockRemoved(Event):
@@ -78,6 +79,10 @@ class Follower:
                 assert len(event.token_ids) == BLOCK * len(event.block_hashes)
                 # A parent may be gone before its children.
                 parent = event.parent_block_hash
+                if event.extra_keys:
+                    salts, *others = event.extra_keys
+                    assert parent is None and len(others) == len(event.block_hashes) - 1 and not any(others)
+                    parent = tuple(salts)
                 for i, block in enumerate(event.block_hashes):
                     assert block not in self.blocks, "stored twice"
                     text = (parent, tuple(event.token_ids[i * BLOCK:(i + 1) * BLOCK]))
@@ -118,9 +123,9 @@ class Follower:
             assert topic == self.topic
             self.take(int.from_bytes(number, "big"), payload)
 
-    def found(self, ids):
-        """How many of these ids are cached, as the router believes."""
-        parent, count = None, 0
+    def found(self, ids, salt):
+        """How many of these ids are cached for who has this salt, as the router believes."""
+        parent, count = salt and (salt,), 0
         for start in range(0, len(ids) - BLOCK + 1, BLOCK):
             parent = self.texts.get((parent, tuple(ids[start:start + BLOCK])))
             if parent is None:
@@ -203,6 +208,9 @@ def of_a_server():
         other = Follower(context, endpoint, replay, b"kv@else")
         texts = [[rng.randrange(1, 2000) for _ in range(64)] for _ in range(24)]
 
+        def salt():
+            return rng.choice([None] * 6 + ["a", "b"])
+
         def prompt():
             text = rng.choice(texts)
             cut = rng.randrange(1, 50)
@@ -211,7 +219,7 @@ def of_a_server():
 
         def ask(count, out):
             body = {"model": "tiny-qwen3", "prompt": [prompt() for _ in range(count)],
-                    "max_tokens": rng.randrange(1, 4), "temperature": 0}
+                    "max_tokens": rng.randrange(1, 4), "temperature": 0, "cache_salt": salt()}
             status, _, answer = server.post("/v1/completions", body)
             assert status == 200, answer
             out.append(len(answer["choices"]))
@@ -233,12 +241,12 @@ def of_a_server():
         assert follower.blocks and follower.removed > requests / 10, "nothing was cached, or nothing had to leave"
         # What the router believes of a prompt is what the engine finds of it.
         for number in range(100):
-            ids = prompt()
-            believed = follower.found(ids)
-            body = {"model": "tiny-qwen3", "prompt": ids, "max_tokens": 1, "temperature": 0}
+            ids, own = prompt(), salt()
+            believed = follower.found(ids, own)
+            body = {"model": "tiny-qwen3", "prompt": ids, "max_tokens": 1, "temperature": 0, "cache_salt": own}
             usage = server.post("/v1/completions", body)[2]["usage"]
             cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
-            assert cached == believed, (number, len(ids), believed, cached)
+            assert cached == believed, (number, len(ids), own, believed, cached)
             check(follower, server)
         assert not other.socket.poll(0), "a topic that nobody asked for"
         print(f"KV events: {sum(made)} requests, {follower.next} batches, {len(follower.blocks)} blocks as "

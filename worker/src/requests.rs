@@ -6,6 +6,7 @@ use piecewise_runtime::engine::Request;
 use piecewise_server::structured::{Restraint, Structure};
 use serde_json::{Map, Value};
 use std::hash::BuildHasher;
+use std::sync::Arc;
 
 /// What the engine is asked.
 #[derive(Debug)]
@@ -32,7 +33,6 @@ impl Asked {
             ("mm_features", added.mm_features.is_some(), "images and other media"),
             ("pooling_params", added.pooling_params.is_some(), "embeddings"),
             ("lora_request", added.lora_request.is_some(), "adapters"),
-            ("cache_salt", added.cache_salt.is_some(), "a prefix cache of one's own"),
             ("prompt_embeds", added.prompt_embeds.is_some(), "rows for tokens"),
             ("prompt_is_token_ids", added.prompt_is_token_ids.is_some(), "rows for tokens"),
             ("resumable", added.resumable, "prompts that come piece by piece"),
@@ -68,6 +68,7 @@ impl Asked {
             logprobs,
             prompt_logprobs,
             priority: added.priority,
+            cache_salt: added.cache_salt.map(Arc::from),
             ..Request::new(prompt, sampling.max_tokens)
         };
         let reasoning_ended = added.reasoning_ended;
@@ -227,7 +228,6 @@ mod tests {
             ("sampling_params", vec![(3, Value::Null)]),
             ("pooling_params", vec![(4, json!({"task": "embed"}))]),
             ("lora_request", vec![(6, json!({"lora_name": "a"}))]),
-            ("cache_salt", vec![(7, json!("pepper"))]),
             ("prompt_embeds", vec![(9, json!(["<f4", [2, 8], 1]))]),
             ("prompt_is_token_ids", vec![(10, json!([true, false]))]),
             ("resumable", vec![(15, json!(true))]),
@@ -251,6 +251,8 @@ mod tests {
             with(&fields).unwrap_or_else(|error| panic!("{fields:?}: {error}"));
         }
         assert_eq!(with(&[(13, json!(-4))]).unwrap().request.priority, -4);
+        let salted = with(&[(7, json!("pepper"))]).unwrap().request;
+        assert_eq!(salted.cache_salt.as_deref(), Some("pepper"));
         for ended in [None, Some(true), Some(false)] {
             let asked = with(&[structured.clone(), (17, json!(ended))]).unwrap();
             assert_eq!(asked.reasoning_ended, ended);

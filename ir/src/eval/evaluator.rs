@@ -1,24 +1,14 @@
 //! The evaluator's interface: what is given, checked, run and returned.
 
 use super::error::EvalError;
-use super::frame::{Context, Frame, Held};
-use super::{Array, node};
+use super::frame::{Context, Frame, Held, Rounding};
+use super::node;
+use crate::array::Array;
 use crate::custom::OpDefs;
 use crate::entity::Entity;
 use crate::graph::Graph;
 use crate::types::TensorType;
 use std::borrow::Cow;
-
-/// Whether values are rounded to their dtypes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Rounding {
-    /// Floats stay f64 throughout, whatever their dtype. Integers are exact.
-    #[default]
-    Exact,
-    /// Each value is rounded to its dtype after its op, as the unfused ops would. Reductions and
-    /// matrix products accumulate in f64 and round once.
-    Typed,
-}
 
 /// Evaluates a graph in f64.
 ///

@@ -1,13 +1,24 @@
 //! The values of one graph while it is evaluated.
 
 use super::error::EvalError;
-use super::{Array, Rounding};
+use crate::array::Array;
 use crate::custom::OpDefs;
 use crate::entity::{Entity, Value};
 use crate::graph::Graph;
 use crate::text::Names;
 use crate::types::TensorType;
 use std::borrow::Cow;
+
+/// Whether values are rounded to their dtypes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Rounding {
+    /// Floats stay f64 throughout, whatever their dtype. Integers are exact.
+    #[default]
+    Exact,
+    /// Each value is rounded to its dtype after its op, as the unfused ops would. Reductions and
+    /// matrix products accumulate in f64 and round once.
+    Typed,
+}
 
 /// What is the same for a graph and the bodies of its regions.
 #[derive(Debug)]

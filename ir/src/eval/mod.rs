@@ -4,7 +4,6 @@
 //! no parallelism. Elements are held in f64, which is exact for every dtype but `i64` beyond
 //! 2^53.
 
-mod array;
 mod constant;
 mod elementwise;
 mod error;
@@ -19,8 +18,9 @@ mod rows;
 #[cfg(test)]
 mod tests;
 
-pub use array::Array;
+pub use crate::array::Array;
 pub use constant::evaluate_constant;
 pub use error::EvalError;
-pub use evaluator::{Evaluator, Rounding};
+pub use evaluator::Evaluator;
+pub use frame::Rounding;
 pub use recipe::evaluate_recipe;

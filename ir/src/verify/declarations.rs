@@ -103,7 +103,7 @@ pub(super) fn recipes(graph: &Graph, found: &mut Diagnostics) {
 fn recipe_graphs(recipe: &Recipe) -> Option<String> {
     match recipe {
         Recipe::Graph(graph) => {
-            super::verify_graph(graph).err().map(|e| e.to_string().replace('\n', "; "))
+            super::graph::verify_graph(graph).err().map(|e| e.to_string().replace('\n', "; "))
         }
         other => other.parts().iter().find_map(recipe_graphs),
     }

@@ -1,6 +1,6 @@
 //! What paged attention is told of the batch.
 
-use super::pages::PAGE_ROWS;
+use crate::inputs::PAGE_ROWS;
 use crate::inputs::{Extent, SequenceView, StepInput};
 use crate::roles;
 use piecewise_ir::dtype::DType;

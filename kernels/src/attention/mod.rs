@@ -4,12 +4,13 @@ mod cpu;
 mod cuda;
 mod inputs;
 pub(crate) mod packed;
-mod pages;
 pub(crate) mod reference;
 
-pub use pages::PAGE_ROWS;
+pub use crate::inputs::PAGE_ROWS;
+pub use cuda::{attention_kernels, other_attention_kernels};
 
 use crate::inputs::StepInput;
+use crate::op::ScoreSpec;
 use piecewise_ir::custom::{Attr, Attrs, CustomOpDef};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
@@ -55,31 +56,6 @@ impl PagedAttention {
             ("causal".to_owned(), Attr::Bool(causal)),
             ("scale".to_owned(), Attr::Float(scale)),
         ])
-    }
-}
-
-/// What the attributes of a call say of scores.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) struct ScoreSpec {
-    pub(crate) scale: f64,
-    pub(crate) causal: bool,
-    pub(crate) window: Option<u32>,
-}
-
-impl ScoreSpec {
-    /// The keys that query `j` of `queries` sees among `keys`.
-    pub(crate) fn seen(self, j: usize, queries: usize, keys: usize) -> std::ops::Range<usize> {
-        let position = keys as i64 - queries as i64 + j as i64;
-        let past = |last: i64| (last + 1).clamp(0, keys as i64) as usize;
-        let mut seen = 0..keys;
-        if self.causal {
-            seen.end = past(position);
-        }
-        if let Some(window) = self.window {
-            seen.end = seen.end.min(past(position + i64::from(window)));
-            seen.start = past(position - i64::from(window) - 1).min(seen.end);
-        }
-        seen
     }
 }
 

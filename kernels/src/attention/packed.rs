@@ -2,10 +2,9 @@
 //! q, k and v, four more say where sequences lie, and sequences of queries follow one another from
 //! row 0.
 
-use super::ScoreSpec;
 use crate::cpu::attention::{Attention, AttentionShape, Keys, attention, attention_scratch_bytes};
 use crate::cpu::{Isa, SCRATCH_ALIGN};
-use crate::op::{CpuOpArgs, CpuOpCall, OpError};
+use crate::op::{CpuOpArgs, CpuOpCall, OpError, ScoreSpec};
 
 const Q: usize = 0;
 const KEYS: usize = 1;

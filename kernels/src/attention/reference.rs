@@ -1,7 +1,7 @@
 //! Attention in f64, one row at a time.
 
-use super::ScoreSpec;
-use super::pages::PAGE_ROWS;
+use crate::inputs::PAGE_ROWS;
+use crate::op::ScoreSpec;
 use piecewise_ir::eval::Array;
 use std::ops::Range;
 

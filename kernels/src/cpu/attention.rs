@@ -11,34 +11,18 @@
 //! sequence's length is read.
 
 mod block;
+mod shape;
 
 use super::element::FloatAddress;
 use super::scratch::{self, Shared};
 use super::{CpuMathError, FloatSlice, FloatSliceMut, Isa, at_least, parallel};
 use block::{Block, Layout, Visibility};
+pub use shape::{AttentionShape, PAGE_ROWS};
 
 const CALL: &str = "attention";
 
-/// Rows of a page of the pool: slot = page * 16 + offset.
-pub const PAGE_ROWS: usize = crate::attention::PAGE_ROWS as usize;
-
-/// Query vectors (rows times heads of one group) that share a converted tile of keys and values.
-const QUERY_VECTORS: usize = 64;
 /// Multiply-adds below which waking other threads costs more than it saves.
 const PARALLEL_WORK: usize = 1 << 16;
-
-/// Heads and widths of an attention call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AttentionShape {
-    /// Heads of q and of the output: a multiple of `kv_heads`.
-    pub q_heads: usize,
-    /// Heads of k and v.
-    pub kv_heads: usize,
-    /// Width of a head of q and k.
-    pub head_dim: usize,
-    /// Width of a head of v and of the output.
-    pub value_dim: usize,
-}
 
 /// Where the keys of each of `S` sequences lie in k and v.
 #[derive(Debug, Clone, Copy)]

@@ -14,11 +14,13 @@
 //! The left operand is converted to f32 rows in scratch unless it already is.
 
 mod blocks;
+mod problem;
 
 use super::scratch;
 use super::{CpuMathError, FloatSlice, FloatSliceMut, Isa, at_least, parallel};
-use blocks::{Columns, Destination, PackRows, StoredMatrix};
+use blocks::{Columns, DIRECT_ROWS, Destination, PackRows, StoredMatrix};
 use piecewise_ir::dtype::DType;
+pub use problem::{MatmulProblem, Operand};
 
 const CALL: &str = "matmul";
 
@@ -26,57 +28,8 @@ const CALL: &str = "matmul";
 const ROW_BLOCK: usize = 240;
 /// Columns of b in one block, the unit of work of a thread.
 const COLUMN_BLOCK: usize = 32;
-/// Up to this many rows the weights are converted in registers instead of in a panel.
-const DIRECT_ROWS: usize = 12;
 /// Multiply-adds below which waking other threads costs more than it saves.
 const PARALLEL_WORK: usize = 1 << 16;
-
-/// How one matrix of a product is stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Operand {
-    /// What its elements are stored as.
-    pub dtype: DType,
-    /// Elements from one stored row to the next.
-    pub row_stride: usize,
-    /// Elements from one matrix of the batch to the next (0: all share one).
-    pub batch_stride: usize,
-    /// The stored rows are the columns of the matrix. Weights stored `[n, k]`, as in Hugging Face
-    /// checkpoints, are a transposed b.
-    pub transposed: bool,
-}
-
-/// `out[m, n] = a[m, k] * b[k, n]`, for each matrix of a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MatmulProblem {
-    /// Rows of a and of the output, padding included.
-    pub m: usize,
-    /// Columns of b and of the output.
-    pub n: usize,
-    /// Columns of a and rows of b: how many products each element of the output sums.
-    pub k: usize,
-    /// How many products of these sizes there are.
-    pub batch: usize,
-    /// How a, the left operand, is stored.
-    pub a: Operand,
-    /// How b, the right operand, is stored.
-    pub b: Operand,
-    /// Output; not transposed, stored rows at least `n` apart.
-    pub out: Operand,
-}
-
-impl MatmulProblem {
-    /// `x[m, k] * w[n, k]^T` over dense row-major buffers: the linear layer of a checkpoint.
-    pub fn linear(m: usize, n: usize, k: usize, x: DType, w: DType, y: DType) -> Self {
-        let dense = |dtype, row_stride, transposed| Operand {
-            dtype,
-            row_stride,
-            batch_stride: 0,
-            transposed,
-        };
-        let (a, b, out) = (dense(x, k, false), dense(w, k, true), dense(y, n, false));
-        MatmulProblem { m, n, k, batch: 1, a, b, out }
-    }
-}
 
 /// Scratch bytes for [`matmul`] on up to `threads` threads, for any number of real rows.
 ///

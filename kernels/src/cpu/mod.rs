@@ -31,10 +31,11 @@ pub mod attention;
 pub mod convert;
 pub mod matmul;
 pub mod philox;
+pub mod rows;
 pub mod sampling;
 pub mod team;
 
-pub use element::{FloatSlice, FloatSliceMut};
+pub use crate::op::{FloatSlice, FloatSliceMut};
 pub use error::CpuMathError;
 use error::at_least;
 pub use scratch::SCRATCH_ALIGN;

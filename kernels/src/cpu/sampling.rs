@@ -40,11 +40,10 @@ use super::philox::philox4x32;
 use super::scratch::{self, Shared};
 use super::{CpuMathError, Isa, at_least, parallel};
 
+use controls::CALL;
 pub use controls::ControlArgs;
-pub use row::{LN2_HIGH, LN2_LOW, LOWEST, POLYNOMIAL};
 use row::{Row, RowParameters};
 
-const CALL: &str = "sample";
 /// Weights of 40 binary places then sum to less than 2^63.
 const MAX_VOCABULARY: usize = 1 << 22;
 

@@ -1,8 +1,9 @@
 //! The batch of a step, as functions that fill inputs see it.
 
 use super::carried::{ValuesInStep, ValuesView};
-use crate::attention::PAGE_ROWS;
-use crate::sampling::{SampleControls, Sampling};
+use super::controls::SampleControls;
+use super::pages::PAGE_ROWS;
+use super::sampling::Sampling;
 use std::ops::Range;
 
 /// What one sequence brings to a step, by positions in the arrays of a [`BatchView`].

@@ -24,14 +24,26 @@
 
 mod batch_view;
 mod carried;
+mod controls;
 mod element;
 mod engine;
+mod pages;
+mod sampling;
 mod writer;
 
 pub use batch_view::{BatchView, FollowingIds, SequenceInStep, SequenceView};
 pub use carried::{TokenValues, ValuesInStep, ValuesView};
+pub(crate) use controls::{
+    BIASED, CONTROL_WORDS, GIVEN, LIKELIHOODS, MASKED, OF_PROMPT, TALLIED, TIMES, WEIGHED,
+};
+pub use controls::{
+    DETAIL_WORDS, Details, MAX_LOGIT_BIASES, MAX_TOP_LOGPROBS, NO_ID, SampleControls,
+    fill_token_row, mask_words, token_words,
+};
 pub use element::Element;
 pub use engine::{DECLARED_BY, engine_inputs};
+pub use pages::PAGE_ROWS;
+pub use sampling::Sampling;
 use writer::Bytes;
 pub use writer::InputWriter;
 

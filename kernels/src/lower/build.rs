@@ -279,7 +279,8 @@ impl Builder {
                 self.map_into(MapOp::Cast, &[view], &to);
             }
         }
-        let program = finish::finish(self);
+        let Self { over, args, places, steps, constants } = self;
+        let program = finish::finish(over, args, places, steps, constants);
         program.check()?;
         Ok(program)
     }

@@ -5,9 +5,9 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 use super::error::{LowerError, fail};
-use super::execute::MAX_LOOPS;
-use super::line::lane_of;
-use super::row_program::{ArgKind, MapOp, Nest, PlaceKind, RowProgram, RowStep, StridedAccess};
+use super::row_program::{
+    ArgKind, MAX_LOOPS, MapOp, Nest, PlaceKind, RowProgram, RowStep, StridedAccess, lane_of,
+};
 use piecewise_ir::dtype::DType;
 
 impl RowProgram {

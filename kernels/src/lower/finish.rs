@@ -1,7 +1,7 @@
 //! Closing a row program: dead steps go, temporaries get offsets, the tile gets its rows.
 
-use super::build::Builder;
-use super::row_program::{ArgKind, PlaceKind, RowProgram, RowStep, Work};
+use super::row_program::{ArgDecl, ArgKind, Place, PlaceKind, RowProgram, RowStep, Work};
+use piecewise_ir::entity::Symbol;
 
 /// Bytes of arguments and temporaries of one tile: about what a core's nearest caches hold.
 const TILE_BYTES: u64 = 64 << 10;
@@ -44,8 +44,14 @@ impl RowStep {
     }
 }
 
-pub(super) fn finish(builder: Builder) -> RowProgram {
-    let Builder { over, args, mut places, mut steps, constants } = builder;
+/// Closes a program whose temporaries have no offsets yet.
+pub(super) fn finish(
+    over: Option<Symbol>,
+    args: Vec<ArgDecl>,
+    mut places: Vec<Place>,
+    mut steps: Vec<RowStep>,
+    constants: Vec<u64>,
+) -> RowProgram {
     let mut live: Vec<bool> = places.iter().map(|p| matches!(p.kind, PlaceKind::Arg(_))).collect();
     let mut kept = vec![false; steps.len()];
     for (i, step) in steps.iter().enumerate().rev() {

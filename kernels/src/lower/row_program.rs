@@ -1,11 +1,27 @@
 //! Row programs as data: what a kernel image of a region holds.
 
-use super::elementwise::LINES_BYTES;
 use derive_more::Display;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_ir::op::{BinaryOp, CompareOp, ReduceOp, UnaryOp};
 use serde::{Deserialize, Serialize};
+
+/// The most loops of a nest: kept loops and reduced loops together.
+pub(crate) const MAX_LOOPS: usize = 8;
+/// The most elements of a line: consecutive iterations of a loop that are computed at once.
+pub(crate) const LINE: usize = 512;
+/// Bytes of a worker's line buffers, a multiple of 64: three operands, three spread out and a
+/// result in each type that arithmetic happens in.
+pub(crate) const LINES_BYTES: u64 = (7 * LINE * (4 + 8 + 4 + 1)) as u64;
+
+/// The type in which elements of a dtype are computed with.
+pub(super) fn lane_of(dtype: DType) -> DType {
+    match dtype {
+        DType::F32 | DType::F16 | DType::BF16 => DType::F32,
+        DType::I32 | DType::I64 | DType::U8 => dtype,
+        DType::Bool => DType::U8,
+    }
+}
 
 /// How a program sees an argument.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]

@@ -6,8 +6,7 @@
 use super::body::static_dims;
 use super::build::Builder;
 use super::error::LowerError;
-use super::line::lane_of;
-use super::row_program::{MapOp, RowStep, StridedAccess};
+use super::row_program::{MapOp, RowStep, StridedAccess, lane_of};
 use super::view::{View, dense, nest_of};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::op::ReduceOp;

@@ -3,7 +3,8 @@
 // A new op or dtype must not compile before it is here.
 #![warn(clippy::wildcard_enum_match_arm)]
 
-use crate::cpu::{FloatSlice, FloatSliceMut};
+use super::error::OpError;
+use super::floats::{FloatSlice, FloatSliceMut};
 use crate::step::{CaptureSupport, LaunchContext};
 use bytemuck::Pod;
 use piecewise_ir::custom::Attrs;
@@ -11,16 +12,6 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::types::TensorType;
 use std::cell::Cell;
 use std::marker::PhantomData;
-
-/// Why an op could not run: a sentence that says which operand or attribute and what would fit.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("custom op `{op}`: {message}")]
-pub struct OpError {
-    /// The name that the op is registered under.
-    pub op: String,
-    /// What is wrong and what would fit.
-    pub message: String,
-}
 
 /// A call of a custom op, without addresses.
 #[derive(Clone, Copy, Debug)]

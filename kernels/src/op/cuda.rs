@@ -1,95 +1,10 @@
 //! Custom ops on CUDA: source with a launch recipe, or a host function over a raw stream handle.
 
-use super::OpError;
-pub use crate::cuda::{GridAxis, LaunchRecipe, OpKernels, OperandRole, Param, Scalar, TensorBoxes};
-use crate::lower::LowerError;
+use super::error::OpError;
+pub use super::recipe::{GridAxis, LaunchRecipe, OpKernels, Param, Scalar, TensorBoxes};
 use crate::step::{CaptureSupport, LaunchContext};
 use piecewise_ir::custom::Attrs;
-use piecewise_ir::dtype::DType;
 use piecewise_ir::types::TensorType;
-
-impl LaunchRecipe {
-    /// A launch of `entry` with `threads` threads in each of the blocks of `grid`.
-    pub fn new(
-        source: impl Into<String>,
-        entry: &str,
-        grid: GridAxis,
-        threads: u32,
-        params: Vec<Param>,
-    ) -> Self {
-        Self {
-            source: source.into(),
-            entry: entry.to_owned(),
-            options: Vec::new(),
-            grid: [grid, GridAxis::one(), GridAxis::one()],
-            block: [threads, 1, 1],
-            cluster: [1; 3],
-            static_shared: 0,
-            dynamic_shared: 0,
-            params,
-            programmatic: false,
-            ahead: Vec::new(),
-        }
-    }
-
-    /// Says what can't be launched with so many arguments and so many bytes of scratch.
-    ///
-    /// # Errors
-    /// A sentence that names the field.
-    pub fn check(&self, arguments: usize, scratch: u64) -> Result<(), String> {
-        let Self { entry, block, cluster, params, ahead, .. } = self;
-        if entry.is_empty() || entry.contains('\0') {
-            return Err(format!("`{}` names no kernel", entry.escape_debug()));
-        }
-        let threads = block.iter().fold(1u64, |n, &d| n.saturating_mul(u64::from(d)));
-        if threads == 0 || threads > 1024 {
-            return Err(format!("`{entry}` has {threads} threads in a block; 1 to 1024 fit"));
-        }
-        let blocks = cluster.iter().fold(1u64, |n, &d| n.saturating_mul(u64::from(d)));
-        if blocks == 0 || blocks > 8 {
-            return Err(format!("`{entry}` has {blocks} blocks in a cluster; 1 to 8 fit"));
-        }
-        if let Some(i) = ahead.iter().find(|&&i| i as usize >= arguments) {
-            return Err(format!("`{entry}` reads ahead argument {i} of {arguments}"));
-        }
-        for param in params {
-            match param {
-                Param::Arg(i) | Param::TensorMap(TensorBoxes { arg: i, .. })
-                    if *i as usize >= arguments =>
-                {
-                    return Err(format!("`{entry}` takes argument {i} of {arguments}"));
-                }
-                Param::TensorMap(boxes)
-                    if !matches!(boxes.dtype, DType::BF16 | DType::F16)
-                        || boxes.columns == 0
-                        || !boxes.columns.is_multiple_of(8)
-                        || !(1..=256).contains(&boxes.box_rows)
-                        || !(1..=256).contains(&boxes.box_slices)
-                        || (boxes.box_slices > 1 && !boxes.columns.is_multiple_of(64)) =>
-                {
-                    return Err(format!(
-                        "`{entry}` copies boxes of {} slices and {} rows of {} {}; 1 to 256 of a \
-                         multiple of 8 bf16 or f16 can be copied, of 64 where slices are several",
-                        boxes.box_slices, boxes.box_rows, boxes.columns, boxes.dtype
-                    ));
-                }
-                Param::Elements(i) | Param::Rows(i) => {
-                    return Err(format!(
-                        "`{entry}` has argument {i} element by element or row by row, and nothing \
-                         says how"
-                    ));
-                }
-                Param::Scratch(offset) if *offset >= scratch => {
-                    return Err(format!(
-                        "`{entry}` takes scratch from byte {offset} of {scratch} on"
-                    ));
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-}
 
 /// What an op is compiled for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -110,12 +25,15 @@ pub enum CudaImplementation {
     Host,
 }
 
-impl CudaImplementation {
-    /// The kernels of an op of this crate.
-    pub(crate) fn own(op: &str, kernels: Result<OpKernels, LowerError>) -> Result<Self, OpError> {
-        let failed = |e: LowerError| OpError { op: op.to_owned(), message: e.to_string() };
-        kernels.map(Self::Source).map_err(failed)
-    }
+/// What an operand is to its node.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct OperandRole {
+    /// A launch mutates it: it is never read early.
+    pub state: bool,
+    /// Whether it is a weight: no kernel of a step writes it, so it may be read early.
+    pub weight: bool,
+    /// Whether the host stages it for each step: no kernel of a step writes it either.
+    pub staged: bool,
 }
 
 /// A call of a custom op: everything known when it is compiled.
@@ -214,50 +132,5 @@ impl CudaOpArgs<'_> {
     /// The padded extent of an axis of a position.
     pub fn dim(&self, position: usize, axis: usize) -> u64 {
         self.types[position].shape[axis].eval(self.context.sizes())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn recipe() -> LaunchRecipe {
-        let params = vec![Param::Arg(1), Param::Counts, Param::Scratch(64)];
-        LaunchRecipe::new("", "scale", GridAxis::one(), 256, params)
-    }
-
-    #[test]
-    fn recipes_are_checked_against_their_launch() {
-        assert_eq!(recipe().check(2, 65), Ok(()));
-        assert_eq!(recipe().check(1, 65), Err("`scale` takes argument 1 of 1".to_owned()));
-        assert_eq!(
-            recipe().check(2, 64),
-            Err("`scale` takes scratch from byte 64 of 64 on".to_owned())
-        );
-        let wide = LaunchRecipe { block: [64, 32, 1], ..recipe() };
-        assert_eq!(
-            wide.check(2, 65),
-            Err("`scale` has 2048 threads in a block; 1 to 1024 fit".to_owned())
-        );
-        let crowded = LaunchRecipe { cluster: [4, 4, 1], ..recipe() };
-        assert_eq!(
-            crowded.check(2, 65),
-            Err("`scale` has 16 blocks in a cluster; 1 to 8 fit".to_owned())
-        );
-        let map = |arg, columns, box_rows, box_slices| {
-            let rows = 1u64.into();
-            let dtype = DType::BF16;
-            let boxes = TensorBoxes { arg, dtype, rows, columns, box_rows, box_slices };
-            LaunchRecipe { params: vec![Param::TensorMap(boxes)], ..recipe() }.check(2, 65)
-        };
-        assert_eq!(map(1, 72, 256, 1), Ok(()));
-        assert_eq!(map(1, 64, 256, 8), Ok(()));
-        assert_eq!(map(2, 64, 256, 1), Err("`scale` takes argument 2 of 2".to_owned()));
-        let wrong = [(0, 8, 1), (12, 8, 1), (64, 0, 1), (64, 257, 1), (64, 8, 0), (72, 8, 2)];
-        for (columns, box_rows, slices) in wrong {
-            let error = map(0, columns, box_rows, slices).unwrap_err();
-            assert!(error.contains(&format!("{box_rows} rows of {columns} bf16")), "{error}");
-        }
-        assert!(LaunchRecipe { entry: "a\0b".to_owned(), ..recipe() }.check(2, 65).is_err());
     }
 }

@@ -2,8 +2,17 @@
 
 mod cpu;
 pub mod cuda;
+mod error;
+mod exponential;
+mod floats;
+mod recipe;
+mod scores;
 
-pub use cpu::{CpuOp, CpuOpArgs, CpuOpBinding, CpuOpCall, OpError};
+pub use cpu::{CpuOp, CpuOpArgs, CpuOpBinding, CpuOpCall};
+pub use error::OpError;
+pub use floats::{FloatSlice, FloatSliceMut};
+pub use recipe::{Blocks, GridError};
+pub(crate) use {exponential::*, floats::with_elements, recipe::options, scores::ScoreSpec};
 
 use crate::inputs::{BatchView, StepInput};
 use cuda::CudaOp;

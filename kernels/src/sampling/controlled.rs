@@ -3,9 +3,9 @@
 // A new op or dtype must not compile before it is here.
 #![warn(clippy::wildcard_enum_match_arm)]
 
-use super::controls::{CONTROL_WORDS, DETAIL_WORDS, mask_words, token_words};
 use super::{inputs, parameter_types, reference};
 use crate::inputs::StepInput;
+use crate::inputs::{CONTROL_WORDS, DETAIL_WORDS, mask_words, token_words};
 use piecewise_ir::custom::{Attrs, CustomOpDef};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::eval::Array;

@@ -1,9 +1,10 @@
 //! Sampling on the CPU.
 
 use super::controlled::TOKENS;
-use super::{ControlledSample, DETAIL_WORDS, Sample};
+use super::{ControlledSample, Sample};
 use crate::cpu::Isa;
 use crate::cpu::sampling::{ControlArgs, SampleArgs, sample, sample_scratch_bytes};
+use crate::inputs::DETAIL_WORDS;
 use crate::op::{CpuOp, CpuOpArgs, CpuOpCall, OpError};
 
 const LOGITS: usize = 0;

@@ -1,7 +1,6 @@
 //! What the ops are told of each step: how its rows sample.
 
-use super::controls::CONTROL_WORDS;
-use super::parameters::Sampling;
+use crate::inputs::{CONTROL_WORDS, Sampling};
 use crate::inputs::{Element, Extent, StepInput};
 use crate::roles;
 use piecewise_ir::dtype::DType;

@@ -1,22 +1,16 @@
 //! Sampling: its definitions as custom ops.
 
 mod controlled;
-mod controls;
 mod cpu;
 mod cuda;
 mod inputs;
-mod parameters;
 mod reference;
 
-pub use controlled::ControlledSample;
-pub(crate) use controls::{
-    BIASED, CONTROL_WORDS, GIVEN, LIKELIHOODS, MASKED, OF_PROMPT, TALLIED, TIMES, WEIGHED,
-};
-pub use controls::{
-    DETAIL_WORDS, Details, MAX_LOGIT_BIASES, MAX_TOP_LOGPROBS, NO_ID, SampleControls,
+pub use crate::inputs::{
+    DETAIL_WORDS, Details, MAX_LOGIT_BIASES, MAX_TOP_LOGPROBS, NO_ID, SampleControls, Sampling,
     fill_token_row, mask_words, token_words,
 };
-pub use parameters::Sampling;
+pub use controlled::ControlledSample;
 
 use crate::inputs::StepInput;
 use piecewise_ir::custom::{Attrs, CustomOpDef};

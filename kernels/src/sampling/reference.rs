@@ -1,9 +1,9 @@
 //! Sampling for the reference evaluator: the steps of the CPU's sampler, which fix every bit, over
 //! operands as their dtypes hold them.
 
-use super::DETAIL_WORDS;
 use crate::cpu::Isa;
 use crate::cpu::sampling::{ControlArgs, SampleArgs, sample, sample_scratch_bytes};
+use crate::inputs::DETAIL_WORDS;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::eval::Array;
 

@@ -1,7 +1,8 @@
 //! Attention within segments: its definition.
 
-use super::{check_segments, reference};
-use crate::attention::ScoreSpec;
+use super::check::check_segments;
+use super::reference;
+use crate::op::ScoreSpec;
 use piecewise_ir::custom::{Attr, Attrs, CustomOpDef};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::eval::Array;

@@ -3,8 +3,9 @@
 use super::{SegmentAttention, SegmentMean};
 use crate::attention::packed;
 use crate::cpu::attention::Keys;
-use crate::cpu::element::{Element, with_elements};
+use crate::cpu::element::Element;
 use crate::cpu::{FloatSlice, FloatSliceMut};
+use crate::op::with_elements;
 use crate::op::{CpuOp, CpuOpArgs, CpuOpCall, OpError};
 
 const QUERY_STARTS: usize = 3;

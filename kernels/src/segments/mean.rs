@@ -1,6 +1,7 @@
 //! The mean over the rows of each segment: its definition.
 
-use super::{check_segments, reference};
+use super::check::check_segments;
+use super::reference;
 use piecewise_ir::custom::{Attrs, CustomOpDef};
 use piecewise_ir::eval::Array;
 use piecewise_ir::op::RowTreatment;

@@ -1,7 +1,7 @@
 //! Attention and means within segments in f64.
 
-use crate::attention::ScoreSpec;
 use crate::attention::reference::attend;
+use crate::op::ScoreSpec;
 use piecewise_ir::eval::Array;
 use std::ops::Range;
 

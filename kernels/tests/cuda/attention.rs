@@ -8,7 +8,8 @@ use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_ir::eval::Array;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::attention::PagedAttention;
-use piecewise_kernels::cuda::{OperandRole, attention_kernels, other_attention_kernels};
+use piecewise_kernels::attention::{attention_kernels, other_attention_kernels};
+use piecewise_kernels::cuda::OperandRole;
 use piecewise_kernels::op::cuda::{CudaOpCall, CudaTarget};
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Where everything of a model lies on the device, and the ledger that says so beforehand.
+//! Where everything of a model lies on the device.
 
 use crate::words::Ledger;
 use piecewise_backend::device::{Address, Device, DeviceError, Reservation};

@@ -1,4 +1,4 @@
-//! What was measured of an artifact, as the store keeps it.
+//! What was measured of an artifact or of a step, as the store keeps it, and where a choice comes from.
 
 use super::bind::{BindSite, Place};
 use crate::store::symbols_seen;

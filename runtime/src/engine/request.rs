@@ -7,6 +7,7 @@ use crate::memory::RowsId;
 use crate::steps::{CompiledModel, Model};
 use crate::words::{FinishReason, RequestId, SymbolClass, Usage};
 use piecewise_backend::device::Device;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Rows to stand for tokens.
@@ -70,6 +71,9 @@ pub struct Request {
     pub priority: i32,
     /// When it ends at the latest, wherever it is then.
     pub deadline: Option<Instant>,
+    /// Who shares its pages: the prefix cache has them for requests with an equal salt alone, or, without
+    /// one, for those without. Later turns of a kept request have that of the first.
+    pub cache_salt: Option<Arc<str>>,
 }
 
 impl Request {
@@ -90,6 +94,7 @@ impl Request {
             values: Vec::new(),
             priority: 0,
             deadline: None,
+            cache_salt: None,
         }
     }
 

@@ -10,6 +10,7 @@ use crate::memory::{PageHash, PagePool, PageTable, SlotPool, StateSlot};
 use crate::words::{RequestId, Usage};
 use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_kernels::sampling::{Details, SampleControls, mask_words};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Ids beyond the prompt that room is made for beforehand, so that decoding allocates nothing
@@ -41,6 +42,8 @@ pub(super) struct Sequence {
     pub table: PageTable,
     /// Whether the prefix cache has its pages: its ids alone say what they hold.
     pub shares: bool,
+    /// What its pages are found by besides.
+    pub salt: Option<Arc<str>>,
     /// Of the full pages of `ids`, as far as somebody asked.
     pub hashes: Vec<PageHash>,
     /// Pages of `table` that the prefix cache was shown.
@@ -84,6 +87,7 @@ impl Sequence {
             max_tokens: 0,
             table: PageTable::with_capacity(rows),
             shares: false,
+            salt: request.cache_salt.clone(),
             hashes: Vec::with_capacity(PageTable::pages_for(rows)),
             published: 0,
             prompt: 0,
@@ -247,20 +251,22 @@ impl Sequence {
             return;
         }
         self.hash_pages(to);
-        let Self { ids, table, hashes, .. } = self;
+        let Self { ids, table, hashes, salt, .. } = self;
         let parent = from.checked_sub(1).map(|last| hashes[last]);
         let ids = &ids[from * PAGE_ROWS as usize..to * PAGE_ROWS as usize];
-        pool.publish(&table.pages()[from..to], parent, &hashes[from..to], ids);
+        pool.publish(&table.pages()[from..to], parent, &hashes[from..to], ids, salt.as_ref());
         self.published = to;
     }
 
     /// The hashes of the first pages.
     fn hash_pages(&mut self, pages: usize) -> &[PageHash] {
-        let known = self.hashes.len();
-        for ids in self.ids.chunks_exact(PAGE_ROWS as usize).take(pages).skip(known) {
-            self.hashes.push(PageHash::of(self.hashes.last().copied(), ids));
+        let Self { ids, hashes, salt, .. } = self;
+        let known = hashes.len();
+        for ids in ids.chunks_exact(PAGE_ROWS as usize).take(pages).skip(known) {
+            let of_salt = || salt.as_deref().map(PageHash::of_salt);
+            hashes.push(PageHash::of(hashes.last().copied().or_else(of_salt), ids));
         }
-        &self.hashes[..pages]
+        &hashes[..pages]
     }
 }
 

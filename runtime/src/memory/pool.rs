@@ -2,6 +2,7 @@
 
 use super::prefix::{KvEvent, PageHash, PrefixCache};
 use piecewise_kernels::attention::PAGE_ROWS;
+use std::sync::Arc;
 
 /// The use of a page. It can't be copied, so each use is given back once. A page that is used more
 /// than once is full and computed: nobody writes it.
@@ -122,16 +123,18 @@ impl PagePool {
         }
     }
 
-    /// Lets pages be found that are computed: those of `hashes` with `ids`, behind the page `parent`.
+    /// Lets pages be found that are computed: those of `hashes` with `ids`, behind the page `parent` of a
+    /// text with this salt.
     pub(crate) fn publish(
         &mut self,
         pages: &[Page],
         mut parent: Option<PageHash>,
         hashes: &[PageHash],
         ids: &[u32],
+        salt: Option<&Arc<str>>,
     ) {
         for ((page, &hash), ids) in pages.iter().zip(hashes).zip(ids.chunks(PAGE_ROWS as usize)) {
-            self.cache.insert(page.0, parent, hash, ids);
+            self.cache.insert(page.0, parent, hash, ids, salt);
             parent = Some(hash);
         }
     }

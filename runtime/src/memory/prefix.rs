@@ -2,6 +2,7 @@
 
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Is called with every change of what the prefix cache holds.
 pub type KvObserver = Box<dyn FnMut(&KvEvent) + Send>;
@@ -20,6 +21,12 @@ impl PageHash {
         }
         Self(*hasher.finalize().as_bytes())
     }
+
+    /// What stands before the first page of texts with this salt: none of their pages is found from
+    /// another salt, or from none.
+    pub fn of_salt(salt: &str) -> Self {
+        Self(blake3::derive_key("piecewise 2026 salt of a prefix cache", salt.as_bytes()))
+    }
 }
 
 /// A change of what can be found, for routers that send requests to where their prefix is. The names
@@ -36,6 +43,8 @@ pub enum KvEvent {
         ids: Vec<u32>,
         /// How many ids a page has.
         block_size: u64,
+        /// The salt of a text that the first page begins, where it has one.
+        salt: Option<String>,
     },
     /// Pages can't be found any more.
     BlockRemoved {
@@ -108,13 +117,15 @@ impl PrefixCache {
         is_found
     }
 
-    /// Lets a page be found that somebody uses, unless another is found by this hash.
+    /// Lets a page be found that somebody uses, unless another is found by this hash. `salt` is that of
+    /// its text.
     pub(super) fn insert(
         &mut self,
         page: u32,
         parent: Option<PageHash>,
         hash: PageHash,
         ids: &[u32],
+        salt: Option<&Arc<str>>,
     ) {
         if self.hashes[page as usize].is_some() || self.pages.contains_key(&hash) {
             return;
@@ -130,7 +141,8 @@ impl PrefixCache {
             return;
         }
         let (hashes, ids, block_size) = (vec![hash], ids.to_vec(), ids.len() as u64);
-        events.push(KvEvent::BlockStored { hashes, parent, ids, block_size });
+        let salt = salt.filter(|_| parent.is_none()).map(|salt| salt.to_string());
+        events.push(KvEvent::BlockStored { hashes, parent, ids, block_size, salt });
     }
 
     /// Lets the page that nobody has used for longest be found no more.

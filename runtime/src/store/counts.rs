@@ -1,4 +1,4 @@
-//! What a compile counts: what was made, what was reused, and why the rest was missed.
+//! Counting what a store gave and was given.
 
 use super::key::PIECE_KIND;
 use super::stored_piece::IMAGE_KIND;

@@ -1,6 +1,6 @@
 //! Answers on their way out: as a whole, or piece by piece.
 
-use super::course::Course;
+use super::deltas::Deltas;
 use super::error::ApiError;
 use super::generation::{Delta, Generation};
 use super::ids;
@@ -8,7 +8,7 @@ use super::logprobs::PromptLogprobs;
 use super::params::{Params, StreamUsage};
 use super::sse::{self, Events, Frame};
 use super::state::{State, now};
-use super::usage::{UsageReport, UsageSum};
+use super::usage::UsageReport;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -57,9 +57,7 @@ struct Head<'a> {
 pub(crate) struct Answers<C> {
     /// [`Head`], written once since every token repeats it, and open to more fields.
     head: Vec<u8>,
-    generation: Generation,
-    course: Course,
-    usage: UsageSum,
+    deltas: Deltas,
     wants_usage: StreamUsage,
     choices: C,
     has_begun: bool,
@@ -80,12 +78,9 @@ impl<C: Choices> Answers<C> {
         // Nothing of it fails to be written.
         let mut head = serde_json::to_vec(&head).unwrap_or_else(|_| b"{}".to_vec());
         head.pop();
-        let usage = UsageSum::new(prompts, params.choices);
         Self {
             head,
-            generation,
-            course: Course::new(usage.prompt_tokens(), choices.count()),
-            usage,
+            deltas: Deltas::new(generation, prompts, params.choices),
             wants_usage: params.stream_usage,
             choices,
             has_begun: false,
@@ -100,19 +95,17 @@ impl<C: Choices> Answers<C> {
     async fn whole(mut self) -> Result<Response, ApiError> {
         let begin = |index| self.choices.begin(index, false);
         let mut choices: Vec<C::Choice> = (0..self.choices.count()).map(begin).collect();
-        while poll_fn(|context| self.generation.poll_ready(context)).await? {
-            while let Some(delta) = self.generation.take()? {
-                self.course.note(&delta);
-                self.usage.add(&delta);
+        while poll_fn(|context| self.deltas.poll_ready(context)).await? {
+            while let Some(delta) = self.deltas.take()? {
                 let choice = &mut choices[delta.index];
                 self.choices.extend(choice, delta)?;
             }
         }
-        let Self { head, usage, choices: kind, .. } = self;
+        let Self { head, deltas, choices: kind, .. } = self;
         let Rest { prompt_token_ids, prompt_logprobs } = kind.rest();
         let mut body = head;
         field(&mut body, "choices", &choices);
-        field(&mut body, "usage", &usage.report());
+        field(&mut body, "usage", &deltas.usage().report());
         prompt_token_ids.iter().for_each(|ids| field(&mut body, "prompt_token_ids", ids));
         prompt_logprobs.iter().for_each(|told| field(&mut body, "prompt_logprobs", told));
         body.push(b'}');
@@ -122,7 +115,7 @@ impl<C: Choices> Answers<C> {
 
     /// What an event that is not the last says of an answer's usage.
     fn usage_so_far(&self, index: usize) -> Option<UsageReport> {
-        (self.wants_usage == StreamUsage::Each).then(|| self.usage.so_far(index))
+        (self.wants_usage == StreamUsage::Each).then(|| self.deltas.usage().so_far(index))
     }
 
     fn event(&self, frame: &mut Frame, choices: &[C::Choice], usage: Option<UsageReport>) {
@@ -165,15 +158,13 @@ impl<C: Choices> Events for Answers<C> {
         }
         // Not everything that comes is for the client.
         while frame.is_empty() {
-            if !ready!(self.generation.poll_ready(context))? {
+            if !ready!(self.deltas.poll_ready(context))? {
                 if self.wants_usage > StreamUsage::None {
-                    self.event(frame, &[], Some(self.usage.report()));
+                    self.event(frame, &[], Some(self.deltas.usage().report()));
                 }
                 return Poll::Ready(Ok(false));
             }
-            while let Some(delta) = self.generation.take()? {
-                self.course.note(&delta);
-                self.usage.add(&delta);
+            while let Some(delta) = self.deltas.take()? {
                 let usage = self.usage_so_far(delta.index);
                 let mut choice = self.choices.piece(delta.index);
                 self.choices.extend(&mut choice, delta)?;

@@ -1,21 +1,19 @@
 //! `/v1/chat/completions`.
 
 use super::answer::{Answers, Choices, Rest};
-use super::chat_prompt;
 use super::error::ApiError;
 use super::fields::{Field, Fields, MODEL, field, schema};
-use super::generation::{Delta, End, Generation, Part, StopReason};
+use super::generation::{Delta, End, StopReason};
 use super::logprobs::{ChatLogprobs, PromptLogprobs};
-use super::params::{Params, top_logprobs};
+use super::replying::Replying;
 use super::state::State;
-use crate::chat::{ReplyDelta, ReplyError, ReplyParser, ToolCallDelta, ToolChoice};
+use crate::chat::{ReplyDelta, ReplyError, ReplyParser, ToolCallDelta};
 use axum::extract::{self, Request};
 use axum::response::Response;
 use serde::Serialize;
-use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// The fields besides those of [`Params`] and of the conversation.
+/// The fields besides those of how tokens are chosen and of the conversation.
 pub(crate) const FIELDS: &[Field] = &[
     MODEL,
     field(
@@ -114,70 +112,17 @@ pub(crate) async fn handle(
     extract::State(state): extract::State<Arc<State>>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let served = state.served()?;
-    let mut fields = Fields::read(request, &state).await?;
-    fields.rename("max_completion_tokens", "max_tokens");
-    let mut params = Params::take(&mut fields, &served.defaults, &state.limits)?;
-    let logprobs = fields.flag("logprobs")?;
-    let logprobs = match fields.take("top_logprobs") {
-        None => logprobs.then_some(0),
-        Some(value) => match top_logprobs("top_logprobs", &value)? {
-            most if logprobs => Some(most),
-            0 => None,
-            _ => return Err(ApiError::field("top_logprobs", "needs `logprobs`")),
-        },
-    };
-    let asked = chat_prompt::take(&mut fields)?;
-    let tools = asked.tools.clone();
-    match (tools.structure(), &params.structure) {
-        (None, _) => {}
-        (Some(structure), None) => params.structure = Some(("tools".to_owned(), structure)),
-        (Some(_), Some(_)) => {
-            let why = "a call that must be made has a structure of its own: ask for no other";
-            return Err(ApiError::field("tool_choice", why));
-        }
-    }
-    let shows_thoughts = fields.flag_or("include_reasoning", true)?;
-    fields.refuse(&[
-        ("functions", json!([]), "use `tools`"),
-        ("function_call", json!("none"), "use `tool_choice`"),
-        ("modalities", json!(["text"]), "answers are text"),
-        ("audio", Value::Null, "answers are text"),
-        ("prediction", Value::Null, "leave it out"),
-        ("verbosity", Value::Null, "ask in the messages"),
-        ("web_search_options", Value::Null, "nothing is searched"),
-        ("echo", json!(false), "set `continue_final_message`"),
-    ])?;
-    let held = fields.finish()?;
-    let (mut ids, text) = chat_prompt::encode(&state, &held, asked).await?;
-    params.truncate(&mut ids, served);
-    served.room.check_ids("messages", ids.len())?;
-    let calls = tools.choice() != &ToolChoice::None;
-    let special = served.format.needs_special_tokens(calls);
-    let room = served.engine.options().max_seq_len.saturating_sub(ids.len() as u64).max(1);
-    let (mut parts, mut parsers) = (Vec::new(), Vec::new());
-    for number in 0..params.choices {
-        let mut request = params.request(ids.clone(), number, &served.end_ids, room);
-        request.logprobs = logprobs;
-        // The prompt is the same for all.
-        request.prompt_logprobs = request.prompt_logprobs.filter(|_| number == 0);
-        let reply = params.output(served, "messages", &ids, special)?;
-        let named_stops = params.named_stops(&served.end_ids);
-        parts.push(Part { request, text: reply, named_stops, is_of_prompt: false });
-        let parser = served.format.parser(&tools, &text);
-        parsers.push(parser.map_err(|error| ApiError::field("tools", error))?);
-    }
-    params.constrain(&state, &mut parts, served.format.thoughts(&text)).await?;
-    drop(held);
-    let generation = Generation::start(&served.engine, parts).await;
-    let generation = generation.map_err(|error| error.of_field("prompt", "messages"))?;
+    state.served()?;
+    let fields = Fields::read(request, &state).await?;
+    let replying = Replying::begin(&state, fields).await?;
+    let Replying { params, ids, generation, parsers, wants_logprobs, shows_thoughts } = replying;
     let lengths = [ids.len()].into_iter();
     let replies = Replies {
         state: Arc::clone(&state),
         parsers,
         prompt: params.return_token_ids.then_some(ids),
         prompt_logprobs: params.prompt_logprobs.map(|most| (most, PromptLogprobs::begun())),
-        wants_logprobs: logprobs.is_some(),
+        wants_logprobs,
         shows_thoughts,
         tokens_as_ids: params.tokens_as_ids,
     };

@@ -58,7 +58,7 @@ impl ApiError {
     }
 
     pub(crate) fn no_key() -> Self {
-        let message = "a valid API key is needed: `Authorization: Bearer KEY`";
+        let message = "a valid API key is needed: `Authorization: Bearer KEY` or `x-api-key: KEY`";
         let code = Some("invalid_api_key");
         Self { code, ..Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message) }
     }
@@ -250,6 +250,8 @@ impl From<SubmitError> for ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status, axum::Json(self.body())).into_response();
+        // Whoever has another form for errors writes it anew.
+        response.extensions_mut().insert(self.clone());
         let headers = response.headers_mut();
         if let Some(seconds) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));

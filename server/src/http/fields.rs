@@ -175,16 +175,28 @@ impl Fields {
         Ok(())
     }
 
+    /// Other fields in the place of these, of which what is left over is refused or passed over.
+    pub(crate) fn become_others(mut self, others: Map<String, Value>) -> Result<Self, ApiError> {
+        let rest = std::mem::replace(&mut self.rest, others);
+        self.refuse_rest(&rest)?;
+        Ok(self)
+    }
+
+    fn refuse_rest(&self, rest: &Map<String, Value>) -> Result<(), ApiError> {
+        match (&self.passed, rest.keys().next()) {
+            (None, Some(name)) => Err(ApiError::unknown(name)),
+            (passed, _) => {
+                passed.iter().for_each(|passed| passed.add(rest.keys()));
+                Ok(())
+            }
+        }
+    }
+
     /// Refuses what is left over, or passes over it. What the body takes of memory is held as long as what was taken is
     /// needed.
     pub(crate) fn finish(self) -> Result<Held, ApiError> {
-        match self.rest.keys().next() {
-            Some(name) if self.passed.is_none() => Err(ApiError::unknown(name)),
-            _ => {
-                self.passed.iter().for_each(|passed| passed.add(self.rest.keys()));
-                Ok(self.held)
-            }
-        }
+        self.refuse_rest(&self.rest)?;
+        Ok(self.held)
     }
 }
 

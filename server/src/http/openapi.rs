@@ -4,7 +4,7 @@ use super::fields::Field;
 use super::models::{DETOKENIZE_FIELDS, TOKENIZE_FIELDS};
 use super::params;
 use super::state::State;
-use super::{chat_completions, chat_prompt, completions, encoder};
+use super::{chat_completions, chat_prompt, completions, encoder, messages};
 use crate::operate::OPERATOR_PATHS;
 use axum::Json;
 use axum::extract;
@@ -41,6 +41,12 @@ fn openapi() -> Value {
             "responses": responses(&error),
         }})
     };
+    let of_messages = |summary: &str, fields: &[&[Field]], required: &[&str]| {
+        let mut path = post(summary, fields, required);
+        let error = json!({"$ref": "#/components/schemas/MessagesError"});
+        path["post"]["responses"] = responses(&error);
+        path
+    };
     let get = |summary: &str| json!({"get": {"summary": summary, "responses": responses(&error)}});
     let score = post(
         "How well texts go together, of an encoder.",
@@ -59,6 +65,16 @@ fn openapi() -> Value {
         &[chat_completions::FIELDS, chat_prompt::FIELDS, params::FIELDS],
         &["messages"],
     );
+    let messages_path = of_messages(
+        "Reply to messages, by Anthropic's interface.",
+        &[messages::SHARED_FIELDS, messages::FIELDS],
+        &["messages", "max_tokens"],
+    );
+    let count_tokens = of_messages(
+        "How many tokens the prompt of messages has.",
+        &[messages::SHARED_FIELDS],
+        &["messages"],
+    );
     let embeddings = post(
         "A vector of each text, of a model that is an encoder.",
         &[encoder::EMBEDDINGS_FIELDS, encoder::SHARED_FIELDS],
@@ -69,18 +85,26 @@ fn openapi() -> Value {
         &[TOKENIZE_FIELDS, chat_prompt::FIELDS],
         &[],
     );
+    let fault = json!({"type": "object", "properties": {
+        "message": {"type": "string"},
+        "type": {"type": "string"},
+        "param": {"type": ["string", "null"], "description": "The field at fault."},
+        "code": {"type": ["string", "null"]},
+    }});
     json!({
         "openapi": "3.1.0",
         "info": {
             "title": "piecewise",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "An OpenAI-compatible server. A field that is not listed is refused by name.",
+            "description": "A server for clients of OpenAI and Anthropic. A field that is not listed is refused by name.",
         },
         "paths": {
             "/v1/completions": completions,
             "/completions": completions,
             "/v1/chat/completions": chat,
             "/chat/completions": chat,
+            "/v1/messages": messages_path,
+            "/v1/messages/count_tokens": count_tokens,
             "/v1/embeddings": embeddings,
             "/embeddings": embeddings,
             "/v1/score": score,
@@ -105,15 +129,13 @@ fn openapi() -> Value {
         },
         "components": {
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-            "schemas": {"Error": {
-                "type": "object",
-                "properties": {"error": {"type": "object", "properties": {
-                    "message": {"type": "string"},
-                    "type": {"type": "string"},
-                    "param": {"type": ["string", "null"], "description": "The field at fault."},
-                    "code": {"type": ["string", "null"]},
-                }}},
-            }},
+            "schemas": {
+                "Error": {"type": "object", "properties": {"error": fault}},
+                "MessagesError": {
+                    "type": "object",
+                    "properties": {"type": {"type": "string", "const": "error"}, "error": fault},
+                },
+            },
         },
     })
 }

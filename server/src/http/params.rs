@@ -47,6 +47,8 @@ pub(crate) struct Params {
     allowed: Arc<[u32]>,
     bad_words: Vec<String>,
     min_tokens: usize,
+    /// Who shares the pages of prompts.
+    cache_salt: Option<Arc<str>>,
 }
 
 /// Which events of a stream say what the answers took.
@@ -64,6 +66,8 @@ const MOST_STRINGS: usize = 64;
 const MOST_BYTES: usize = 4096;
 /// A prompt may bring so many ids that end the answer.
 const MOST_STOP_IDS: usize = 1024;
+/// The longest salt, in characters.
+const LONGEST_SALT: usize = 1024;
 
 /// What [`Structure::read`] reads.
 const STRUCTURE_FIELDS: [&str; 7] = [
@@ -96,7 +100,6 @@ impl Params {
         fields.refuse(&[
             ("use_beam_search", json!(false), "sample or take the likeliest tokens"),
             ("truncation_side", json!("left"), "the last tokens stay, by `truncate_prompt_tokens`"),
-            ("cache_salt", Value::Null, "whoever sends the same prompt shares its pages"),
             ("kv_transfer_params", Value::Null, "prompts are computed where they are answered"),
             ("mm_processor_kwargs", Value::Null, "prompts are texts and ids"),
             ("prompt_embeds", Value::Null, "prompts are texts and ids"),
@@ -196,6 +199,7 @@ impl Params {
             min_tokens: usize::try_from(min_tokens).unwrap_or(usize::MAX),
             deadline: patience.map(|time| Instant::now() + time),
             prompt_logprobs,
+            cache_salt: cache_salt(fields)?,
         })
     }
 
@@ -229,6 +233,7 @@ impl Params {
             priority: self.priority,
             deadline: self.deadline,
             prompt_logprobs: self.prompt_logprobs,
+            cache_salt: self.cache_salt.clone(),
             ..Request::new(prompt, self.max_tokens.unwrap_or(max_tokens))
         }
     }
@@ -355,6 +360,15 @@ fn strings(fields: &mut Fields, name: &str) -> Result<Vec<String>, ApiError> {
         return Err(ApiError::field(name, message));
     }
     Ok(strings)
+}
+
+fn cache_salt(fields: &mut Fields) -> Result<Option<Arc<str>>, ApiError> {
+    let name = "cache_salt";
+    let salt = fields.text(name)?;
+    match salt.as_ref().map_or(1, |salt| salt.chars().take(LONGEST_SALT + 1).count()) {
+        1..=LONGEST_SALT => Ok(salt.map(Arc::from)),
+        _ => Err(ApiError::field(name, format!("must have 1 to {LONGEST_SALT} characters"))),
+    }
 }
 
 fn stream_usage(fields: &mut Fields, stream: bool) -> Result<StreamUsage, ApiError> {

@@ -9,8 +9,8 @@ use super::keys::ApiKeys;
 use super::origins::AllowedOrigins;
 use super::state::{Limits, Served, ServedModel, State, now};
 use super::{
-    access, chat_completions, completions, connections, descriptors, encoder, models, openapi,
-    operator, origins, passed, probes,
+    access, chat_completions, completions, connections, descriptors, encoder, messages, models,
+    openapi, operator, origins, passed, probes,
 };
 use crate::operate::OPERATOR_PATHS;
 use axum::routing::{MethodRouter, get, post};
@@ -224,6 +224,8 @@ fn guarded() -> Routes {
         ("/completions", post(completions::handle)),
         ("/v1/chat/completions", post(chat_completions::handle)),
         ("/chat/completions", post(chat_completions::handle)),
+        ("/v1/messages", post(messages::handle)),
+        ("/v1/messages/count_tokens", post(messages::count_tokens)),
         ("/v1/embeddings", post(encoder::embeddings)),
         ("/embeddings", post(encoder::embeddings)),
         ("/v1/score", post(encoder::score)),
@@ -292,6 +294,7 @@ fn routers(state: &Arc<State>) -> Routers {
             Some(layer) => router.layer(layer),
             None => router,
         };
+        let router = router.layer(middleware::from_fn(messages::adapt));
         router.layer(middleware::from_fn(access::log)).with_state(Arc::clone(state))
     };
     let asked = match state.limits.ignores_unknown_fields {

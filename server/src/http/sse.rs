@@ -17,6 +17,14 @@ pub(crate) trait Events: Send + Unpin + 'static {
         context: &mut Context<'_>,
         frame: &mut Frame,
     ) -> Poll<Result<bool, ApiError>>;
+
+    /// Writes what stands behind the events: where they end by an error, that too.
+    fn end(&self, frame: &mut Frame, error: Option<&ApiError>) {
+        if let Some(error) = error {
+            frame.event(0, |body| body.extend(error.body().to_string().into_bytes()));
+        }
+        frame.event(0, |body| body.extend_from_slice(b"[DONE]"));
+    }
 }
 
 /// What an event has beside its head, mostly.
@@ -35,12 +43,16 @@ impl Frame {
         self.0.extend_from_slice(b"\n\n");
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// Adds an event that has a name.
+    pub(crate) fn named(&mut self, name: &str, write: impl FnOnce(&mut Vec<u8>)) {
+        self.0.extend_from_slice(b"event: ");
+        self.0.extend_from_slice(name.as_bytes());
+        self.0.push(b'\n');
+        self.event(0, write);
     }
 
-    fn done(&mut self) {
-        self.0.extend_from_slice(b"data: [DONE]\n\n");
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 
@@ -57,15 +69,9 @@ impl<E: Events> body::Body for EventBody<E> {
     ) -> Poll<Option<Result<body::Frame<Bytes>, Infallible>>> {
         let Some(events) = &mut self.0 else { return Poll::Ready(None) };
         let mut frame = Frame::default();
-        let more = match ready!(events.poll_next(context, &mut frame)) {
-            Ok(more) => more,
-            Err(error) => {
-                frame.event(0, |body| body.extend(error.body().to_string().into_bytes()));
-                false
-            }
-        };
-        if !more {
-            frame.done();
+        let more = ready!(events.poll_next(context, &mut frame));
+        if !matches!(more, Ok(true)) {
+            events.end(&mut frame, more.as_ref().err());
             self.0 = None;
         }
         Poll::Ready(Some(Ok(body::Frame::data(Bytes::from(frame.0)))))

@@ -41,6 +41,21 @@ impl UsageSum {
         self.prompts.iter().sum::<u64>() as usize
     }
 
+    /// How many answers there are.
+    pub(crate) fn answers(&self) -> usize {
+        self.generated.len()
+    }
+
+    /// What the prompts' first answers found in the cache, over all prompts.
+    pub(crate) fn cached_tokens(&self) -> u64 {
+        self.cached.iter().sum()
+    }
+
+    /// Over all answers.
+    pub(crate) fn generated_tokens(&self) -> u64 {
+        self.generated.iter().sum()
+    }
+
     /// Adds what came of an answer.
     pub(crate) fn add(&mut self, delta: &Delta) {
         self.generated[delta.index] += delta.ids.len() as u64;
@@ -51,10 +66,10 @@ impl UsageSum {
     }
 
     pub(crate) fn report(&self) -> UsageReport {
-        let details = PromptDetails { cached_tokens: self.cached.iter().sum() };
+        let details = PromptDetails { cached_tokens: self.cached_tokens() };
         UsageReport {
             prompt_tokens_details: Some(details),
-            ..UsageReport::of(self.prompts.iter().sum(), self.generated.iter().sum())
+            ..UsageReport::of(self.prompts.iter().sum(), self.generated_tokens())
         }
     }
 

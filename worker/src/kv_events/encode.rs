@@ -14,8 +14,8 @@ pub(super) fn batch(seconds: f64, event: &KvEvent, rank: u16) -> Vec<u8> {
     write_f64(&mut to, seconds);
     write_array_len(&mut to, 1);
     match event {
-        KvEvent::BlockStored { hashes, parent, ids, block_size } => {
-            begin(&mut to, "BlockStored", 8);
+        KvEvent::BlockStored { hashes, parent, ids, block_size, salt } => {
+            begin(&mut to, "BlockStored", 8 + u32::from(salt.is_some()));
             write_hashes(&mut to, hashes);
             write_str(&mut to, "parent_block_hash");
             match parent {
@@ -31,6 +31,14 @@ pub(super) fn batch(seconds: f64, event: &KvEvent, rank: u16) -> Vec<u8> {
             write_str(&mut to, "medium");
             write_str(&mut to, "GPU");
             nothing(&mut to, "lora_name");
+            if let Some(salt) = salt {
+                // What each block's hash has beside ids: the salt the first, and the others nothing.
+                write_str(&mut to, "extra_keys");
+                write_array_len(&mut to, hashes.len() as u32);
+                write_array_len(&mut to, 1);
+                write_str(&mut to, salt);
+                hashes.iter().skip(1).for_each(|_| drop(write_nil(&mut to)));
+            }
         }
         KvEvent::BlockRemoved { hashes } => {
             begin(&mut to, "BlockRemoved", 3);

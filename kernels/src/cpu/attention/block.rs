@@ -2,13 +2,15 @@
 
 use std::ops::Range;
 
-use crate::cpu::Isa;
 use crate::cpu::convert::convert_row;
 use crate::cpu::dot::{Ahead, dot_tile};
 use crate::cpu::element::{FloatAddress, with_address};
-use crate::cpu::simd::{Kernel, MAX_LANES, Simd};
+use crate::cpu::simd::{Isa, Kernel, MAX_LANES, Simd};
 
-use super::{AttentionShape, PAGE_ROWS, QUERY_VECTORS};
+use super::shape::{AttentionShape, PAGE_ROWS};
+
+/// Query vectors (rows times heads of one group) that share a converted tile of keys and values.
+const QUERY_VECTORS: usize = 64;
 
 const CACHE_LINE: usize = 64;
 

@@ -6,10 +6,13 @@ use crate::cpu::convert::convert_row;
 use crate::cpu::dot::{Ahead, dot_tile};
 use crate::cpu::element::{Element, FloatAddress, with_address};
 use crate::cpu::scratch::Shared;
-use crate::cpu::simd::{Kernel, Simd};
-use crate::cpu::{FloatSlice, FloatSliceMut, Isa};
+use crate::cpu::simd::{Isa, Kernel, Simd};
+use crate::op::{FloatSlice, FloatSliceMut};
 
-use super::{DIRECT_ROWS, Operand};
+use super::problem::Operand;
+
+/// Up to this many rows the weights are converted in registers instead of in a panel.
+pub(super) const DIRECT_ROWS: usize = 12;
 
 /// Rows `first..first + count` of a matrix, to be written as f32 rows of `k` at `stride`.
 pub(super) struct PackRows {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cpu::testing::{AlignedBytes, Rng, isas, on_threads};
-use crate::sampling::{
+use crate::inputs::{
     DETAIL_WORDS, Details, NO_ID, SampleControls, Sampling, fill_token_row, mask_words, token_words,
 };
 use piecewise_ir::testing::soak;

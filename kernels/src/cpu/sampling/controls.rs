@@ -1,11 +1,13 @@
 //! What rows ask for besides their parameters; see [`crate::sampling::ControlledSample`].
 
 use super::row::{Scaled, order_key};
-use super::{CALL, CpuMathError, at_least};
-use crate::sampling::{
+use crate::cpu::{CpuMathError, at_least};
+use crate::inputs::{
     BIASED, CONTROL_WORDS, DETAIL_WORDS, GIVEN, LIKELIHOODS, MASKED, MAX_LOGIT_BIASES,
     MAX_TOP_LOGPROBS, OF_PROMPT, TALLIED, TIMES, WEIGHED, mask_words, token_words,
 };
+
+pub(super) const CALL: &str = "sample";
 
 /// Operands of [`sample`](super::sample) for what rows ask besides.
 #[derive(Debug)]

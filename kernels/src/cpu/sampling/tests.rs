@@ -3,7 +3,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::cpu::testing::{AlignedBytes, Rng, isas, on_threads};
-use crate::sampling::NO_ID;
+use crate::inputs::NO_ID;
+use crate::op::{LN2_HIGH, LN2_LOW, LOWEST, POLYNOMIAL};
 
 #[derive(Clone)]
 struct Batch {

@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::{Kernel, Simd};
+use super::vector::{Kernel, Simd};
 
 instruction_set! {
     /// Proof that the machine has the instruction set.

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::Simd;
+use super::vector::Simd;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Portable;

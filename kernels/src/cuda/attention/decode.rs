@@ -1,9 +1,10 @@
 //! Sequences with few tokens, on tensor cores: their keys cut into ranges where the sequences alone
 //! do not keep a device busy.
 
-use super::super::recipe::{Blocks, OpKernels};
 use super::ranges::{CLUSTER, ENOUGH_BLOCKS, MAX_SPLITS, RangeKernel, launches, partial_bytes};
 use super::shape::{Shape, blocks_at, shorter};
+use crate::op::Blocks;
+use crate::op::cuda::OpKernels;
 
 /// Query rows of a tile.
 const ROWS: u64 = 16;

@@ -1,10 +1,11 @@
 //! Tiles of many query rows, by products of warpgroups: Hopper alone has them.
 
-use super::super::recipe::{Blocks, GridAxis, LaunchRecipe, Param};
 use super::super::text::{defines, storage};
 use super::super::wgmma::{Lhs, multiply_add_tile};
 use super::shape::Shape;
+use crate::op::Blocks;
 use crate::op::cuda::CudaTarget;
+use crate::op::cuda::{GridAxis, LaunchRecipe, Param};
 use piecewise_ir::dtype::DType;
 
 /// Keys of a block, which is copied and multiplied at a time.

@@ -10,9 +10,10 @@ mod ranges;
 mod shape;
 mod split;
 
-use super::recipe::OpKernels;
 use crate::lower::LowerError;
+use crate::op::ScoreSpec;
 use crate::op::cuda::CudaOpCall;
+use crate::op::cuda::OpKernels;
 use decode::Taken;
 use shape::Shape;
 pub(super) use shape::header;
@@ -24,29 +25,17 @@ const PREFILL_ROWS: u64 = 64;
 /// more it reads the keys too often.
 const UNIFORM_ROWS: u64 = 64;
 
-/// The launches of `piecewise.paged_attention` at a call's sizes: which kernels run, their grids
-/// and how keys are divided are functions of the types, the sizes and the target alone; on
-/// tensor cores, in steps of 64 rows or more, each sequence is taken by one of two kernels, by how
-/// many tokens it brings, and a uniform batch is launched as the one that takes it alone.
-/// Arguments: the op's operands, then its result. Can be captured in every batch.
-///
-/// # Errors
-/// When the operands do not fit the op, a head is wider than 256, or more than 16 heads share a
-/// key-value head.
-pub fn attention_kernels(call: &CudaOpCall<'_>) -> Result<OpKernels, LowerError> {
-    with_ranges(call, USUAL)
+/// As [`attention_kernels`](crate::attention::attention_kernels) says, of a call whose operands fit
+/// the op.
+pub(crate) fn kernels(call: &CudaOpCall<'_>, spec: ScoreSpec) -> Result<OpKernels, LowerError> {
+    with_ranges(call, spec, USUAL)
 }
 
-/// Other ways to launch the same: keys in more ranges, which only longer sequences than those that it is
-/// measured with could need more of. In a mixed step those of sequences with few tokens, of the others, or
-/// of both.
-///
-/// # Errors
-/// As for [`attention_kernels`].
-pub fn other_attention_kernels(call: &CudaOpCall<'_>) -> Result<Vec<OpKernels>, LowerError> {
-    let mut made = vec![with_ranges(call, USUAL)?];
+/// As [`other_attention_kernels`](crate::attention::other_attention_kernels) says.
+pub(crate) fn others(call: &CudaOpCall<'_>, spec: ScoreSpec) -> Result<Vec<OpKernels>, LowerError> {
+    let mut made = vec![with_ranges(call, spec, USUAL)?];
     for times in [Times { few: 2, many: 1 }, Times { few: 1, many: 2 }, Times { few: 2, many: 2 }] {
-        let more = with_ranges(call, times)?;
+        let more = with_ranges(call, spec, times)?;
         if !made.contains(&more) {
             made.push(more);
         }
@@ -66,8 +55,12 @@ struct Times {
 
 const USUAL: Times = Times { few: 1, many: 1 };
 
-fn with_ranges(call: &CudaOpCall<'_>, times: Times) -> Result<OpKernels, LowerError> {
-    let (shape, sizes) = (Shape::new(call)?, call.sizes);
+fn with_ranges(
+    call: &CudaOpCall<'_>,
+    spec: ScoreSpec,
+    times: Times,
+) -> Result<OpKernels, LowerError> {
+    let (shape, sizes) = (Shape::new(call, spec)?, call.sizes);
     if !shape.on_tensor_cores() {
         return Ok(split::kernels(&shape, sizes));
     }

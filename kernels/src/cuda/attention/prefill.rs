@@ -1,7 +1,8 @@
 //! Sequences with many tokens, on tensor cores.
 
-use super::super::recipe::{Blocks, GridAxis, LaunchRecipe};
 use super::shape::{Shape, shorter};
+use crate::op::Blocks;
+use crate::op::cuda::{GridAxis, LaunchRecipe};
 
 /// Blocks of eight warps that keep a large device busy; fewer are cut in two.
 pub(in super::super) const ENOUGH_BLOCKS: u64 = 264;

@@ -1,7 +1,7 @@
 //! Keys cut into ranges: a kernel attends to each, and another makes one result of them.
 
-use super::super::recipe::{GridAxis, LaunchRecipe, OpKernels, Param};
 use super::shape::Shape;
+use crate::op::cuda::{GridAxis, LaunchRecipe, OpKernels, Param};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::entity::Entity;
 

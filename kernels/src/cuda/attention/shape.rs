@@ -1,11 +1,11 @@
 //! The shape of a call of attention, and grids that hold its work.
 
-use super::super::recipe::{Blocks, GridAxis, Param, Scalar};
 use super::super::text::{defines, storage};
-use crate::attention::{PagedAttention, ScoreSpec};
 use crate::lower::LowerError;
+use crate::op::Blocks;
+use crate::op::ScoreSpec;
 use crate::op::cuda::CudaOpCall;
-use piecewise_ir::custom::CustomOpDef;
+use crate::op::cuda::{GridAxis, Param, Scalar};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Symbol};
@@ -37,10 +37,8 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    pub(super) fn new(call: &CudaOpCall<'_>) -> Result<Self, LowerError> {
-        let CudaOpCall { operands, attrs, .. } = *call;
-        PagedAttention.infer(operands, attrs).map_err(LowerError)?;
-        let [q, k, v, table, lengths, ..] = operands else {
+    pub(super) fn new(call: &CudaOpCall<'_>, spec: ScoreSpec) -> Result<Self, LowerError> {
+        let [q, k, v, table, lengths, ..] = call.operands else {
             return Err(LowerError("attention takes seven operands".to_owned()));
         };
         let fixed = |ty: &TensorType, axis: usize| {
@@ -64,7 +62,7 @@ impl Shape {
             sequences: lengths.shape[0].clone(),
             sequence_symbol: symbol(lengths)?,
             kv_rows: k.shape[0].clone(),
-            spec: PagedAttention::spec(attrs).map_err(LowerError)?,
+            spec,
             dtypes: [q.dtype, k.dtype],
             ahead: call.roles.len() == 7
                 && call.roles[1..3].iter().all(|role| role.state)

@@ -1,8 +1,8 @@
 //! Attention without tensor cores: the keys cut into ranges, so that a few rows keep a device busy.
 
-use super::super::recipe::{GridAxis, OpKernels};
 use super::ranges::{ENOUGH_BLOCKS, MAX_SPLITS, RangeKernel, launches};
 use super::shape::Shape;
+use crate::op::cuda::{GridAxis, OpKernels};
 
 /// Query rows of a block: those of one token where sequences bring one each.
 fn tile(shape: &Shape, sizes: &[u64]) -> u64 {

@@ -12,9 +12,9 @@ mod argument;
 mod elements;
 mod rows;
 
-use super::recipe::{LaunchRecipe, OpKernels, Param, TensorBoxes, options};
-use super::region::OperandRole;
 use crate::lower::{LowerError, fail};
+use crate::op::cuda::{LaunchRecipe, OpKernels, OperandRole, Param, TensorBoxes};
+use crate::op::options;
 use argument::Argument;
 use piecewise_ir::region::Region;
 use piecewise_ir::types::TensorType;

@@ -2,10 +2,10 @@
 
 use super::argument::{Argument, columns, names};
 use super::{BesideOp, Place};
-use crate::cuda::recipe::LaunchRecipe;
 use crate::cuda::region::AbsorbedBefore;
 use crate::cuda::text::storage;
 use crate::lower::{LowerError, fail};
+use crate::op::cuda::LaunchRecipe;
 
 /// Shared memory of a launch with rows in it: what every architecture gives to one block of two.
 const SHARED_BYTES: u64 = 96 << 10;

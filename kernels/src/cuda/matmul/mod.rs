@@ -12,9 +12,9 @@ pub use ring::{RING_ROWS, RingForm};
 pub use stream::{AfterProduct, BeforeProduct};
 pub use tensor::TENSOR_ROWS;
 
-use super::recipe::{GridAxis, LaunchRecipe, Param, Scalar};
 use super::text::storage;
 use crate::lower::LowerError;
+use crate::op::cuda::{GridAxis, LaunchRecipe, Param, Scalar};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Entity;

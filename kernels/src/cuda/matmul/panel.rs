@@ -3,10 +3,10 @@
 
 use super::finish::Finish;
 use super::{MatMulSpec, storage};
-use crate::cuda::recipe::{GridAxis, LaunchRecipe};
 use crate::cuda::text::defines;
 use crate::cuda::wgmma::{Lhs, multiply_add_tile};
 use crate::lower::LowerError;
+use crate::op::cuda::{GridAxis, LaunchRecipe};
 
 /// Shared memory of a block that has a multiprocessor for itself, and of one of two.
 const SHARED_BYTES: [u64; 2] = [208 << 10, 112 << 10];

@@ -1,10 +1,10 @@
 //! Products of few rows on Hopper, alone and with the regions beside them.
 
 use super::{AfterProduct, BeforeProduct, MatMulSpec};
-use crate::cuda::recipe::{GridAxis, LaunchRecipe, Param, TensorBoxes};
 use crate::cuda::region::{AbsorbedBefore, RowsOfBlock};
 use crate::cuda::text::defines;
 use crate::lower::LowerError;
+use crate::op::cuda::{GridAxis, LaunchRecipe, Param, TensorBoxes};
 use piecewise_ir::dtype::DType;
 
 /// The most rows that the kernel takes.

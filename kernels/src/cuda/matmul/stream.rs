@@ -1,10 +1,10 @@
 //! Weight-streaming products of few rows, alone and with the regions beside them.
 
 use super::{MatMulSpec, STREAM_ROWS, storage};
-use crate::cuda::recipe::{GridAxis, LaunchRecipe, Param};
-use crate::cuda::region::{AbsorbedBefore, OfThread, OperandRole, RowsOfBlock};
+use crate::cuda::region::{AbsorbedBefore, OfThread, RowsOfBlock};
 use crate::cuda::text::defines;
 use crate::lower::LowerError;
+use crate::op::cuda::{GridAxis, LaunchRecipe, OperandRole, Param};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::region::Region;
 use std::fmt::Write;

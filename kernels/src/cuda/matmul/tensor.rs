@@ -1,9 +1,9 @@
 //! The weight-streaming kernel on tensor cores: where x lies on the multiprocessor.
 
 use super::MatMulSpec;
-use crate::cuda::recipe::{GridAxis, LaunchRecipe};
 use crate::cuda::text::defines;
 use crate::lower::LowerError;
+use crate::op::cuda::{GridAxis, LaunchRecipe};
 use piecewise_ir::dtype::DType;
 
 /// The most rows that the kernel on tensor cores takes.

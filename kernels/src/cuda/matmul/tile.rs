@@ -2,10 +2,10 @@
 
 use super::finish::Finish;
 use super::{AfterProduct, MatMulSpec, storage};
-use crate::cuda::recipe::{GridAxis, LaunchRecipe, Param, TensorBoxes};
 use crate::cuda::text::defines;
 use crate::cuda::wgmma::{Lhs, multiply_add_tile};
 use crate::lower::LowerError;
+use crate::op::cuda::{GridAxis, LaunchRecipe, Param, TensorBoxes};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use std::fmt::Write;

@@ -14,6 +14,7 @@ mod cut;
 mod emit;
 mod load;
 mod plan;
+mod planner;
 mod reads;
 mod roots;
 mod source;
@@ -25,9 +26,10 @@ pub(super) use absorbed::{AbsorbedBefore, OfThread, RowsOfBlock};
 pub use cut::{PartParam, RegionPart};
 
 use super::index::Variables;
-use super::recipe::{Blocks, GridAxis, LaunchRecipe, Param, Scalar};
 use crate::cuda::text::{lane, storage};
 use crate::lower::{ArgDecl, ArgKind, LowerError, RowBody, fail};
+use crate::op::Blocks;
+use crate::op::cuda::{GridAxis, LaunchRecipe, OperandRole, Param, Scalar};
 use component::{Component, Frame, Kept};
 use emit::{Emitter, indented};
 use piecewise_ir::dim::Dim;
@@ -41,17 +43,6 @@ use source::{From, Source, is_uniform};
 use stage::Stages;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-
-/// What an operand is to its node.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct OperandRole {
-    /// A launch mutates it: it is never read early.
-    pub state: bool,
-    /// Whether it is a weight: no kernel of a step writes it, so it may be read early.
-    pub weight: bool,
-    /// Whether the host stages it for each step: no kernel of a step writes it either.
-    pub staged: bool,
-}
 
 /// Threads of a block that works on small rows.
 const SMALL_BLOCK: u64 = 128;

@@ -10,6 +10,7 @@
 
 use super::super::index::{Index, Variables};
 use super::component::{Component, Frame, Kept, Mapping, Stage, StageKind};
+use super::planner::Planner;
 use super::roots::{Root, roots};
 use super::source::{Id, Source, Value};
 use super::widths::segment_lanes;
@@ -48,18 +49,6 @@ pub(super) fn plan(
             }
         })
         .collect()
-}
-
-pub(super) struct Planner<'a, 'b> {
-    pub(super) source: &'b Source<'a>,
-    pub(super) variables: &'b mut Variables,
-    pub(super) frame: Frame<'b>,
-    pub(super) stages: Vec<Stage>,
-    pub(super) kept: BTreeMap<Id, Kept>,
-    shared: u64,
-    /// Reductions over segments that no chunk width fits.
-    one_by_one: &'b BTreeSet<usize>,
-    budget: usize,
 }
 
 impl Planner<'_, '_> {

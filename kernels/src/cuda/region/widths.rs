@@ -2,7 +2,7 @@
 
 use super::super::index::{Index, Run};
 use super::component::{Component, Kept, Mapping, Stage, StageKind};
-use super::plan::Planner;
+use super::planner::Planner;
 use super::source::Id;
 use std::collections::BTreeSet;
 

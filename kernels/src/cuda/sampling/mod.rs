@@ -1,11 +1,11 @@
 //! [`crate::sampling::Sample`] and [`crate::sampling::ControlledSample`] on CUDA: the twins of the
 //! CPU's sampler, bit for bit.
 
-use super::recipe::{GridAxis, LaunchRecipe, OpKernels, Param};
 use super::text::{defines, float};
-use crate::cpu::sampling::{LN2_HIGH, LN2_LOW, LOWEST, POLYNOMIAL};
+use crate::inputs::{DETAIL_WORDS, MAX_LOGIT_BIASES, NO_ID};
 use crate::lower::{LowerError, fail};
-use crate::sampling::{DETAIL_WORDS, MAX_LOGIT_BIASES, NO_ID};
+use crate::op::cuda::{GridAxis, LaunchRecipe, OpKernels, Param};
+use crate::op::{LN2_HIGH, LN2_LOW, LOWEST, POLYNOMIAL};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::entity::Entity;
 use piecewise_ir::types::TensorType;

@@ -4,13 +4,12 @@
 
 use super::attention::prefill::{ENOUGH_BLOCKS, Staging};
 use super::attention::{header, hopper};
-use super::recipe::{Blocks, GridAxis, LaunchRecipe, OpKernels, Param, Scalar};
 use super::text::storage;
-use crate::attention::ScoreSpec;
 use crate::lower::{LowerError, fail};
+use crate::op::Blocks;
+use crate::op::ScoreSpec;
 use crate::op::cuda::CudaOpCall;
-use crate::segments::{SegmentAttention, SegmentMean};
-use piecewise_ir::custom::{Attrs, CustomOpDef};
+use crate::op::cuda::{GridAxis, LaunchRecipe, OpKernels, Param, Scalar};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Entity;
@@ -39,8 +38,7 @@ struct Shape {
 }
 
 impl Shape {
-    fn new(operands: &[TensorType], attrs: &Attrs) -> Result<Self, LowerError> {
-        SegmentAttention.infer(operands, attrs).map_err(LowerError)?;
+    fn new(operands: &[TensorType], spec: ScoreSpec) -> Result<Self, LowerError> {
         let [q, k, v, starts, ..] = operands else {
             return fail("attention within segments takes seven operands");
         };
@@ -54,7 +52,7 @@ impl Shape {
             key_rows: k.shape[0].clone(),
             segments: starts.shape[0].clone(),
             segment_symbol: counted_by(starts)?,
-            spec: SegmentAttention::spec(attrs).map_err(LowerError)?,
+            spec,
             dtypes: [q.dtype, k.dtype],
         };
         if shape.dim > MAX_DIM || shape.value_dim > MAX_DIM {
@@ -143,14 +141,13 @@ fn counted_by(ty: &TensorType) -> Result<u64, LowerError> {
     ty.outer_symbol().map_or_else(|| fail(unknown), |symbol| Ok(symbol.index() as u64))
 }
 
-/// The launch of `piecewise.segment_attention` at a call's sizes. What a row adds up, and in which
-/// order, depends on the types, the attributes and the target alone, so that it has the same bits at
-/// any size. Arguments: the op's operands, then its result. Can be captured in every batch.
-///
-/// # Errors
-/// When the operands do not fit the op, no symbol counts the segments, or a head is wider than 256.
-pub fn segment_attention_kernels(call: &CudaOpCall<'_>) -> Result<OpKernels, LowerError> {
-    let shape = Shape::new(call.operands, call.attrs)?;
+/// As [`segment_attention_kernels`](crate::segments::segment_attention_kernels) says, of a call whose
+/// operands fit the op.
+pub(crate) fn attention_kernels(
+    call: &CudaOpCall<'_>,
+    spec: ScoreSpec,
+) -> Result<OpKernels, LowerError> {
+    let shape = Shape::new(call.operands, spec)?;
     if !shape.on_tensor_cores() {
         let source = shape.header(&[]) + include_str!("plain.cu");
         return Ok(shape.launch(source, 4, 128, 0));
@@ -174,12 +171,8 @@ pub fn segment_attention_kernels(call: &CudaOpCall<'_>) -> Result<OpKernels, Low
     Ok(shape.launch(source, staging.tile, staging.threads, staging.dynamic_shared))
 }
 
-/// The launch of `piecewise.segment_mean`. Arguments: the op's operands, then its result.
-///
-/// # Errors
-/// When the operands do not fit the op, or no symbol counts the segments.
-pub fn segment_mean_kernels(operands: &[TensorType]) -> Result<OpKernels, LowerError> {
-    SegmentMean.infer(operands, &Attrs::new()).map_err(LowerError)?;
+/// As [`segment_mean_kernels`](crate::segments::segment_mean_kernels) says, of operands that fit the op.
+pub(crate) fn mean_kernels(operands: &[TensorType]) -> Result<OpKernels, LowerError> {
     let [x, starts, _] = operands else {
         return fail("the mean over segments takes three operands");
     };

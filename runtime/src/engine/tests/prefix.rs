@@ -35,9 +35,9 @@ impl Follower {
         engine.observe_kv(Box::new(move |event| {
             let mut found = found.lock().unwrap();
             match event {
-                KvEvent::BlockStored { hashes, parent, ids, block_size } => {
+                KvEvent::BlockStored { hashes, parent, ids, block_size, salt } => {
                     assert_eq!(*block_size, ROWS as u64);
-                    let mut parent = *parent;
+                    let mut parent = parent.or(salt.as_deref().map(PageHash::of_salt));
                     for (hash, ids) in hashes.iter().zip(ids.chunks_exact(ROWS)) {
                         assert_eq!(*hash, PageHash::of(parent, ids));
                         assert_eq!(found.insert(hash.0, ids.to_vec()), None, "stored twice");
@@ -198,6 +198,53 @@ fn a_prompt_is_computed_from_where_it_parts_from_another() {
     assert_eq!(engine.snapshot().load.prefix, expected);
     let tokens = expected.queries - expected.hits + 6 * 2;
     assert_eq!(engine.model().statistics().real_tokens, tokens, "what was found is not computed");
+}
+
+#[test]
+fn a_salt_has_pages_of_its_own() {
+    let mut engine = engine(&Setup::default(), true);
+    let begun: Arc<Mutex<Vec<Option<String>>>> = Arc::default();
+    let told = Arc::clone(&begun);
+    engine.observe_kv(Box::new(move |event| {
+        let KvEvent::BlockStored { hashes, parent, ids, salt, .. } = event else { return };
+        if parent.is_none() {
+            let root = salt.as_deref().map(PageHash::of_salt);
+            assert_eq!(hashes[0], PageHash::of(root, &ids[..ROWS]));
+            told.lock().unwrap().push(salt.clone());
+        }
+    }));
+    let mut cached = |salt: Option<&str>| {
+        let cache_salt = salt.map(Arc::from);
+        run(&mut engine, &Request { cache_salt, ..Request::new(text(0, 40), 2) }).1.cached
+    };
+    let salts = [Some("a"), None, Some("b"), Some("a"), None, Some("b"), Some("A")];
+    assert_eq!(salts.map(&mut cached), [0, 0, 0, 32, 32, 32, 0]);
+    let begun = begun.lock().unwrap();
+    let begun = Vec::from_iter(begun.iter().map(Option::as_deref));
+    assert_eq!(begun, [Some("a"), None, Some("b"), Some("A")]);
+}
+
+/// Of a request that goes on, whatever salt its later turn has.
+#[test]
+fn a_turn_has_the_salt_of_the_first() {
+    let mut engine = engine(&Setup::default(), true);
+    let with = |salt: &str, ids: &[u32]| Request {
+        cache_salt: Some(salt.into()),
+        keep: true,
+        ..Request::new(ids, 1)
+    };
+    let id = engine.add(with("a", &text(0, 20))).unwrap();
+    let mut events = Vec::new();
+    engine.run(&mut events).unwrap();
+    engine.extend(id, with("b", &text(1, 20))).unwrap();
+    engine.run(&mut events).unwrap();
+    let whole = engine.ids(id).unwrap().to_vec();
+    engine.remove(id).unwrap();
+    let cached = ["b", "a"].map(|salt| {
+        let request = Request { keep: false, ..with(salt, &whole) };
+        run(&mut engine, &request).1.cached
+    });
+    assert_eq!(cached, [0, 32]);
 }
 
 #[test]

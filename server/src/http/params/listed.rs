@@ -130,6 +130,11 @@ pub(crate) const FIELDS: &[Field] = &[
         r#"{"type":"integer","minimum":-1}"#,
         "Of how many tokens a prompt has the last alone; -1 is as many as there is room for.",
     ),
+    field(
+        "cache_salt",
+        schema::TEXT,
+        "Pages of prompts are shared by requests with the same salt alone, or by those without one.",
+    ),
     field("best_of", schema::COUNT, "As many as `n`."),
     field("request_id", schema::TEXT, "Taken, and not looked at."),
     field("prompt_cache_retention", schema::TEXT, "Taken, and not looked at."),

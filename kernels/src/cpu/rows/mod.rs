@@ -1,0 +1,11 @@
+//! Row programs run: tiles of rows, each a pass over the steps, line by line.
+
+mod elementwise;
+mod execute;
+mod line;
+mod reduce;
+mod tables;
+mod transcendental;
+mod walk;
+
+pub use execute::{RowArg, RowCall, run_rows};
