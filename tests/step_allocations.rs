@@ -11,7 +11,7 @@ use piecewise_backend::device::Device;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::{ChunkRows, Sampling};
 use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request};
-use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::steps::{CompiledModel, Model};
 use piecewise_runtime::words::{CaptureWhen, GraphMode, StepMode};
 use piecewise_testing::FaultPoint;
 use piecewise_testing::Rng;

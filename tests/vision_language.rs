@@ -7,7 +7,7 @@ use piecewise::models::encoder::VisionConfig;
 use piecewise::models::{ImagePrompts, PlaceError};
 use piecewise_runtime::config::ConfigLayers;
 use piecewise_runtime::engine::{Engine, EngineError, GivenRows, Request, RequestEvent, RowSource};
-use piecewise_runtime::kv::RowsError;
+use piecewise_runtime::memory::RowsError;
 use piecewise_runtime::words::{GraphMode, SuspendedWeights};
 use piecewise_testing::norm_error;
 use safetensors::SafeTensors;

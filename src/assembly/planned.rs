@@ -4,6 +4,7 @@ use super::dumps::passes::of_passes;
 use super::error::AssemblyError;
 use super::given::{Assembly, Model};
 use super::notice::{Notice, Watcher, tell, telling};
+use super::options::{Purpose, build_options, engine_options};
 use super::settings::{Settings, symbols_of};
 use crate::device::{Built, CompilerOptions, ModelParts, OpenDevice};
 use crate::models::{Checkpoint, DecoderBounds, DecoderConfig, decoder};
@@ -20,16 +21,15 @@ use piecewise_ir::verify::verify_graph_with;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_passes::RunReport;
 use piecewise_passes::manager::check_awaited;
-use piecewise_runtime::artifact_store::{
-    CacheStore, LateCompiler, Lowering, NoCache, compile_jobs,
-};
 use piecewise_runtime::batch::{RoleMap, row_probe};
-use piecewise_runtime::config::{Purpose, RuntimeConfig};
+use piecewise_runtime::config::RuntimeConfig;
+use piecewise_runtime::device::check_layers;
 use piecewise_runtime::engine::Engine;
-use piecewise_runtime::kv::KvShape;
 use piecewise_runtime::measure::StepTimer;
-use piecewise_runtime::model::{BuildOptions, check_layers};
+use piecewise_runtime::memory::KvShape;
 use piecewise_runtime::pipeline::{PlanError, Planner};
+use piecewise_runtime::steps::{BuildOptions, CompiledModel};
+use piecewise_runtime::store::{CacheStore, LateCompiler, Lowering, NoCache, compile_jobs};
 use piecewise_runtime::words::{Ledger, ModelError, SymbolTable};
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeSet;
@@ -359,7 +359,7 @@ impl Planned {
 
     fn options(&self, roles: Option<&RoleMap>) -> Result<BuildOptions, AssemblyError> {
         let outputs = self.module.graph().outputs().len();
-        Ok(self.settings.config.build_options(roles, outputs, self.purpose)?)
+        Ok(build_options(&self.settings.config, roles, outputs, self.purpose)?)
     }
 
     /// The same for a device that is there, on which ops are probed.
@@ -403,7 +403,7 @@ impl Planned {
             options.dispatcher.rules.specialized.clear();
         }
         let config = self.settings.config.clone();
-        Ok(self.build(options)?.into_engine(roles, &config)?)
+        Ok(self.build(options)?.into_engine(roles, &|most| engine_options(&config, most))?)
     }
 
     /// A session over the model. Every output is read back.

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 mod bounds;
 mod dumps;
 mod keys;
+mod options;
 mod own_ops;
 mod own_plans;
 mod own_rows;

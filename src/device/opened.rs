@@ -10,12 +10,11 @@ use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::artifact_store::{CompiledPieces, LateCompiler};
 use piecewise_runtime::batch::RoleMap;
-use piecewise_runtime::config::RuntimeConfig;
-use piecewise_runtime::engine::{BatchingEngine, Engine, EngineError};
+use piecewise_runtime::engine::{BatchingEngine, Engine, EngineError, EngineOptions};
 use piecewise_runtime::measure::{MeasureError, ModelTimer, StepTimer};
-use piecewise_runtime::model::{BuildOptions, CompiledModel, Model};
+use piecewise_runtime::steps::{BuildOptions, CompiledModel, Model};
+use piecewise_runtime::store::{CompiledPieces, LateCompiler};
 use piecewise_runtime::words::{ModelError, Progress};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -220,10 +219,11 @@ pub(crate) trait Built {
 
     fn into_model(self: Box<Self>) -> Box<dyn Model>;
 
+    /// Its options are what the model takes at the most, reduced.
     fn into_engine(
         self: Box<Self>,
         roles: RoleMap,
-        config: &RuntimeConfig,
+        reduced: &dyn Fn(EngineOptions) -> EngineOptions,
     ) -> Result<Box<dyn Engine>, EngineError>;
 
     fn into_timer(
@@ -253,9 +253,9 @@ impl<D: MeasuredDevice> Built for CompiledModel<D> {
     fn into_engine(
         self: Box<Self>,
         roles: RoleMap,
-        config: &RuntimeConfig,
+        reduced: &dyn Fn(EngineOptions) -> EngineOptions,
     ) -> Result<Box<dyn Engine>, EngineError> {
-        let options = config.engine_options(&self, &roles);
+        let options = reduced(EngineOptions::of(&self, &roles));
         Ok(Box::new(BatchingEngine::new(*self, roles, options)?))
     }
 

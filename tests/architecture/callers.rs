@@ -178,7 +178,7 @@ fn one_place_builds_a_compiled_model() {
 #[test]
 fn one_place_calls_a_compiler() {
     let places = callers(&code(), "Compiler", "compile", 3);
-    assert_eq!(places, [("runtime/src/artifact_store/session.rs".to_owned(), 1)]);
+    assert_eq!(places, [("runtime/src/store/session.rs".to_owned(), 1)]);
 }
 
 /// Who has a model planned asks the planner, which knows the levels; a pipeline of one's own is run

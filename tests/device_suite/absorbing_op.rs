@@ -23,9 +23,9 @@ use piecewise_kernels::op::cuda::{
 };
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_passes::plan::{PlanOptions, plan_arena};
-use piecewise_runtime::artifact_store::compile_module;
-use piecewise_runtime::model::CompiledModel;
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::steps::CompiledModel;
+use piecewise_runtime::store::compile_module;
 use piecewise_runtime::words::{CompileLevel, GraphMode, ModelError, SymbolTable};
 use piecewise_testing::lifetimes::assign_node_granular_slots;
 use piecewise_testing::{Rng, norm_error, random_arrays};

@@ -12,9 +12,9 @@ use piecewise_ir::literal::Scalar;
 use piecewise_ir::module::Module;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
-use piecewise_runtime::model::{BuildOptions, CompiledModel, Model};
+use piecewise_runtime::steps::{BuildOptions, CompiledModel, Model};
+use piecewise_runtime::store::compile_module;
 use piecewise_runtime::words::sizes::SizeList;
 use piecewise_runtime::words::{
     CaptureWhen, Checks, GraphMode, ModelError, OnCaptureFailure, StepData, StepMode,

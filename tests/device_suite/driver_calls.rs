@@ -11,7 +11,7 @@ use libloading::os::unix::Library;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request};
-use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::steps::{CompiledModel, Model};
 use piecewise_runtime::words::{GraphMode, StepMode};
 use piecewise_testing::Rng;
 use std::collections::BTreeMap;

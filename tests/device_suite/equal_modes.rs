@@ -6,7 +6,7 @@ use crate::target::Target;
 use piecewise_backend::device::Device;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::model::CompiledModel;
+use piecewise_runtime::steps::CompiledModel;
 use piecewise_runtime::words::{Checks, GraphMode, StepMode};
 use piecewise_testing::{Rng, norm_error};
 

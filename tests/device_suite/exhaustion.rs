@@ -12,7 +12,7 @@ use piecewise_backend::device::{Device, DeviceError};
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request};
-use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::steps::{CompiledModel, Model};
 use piecewise_runtime::words::{
     CaptureWhen, FallbackReason, GraphMode, ModelError, OnCaptureFailure, StepMode,
     SuspendedWeights,

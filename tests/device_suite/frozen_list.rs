@@ -13,7 +13,7 @@ use piecewise_ir::graph::ValueDef;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::step::{LaunchContext, StepContext};
 use piecewise_runtime::batch::{ChunkRows, Sampling};
-use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::steps::{CompiledModel, Model};
 use piecewise_runtime::words::{Checks, GraphMode, ModelError, StepMode, roles};
 use piecewise_testing::Rng;
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use crate::target::{Cpu, Target};
 use piecewise_backend::measure::{LaunchCounts, MeasuredDevice};
 use piecewise_ir::module::Step;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::steps::{CompiledModel, Model};
 use piecewise_runtime::words::{CompileLevel, GraphMode, ModelError, StepMode};
 use piecewise_testing::Rng;
 

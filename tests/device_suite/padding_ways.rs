@@ -15,8 +15,8 @@ use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_runtime::batch::{ChunkRows, full_steps};
 use piecewise_runtime::dispatch::OtherWay;
 use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request, RequestEvent};
-use piecewise_runtime::model::{BuildOptions, Model};
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::steps::{BuildOptions, Model};
 use piecewise_runtime::words::{
     CaptureWhen, CompileLevel, FallbackReason, GraphMode, StepData, StepMode, SuspendedWeights,
 };
@@ -260,7 +260,7 @@ pub(crate) fn dear_padding_is_launched<T: Target>() {
             let ones: Vec<u8> = (0..rows * WIDTH).flat_map(|_| 1f32.to_le_bytes()).collect();
             let (counts, inputs) = ([rows], [&ones[..]]);
             let step = StepData { counts: &counts, inputs: &inputs, ..StepData::default() };
-            let run = |model: &mut piecewise_runtime::model::CompiledModel<T::Device>| {
+            let run = |model: &mut piecewise_runtime::steps::CompiledModel<T::Device>| {
                 let ticket = model.submit(&step).unwrap();
                 let left = elements(DType::F32, model.read(&ticket).unwrap().bytes(0).unwrap());
                 (left, model.last_step().unwrap())

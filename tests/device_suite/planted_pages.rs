@@ -7,7 +7,7 @@ use crate::target::Target;
 use piecewise_backend::device::Device;
 use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_runtime::batch::{ChunkRows, StepView};
-use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::steps::{CompiledModel, Model};
 use piecewise_runtime::words::{Checks, GraphMode, ModelError, PageFault, StepData, roles};
 use piecewise_testing::Rng;
 

@@ -15,8 +15,8 @@ use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpArgs, CudaOp
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
 use piecewise_runtime::batch::{ChunkRows, RoleMap, probes};
-use piecewise_runtime::model::{BuildOptions, CompiledModel, Model};
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::steps::{BuildOptions, CompiledModel, Model};
 use piecewise_runtime::words::{CompileLevel, GraphMode, ModelError, SymbolTable};
 use piecewise_testing::Rng;
 use std::sync::{Arc, OnceLock};

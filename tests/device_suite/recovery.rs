@@ -10,8 +10,8 @@ use crate::target::{
 };
 use piecewise_backend::device::Device;
 use piecewise_runtime::engine::{BatchingEngine, Engine, RequestEvent};
-use piecewise_runtime::model::Model;
-use piecewise_runtime::stats::Statistics;
+use piecewise_runtime::observe::Statistics;
+use piecewise_runtime::steps::Model;
 use piecewise_runtime::words::{
     CaptureWhen, Checks, GraphMode, GraphReport, GraphState, OnCaptureFailure,
 };

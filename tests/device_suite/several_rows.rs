@@ -9,10 +9,10 @@ use piecewise_ir::dtype::DType::F32;
 use piecewise_ir::eval::{Array, Evaluator};
 use piecewise_ir::graph::Graph;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::dispatch::{Dispatcher, OwnSizes, SizeRules};
-use piecewise_runtime::model::{BuildOptions, CompiledModel, Model};
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::steps::{BuildOptions, CompiledModel, Model};
+use piecewise_runtime::store::compile_module;
 use piecewise_runtime::words::sizes::SizeList;
 use piecewise_runtime::words::{
     CaptureWhen, Checks, CompileLevel, GraphMode, ModelError, OnCaptureFailure, StepData, StepMode,

@@ -7,7 +7,7 @@ use crate::target::Target;
 use piecewise_backend::device::Device;
 use piecewise_backend::measure::MeasuredDevice;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::steps::{CompiledModel, Model};
 use piecewise_runtime::words::{ModelError, StepMode, SuspendedWeights};
 use piecewise_testing::Rng;
 use std::time::Instant;

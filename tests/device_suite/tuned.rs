@@ -8,7 +8,7 @@ use piecewise_backend::cuda::CudaOptions;
 use piecewise_backend::store::{MemoryStore, Store};
 use piecewise_backend::tuning::TuningReport;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::model::{Gain, Verdict, WaysOrigin};
+use piecewise_runtime::device::{Gain, Verdict, WaysOrigin};
 use piecewise_runtime::words::GraphMode;
 use piecewise_testing::Faults;
 use piecewise_testing::cuda::simulated;

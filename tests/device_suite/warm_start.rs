@@ -13,8 +13,8 @@ use piecewise_backend::store::MemoryStore;
 use piecewise_backend::weights::NormalWeights;
 use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::artifact_store::compile_module;
-use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::steps::{CompiledModel, Model};
+use piecewise_runtime::store::compile_module;
 use piecewise_runtime::words::ModelError;
 use std::sync::Arc;
 

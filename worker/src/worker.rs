@@ -14,7 +14,7 @@ use piecewise_runtime::engine::{Engine, TokenConstraint};
 use piecewise_runtime::engine_thread::{
     EngineHandle, EngineThread, Phase, SubmitError, ThreadOptions,
 };
-use piecewise_runtime::metrics::Metrics;
+use piecewise_runtime::observe::Metrics;
 use piecewise_server::chat::ReplyFormat;
 use piecewise_server::structured::{Structures, Thoughts};
 use std::net::{SocketAddr, TcpListener};

@@ -1,4 +1,9 @@
 use super::*;
+use crate::words::sizes::SizeList;
+use crate::words::{
+    Dispatch, FallbackReason, GraphMode, MAX_OWN, NO_ROWS, StepMode, StepShape, StepSizes,
+};
+use piecewise_backend::artifact::PieceSize;
 use piecewise_testing::soak;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};

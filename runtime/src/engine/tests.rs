@@ -1,7 +1,8 @@
 use super::*;
 use crate::batch::Sampling;
+use crate::steps::Model as _;
 use crate::testing::{Bounds, FakeDevice, Setup, VOCAB, next_id};
-use crate::words::{CaptureWhen, GraphMode, StepMode};
+use crate::words::{CaptureWhen, FinishReason, GraphMode, RequestId, StepMode};
 use piecewise_backend::tuning::TuneMode;
 use piecewise_testing::soak;
 use proptest::prelude::*;

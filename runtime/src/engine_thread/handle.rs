@@ -4,7 +4,7 @@ use super::shared::{Phase, Place, Rest, Shared};
 use super::sleep::{PauseMode, SleepAnswer, SleepError, SleepOrder};
 use super::update::{Failure, Sink, Update};
 use crate::engine::{Engine, EngineError, EngineOptions, Request, RequestEvent};
-use crate::metrics::Metrics;
+use crate::observe::Metrics;
 use crate::words::SuspendedWeights;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};

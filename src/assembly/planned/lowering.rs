@@ -6,7 +6,7 @@ use super::Planned;
 use piecewise_backend::artifact::Artifact;
 use piecewise_backend::compiler::CompileError;
 use piecewise_ir::entity::UniquePieceId;
-use piecewise_runtime::artifact_store::{CompileJob, Lowering, compile_jobs};
+use piecewise_runtime::store::{CompileJob, Lowering, compile_jobs};
 use piecewise_runtime::words::{CompileCounts, ModelError};
 
 /// A unique piece at one of its sizes.

@@ -3,7 +3,7 @@
 use super::super::error::AssemblyError;
 use super::Planned;
 use piecewise_backend::tuning::{TuneMode, TuningReport};
-use piecewise_runtime::model::Gain;
+use piecewise_runtime::device::Gain;
 use piecewise_runtime::words::{BuildTimes, CaptureWhen, CompileLevel};
 use serde::Serialize;
 use std::time::Duration;
