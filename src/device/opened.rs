@@ -129,7 +129,7 @@ impl CompilerOptions {
     }
 }
 
-/// What was opened.
+/// A device, or an architecture to compile for, whatever it is.
 pub(crate) trait Opened: Debug + Send + Sync {
     fn spec(&self) -> DeviceSpec;
 

@@ -8,7 +8,9 @@
 
 pub mod faulty;
 pub mod host_time;
+pub mod noted;
 pub mod simulated;
 
 pub use faulty::{CallFault, Faults, FaultyDriver};
-pub use simulated::{Noted, SimulatedDriver};
+pub use noted::Noted;
+pub use simulated::SimulatedDriver;

@@ -3,6 +3,7 @@
 //! memory as late as the driver may, so that what reads early finds nothing.
 
 use super::host_time;
+use super::noted::Noted;
 use piecewise_backend::cuda::CallError;
 use piecewise_backend::cuda::driver::{
     Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outcome, TensorMap,
@@ -12,21 +13,6 @@ use piecewise_kernels::op::cuda::TensorBoxes;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// A kernel that ran, or would have.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Noted {
-    /// The entry of its module.
-    pub name: String,
-    /// Blocks by axis.
-    pub grid: [u32; 3],
-    /// Whether it may start before the kernel ahead of it ends.
-    pub programmatic: bool,
-    /// Their values in order.
-    pub parameters: Vec<u64>,
-    /// Address, rows, columns and rows of a box of each tensor map, by its position.
-    pub maps: Vec<(usize, Vec<u64>)>,
-}
 
 /// A copy to pinned memory that is enqueued.
 #[derive(Clone, Copy, Debug)]

@@ -15,7 +15,7 @@ const FEW_ROWS: u64 = 8;
 /// Values for everything that a graph declares, in the order of the declarations.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RandomArrays {
-    /// The inputs.
+    /// What a step brings.
     pub inputs: Vec<Array>,
     /// The weights, as their recipes make them of [`random_weight`]s.
     pub weights: Vec<Array>,

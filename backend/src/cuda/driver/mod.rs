@@ -23,7 +23,7 @@ pub struct TensorMap(pub [u64; 16]);
 /// What of a device is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Attribute {
-    /// How many there are.
+    /// Those that blocks run on.
     Multiprocessors,
     /// The 9 of compute capability 9.0.
     CapabilityMajor,
