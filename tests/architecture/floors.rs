@@ -26,6 +26,7 @@ const ALLOWED: &[Allowed] = &[
     no_circles("backend"),
     no_circles("cache"),
     no_circles("planner"),
+    no_circles("testing"),
     no_circles("source-digest"),
     Allowed {
         folder: "runtime",
