@@ -210,7 +210,7 @@ pub struct Ticket {
 
 impl Ticket {
     /// Ends the request before its next step, as one that has all it asked for:
-    /// [`Update::Finished`](super::update::Update::Finished) by a stop follows, unless it came already.
+    /// [`Update::Finished`] by a stop follows, unless it came already.
     pub fn end(&self) {
         // A thread that is gone has told of the end.
         let _ = self.commands.send(Command::End(self.key));
