@@ -1,88 +1,28 @@
-//! A pass of one's own: divisions by a power of two become multiplications, bit for bit.
+//! A pass of one's own, in one rule: divisions by a power of two become multiplications, bit for bit.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it did")]
 
-use piecewise::ir::entity::{Node, Value};
-use piecewise::ir::literal::Literal;
+use piecewise::ir::literal::Scalar;
 use piecewise::ir::op::{BinaryOp, Op};
 use piecewise::ir::text::{parse_graph, print_graph};
-use piecewise::passes::{
-    Pass, PassContext, PassError, PassManager, PassReport, Pipeline, Registry,
-};
+use piecewise::passes::rewrite::{New, Rule, RulePass, Site};
+use piecewise::passes::{PassContext, PassManager, Pipeline, Registry};
 use piecewise::prelude::*;
 use std::error::Error;
 
-#[derive(Debug)]
-struct Reciprocal;
+const RULES: [Rule; 1] =
+    [Rule::new("division by a power of two", |op| *op == Op::Binary(BinaryOp::Div), reciprocal)
+        .or_remark("its divisor is no constant power of two whose reciprocal is exact")];
 
-impl Pass for Reciprocal {
-    fn name(&self) -> &'static str {
-        "reciprocal"
-    }
-
-    fn run(&self, module: &mut Module, _: &mut PassContext) -> Result<PassReport, PassError> {
-        let mut report = PassReport::default();
-        let graph = module.graph_mut();
-        let mut order = Vec::new();
-        for node in graph.order().to_vec() {
-            match reciprocal_of_divisor(graph, node) {
-                Some(reciprocal) => {
-                    let factor = insert_like_divisor(graph, &mut order, node, reciprocal);
-                    let division = graph.node_mut(node);
-                    division.op = Op::Binary(BinaryOp::Mul);
-                    division.operands[1] = factor;
-                    report.count("division");
-                }
-                None if graph.node(node).op == Op::Binary(BinaryOp::Div) => {
-                    let scope = graph.node(node).loc.scope.clone();
-                    report.remark("div kept", scope, "its divisor is no constant power of two");
-                }
-                None => {}
-            }
-            order.push(node);
-        }
-        graph.set_order(order);
-        Ok(report)
-    }
-}
-
-/// The literal of `1 / divisor`, where `node` divides floats by a literal that was broadcast and
-/// every reciprocal is exact.
-fn reciprocal_of_divisor(graph: &Graph, node: Node) -> Option<Literal> {
-    let data = graph.node(node);
-    let divides_floats =
-        data.op == Op::Binary(BinaryOp::Div) && graph.ty(data.operands[0]).dtype.is_float();
-    let divisor = divides_floats.then(|| graph.defining_node(data.operands[1])).flatten()?;
-    let literal = match &graph.node(divisor).op {
-        Op::Broadcast => graph.defining_node(graph.node(divisor).operands[0])?,
-        _ => return None,
-    };
-    let Op::Literal(literal) = &graph.node(literal).op else { return None };
-    let dtype = literal.dtype();
-    let reciprocals = literal.scalars().map(|scalar| {
-        let value = scalar.to_f64();
-        let reciprocal = Scalar::new(dtype, 1.0 / value);
-        let is_power_of_two = value.is_normal() && value.to_bits().trailing_zeros() >= 52;
-        (is_power_of_two && reciprocal.to_f64() * value == 1.0).then_some(reciprocal)
-    });
-    Some(Literal::from_scalars(dtype, reciprocals.collect::<Option<Vec<_>>>()?))
-}
-
-/// Adds `literal` and its broadcast to the type of the divisor of `node`.
-fn insert_like_divisor(
-    graph: &mut Graph,
-    order: &mut Vec<Node>,
-    node: Node,
-    literal: Literal,
-) -> Value {
-    let (divisor, loc) = (graph.node(node).operands[1], graph.node(node).loc.clone());
-    let wide = graph.ty(divisor).clone();
-    let broadcast_from = graph.defining_node(divisor).map(|n| graph.node(n).operands[0]);
-    let narrow = graph.ty(broadcast_from.unwrap_or(divisor)).clone();
-    let constant = graph.push(Op::Literal(literal), Vec::new(), narrow, loc.clone());
-    let factor = graph.push(Op::Broadcast, vec![constant], wide, loc);
-    order.extend([constant, factor].into_iter().filter_map(|v| graph.defining_node(v)));
-    factor
+/// `x * (1 / c)` for `x / c`, where both are exact.
+fn reciprocal(site: &Site<'_>) -> Option<New> {
+    let divisor = site.splat(1).filter(|_| site.ty.dtype.is_float())?.to_f64();
+    let factor = Scalar::new(site.ty.dtype, 1.0 / divisor);
+    let is_power_of_two = divisor.is_normal() && divisor.to_bits().trailing_zeros() >= 52;
+    (is_power_of_two && factor.to_f64() * divisor == 1.0).then(|| {
+        let operands = [New::Value(site.operands[0]), New::splat(factor, site.ty)];
+        site.nodes(Op::Binary(BinaryOp::Mul), operands)
+    })
 }
 
 const GRAPH: &str = r#"graph @halves {
@@ -100,7 +40,7 @@ const GRAPH: &str = r#"graph @halves {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut registry = Registry::standard();
-    registry.add("reciprocal", &[], |_| Ok(Box::new(Reciprocal)));
+    registry.add("reciprocal", &[], |_| Ok(Box::new(RulePass::new("reciprocal", &RULES))));
     let pipeline = Pipeline::parse("canonicalize,reciprocal,dce")?;
 
     let mut module = Module::new(parse_graph(GRAPH)?);
@@ -109,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     print!("{}", print_graph(module.graph()));
     let report = run.of("reciprocal").ok_or("the pass did not run")?;
-    println!("{} division replaced", report.matches("division"));
+    println!("{} division replaced", report.matches("division by a power of two"));
     report.remarks.iter().for_each(|remark| println!("{remark}"));
     Ok(())
 }

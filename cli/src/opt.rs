@@ -1,13 +1,16 @@
 //! `piecewise opt`: passes on a textual graph.
 
 use super::dumps::DumpArgs;
+use super::logs::say;
 use super::model_source::read_module;
+use super::print::print_line;
 use anyhow::ensure;
 use piecewise::assembly::dumps::{of_passes, write_module};
 use piecewise_ir::text::print_module;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_passes::manager::{BisectLog, PrintChanged};
 use piecewise_passes::pipeline::DEFAULT_PIPELINE;
+use piecewise_passes::rewrite::Rewrites;
 use piecewise_passes::{PassContext, PassManager, Pipeline, Registry};
 use std::io::Write;
 use std::path::PathBuf;
@@ -20,6 +23,7 @@ use std::process::ExitCode;
   piecewise opt model.pw --pipeline fuse,split --print-after all
   piecewise opt model.pw --print-changed # a diff for each pass that changed something
   piecewise opt model.pw --bisect 3      # only the first 3 passes, and those that must run
+  piecewise opt model.pw --bisect-rewrites 40 # only the first 40 rewrites of all passes
   piecewise opt model.pw --json          # what each pass matched, and why not more")]
 pub(crate) struct OptArgs {
     /// A textual graph, or a graph with its plan.
@@ -37,6 +41,10 @@ pub(crate) struct OptArgs {
     /// standard error which passes run and which change something.
     #[arg(long, value_name = "N")]
     bisect: Option<usize>,
+    /// Do only the first N rewrites before fusion, of all passes together; say on standard error which
+    /// rule did the last one, and to what.
+    #[arg(long, value_name = "N")]
+    bisect_rewrites: Option<u64>,
     #[command(flatten)]
     dumps: DumpArgs,
 }
@@ -58,7 +66,7 @@ pub(crate) fn run(args: OptArgs) -> anyhow::Result<ExitCode> {
             first <= there,
             "--bisect {first}: the pipeline has {there} passes; give 0 to {there}"
         );
-        let log = BisectLog::new(print_module, |line: String| super::say(&line));
+        let log = BisectLog::new(print_module, |line: String| say(&line));
         manager = manager.only_first(first).observe(Box::new(log));
     }
     if args.print_changed {
@@ -68,7 +76,15 @@ pub(crate) fn run(args: OptArgs) -> anyhow::Result<ExitCode> {
         })));
     }
     let defs = OpRegistry::builtin().defs().clone();
-    let report = manager.run(&mut module, &mut PassContext { defs })?;
+    let mut cx = PassContext::of(defs);
+    if let Some(first) = args.bisect_rewrites {
+        cx.rewrites = Rewrites::only_first(first);
+    }
+    let report = manager.run(&mut module, &mut cx)?;
+    if let Some((rule, place)) = cx.rewrites.last() {
+        let done = cx.rewrites.done();
+        super::say(&format!("bisect: {done} rewrites, the last by `{rule}`: {place}"));
+    }
     write_module(&module, &dumps)?;
     if args.json {
         let passes: Vec<_> = report
@@ -82,9 +98,9 @@ pub(crate) fn run(args: OptArgs) -> anyhow::Result<ExitCode> {
                 })
             })
             .collect();
-        super::print_line(&serde_json::to_string_pretty(&passes)?)?;
+        print_line(&serde_json::to_string_pretty(&passes)?)?;
     } else if !args.print_changed {
-        super::print_line(print_module(&module).trim_end())?;
+        print_line(print_module(&module).trim_end())?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! Pass manager, optimizations, fusion, splitter, destination passing, buffer planner, plan checker.
+//! Rewriting rules, pass manager, optimizations, fusion, splitter, destination passing, buffer planner, plan checker.
 
 pub mod analysis;
 pub mod check;
@@ -9,6 +9,7 @@ pub mod manager;
 pub mod optimize;
 pub mod pipeline;
 pub mod plan;
+pub mod rewrite;
 pub mod split;
 mod stages;
 mod standard;

@@ -2,8 +2,9 @@
 
 use crate::Registry;
 use crate::fuse::Fuse;
-use crate::optimize::{Canonicalize, Cse, Dce, Fold, MergeMatmuls};
+use crate::optimize::{CANONICAL, Cse, Dce, Fold, MergeMatmuls};
 use crate::plan::{ALIGN, PlanOptions};
+use crate::rewrite::RulePass;
 use crate::split::SplitOptions;
 use crate::stages::{CheckPass, DestinationPass, PlanPass, SplitPass};
 
@@ -11,7 +12,8 @@ impl Registry {
     /// A registry of every pass of this crate.
     pub fn standard() -> Self {
         let mut registry = Self::default();
-        registry.add("canonicalize", &[], |_| Ok(Box::new(Canonicalize)));
+        registry
+            .add("canonicalize", &[], |_| Ok(Box::new(RulePass::new("canonicalize", &CANONICAL))));
         registry.add("fold", &[], |_| Ok(Box::new(Fold)));
         registry.add("merge_matmuls", &[], |_| Ok(Box::new(MergeMatmuls)));
         registry.add("cse", &[], |_| Ok(Box::new(Cse)));

@@ -15,6 +15,7 @@ mod layers;
 mod optimize;
 mod plan;
 mod random;
+mod rewrite;
 mod split;
 mod stitched;
 mod support;

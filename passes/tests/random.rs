@@ -101,6 +101,17 @@ proptest! {
         }
     }
 
+    /// What is rewritten leaves nothing that would be rewritten again.
+    #[test]
+    fn the_pipeline_run_twice_changes_nothing(seed: u64, second: bool) {
+        let mut module = random(seed, second);
+        let before_fusion = PASSES.strip_suffix(",fuse").unwrap();
+        run(&mut module, before_fusion);
+        let once = text(&module);
+        run(&mut module, before_fusion);
+        prop_assert_eq!(text(&module), once);
+    }
+
     #[test]
     fn passes_are_deterministic(seed: u64) {
         let [a, b] = [0; 2].map(|_| {

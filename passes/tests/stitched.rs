@@ -22,7 +22,7 @@ fn through(graph: Graph, pipeline: &str) -> Module {
     let mut module = Module::new(graph);
     let pipeline = Pipeline::parse(pipeline).expect("a pipeline");
     let mut manager = PassManager::new(&pipeline, &Registry::standard()).expect("known passes");
-    manager.run(&mut module, &mut PassContext { defs: mix_ops() }).expect("the passes run");
+    manager.run(&mut module, &mut PassContext::of(mix_ops())).expect("the passes run");
     module
 }
 

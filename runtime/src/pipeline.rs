@@ -97,7 +97,7 @@ impl Planner<'_> {
         let form = if level == CompileLevel::Eager { "launched" } else { "compiled" };
         let _form = tracing::info_span!("plan", form).entered();
         let mut module = Module::new(graph);
-        let mut cx = PassContext { defs: self.defs.clone() };
+        let mut cx = PassContext::of(self.defs.clone());
         let report = manager.run(&mut module, &mut cx)?;
         // The text need not name `check`, and what runs after it or in its place may be anybody's.
         if module.layout().is_some() {

@@ -1,6 +1,7 @@
 """Runs the report page in a headless browser, where Playwright and Chromium are there.
 
     python tests/browser/report.py [--piecewise target/release/piecewise] [--screenshots DIR]
+    python tests/browser/report.py --picture docs/pictures/report.png   # the picture of the README
 
 Needs `pip install playwright`, and Chromium by CHROMIUM, on the path, or as Playwright's own.
 Without them it says so and succeeds, unless PIECEWISE_REQUIRE_BROWSER=1.
@@ -124,10 +125,18 @@ def check_hostile(page):
         expect(page.locator("#detail img, #detail b").count() == 0, "markup came from a name")
 
 
+def draw(page, file):
+    """The step and its slots, a piece of the first layer chosen."""
+    page.click("#timeline button:nth-child(3)")
+    page.locator("section:has(#timeline)").screenshot(path=file)
+    page.reload()
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--piecewise", default=str(ROOT / "target/debug/piecewise"))
     parser.add_argument("--screenshots")
+    parser.add_argument("--picture", help="where a picture of the step and its slots goes")
     args = parser.parse_args()
     try:
         from playwright.sync_api import sync_playwright
@@ -161,6 +170,8 @@ def main():
                 if args.screenshots:
                     pathlib.Path(args.screenshots).mkdir(parents=True, exist_ok=True)
                     page.screenshot(path=f"{args.screenshots}/{subject}-{name}.png", full_page=True)
+                if args.picture and (subject, name) == ("tiny", "desktop"):
+                    draw(page, args.picture)
                 check_screen(page, f"{subject} {name}", width)
                 check(page)
                 check_screen(page, f"{subject} {name} after use", width)

@@ -336,7 +336,7 @@ fn opt_shows_changes_and_bisects() {
         .unwrap();
     let opt = ["opt", file.to_str().unwrap()];
     let changed = stdout_of(&[&opt[..], &["--print-changed"]].concat());
-    assert!(changed.contains("--- before fuse\n+++ after fuse\n@@ "), "{changed}");
+    assert!(changed.contains("--- before fuse\n+++ after fuse: "), "{changed}");
     assert!(!changed.contains("before check"), "a pass that changed nothing is left out");
 
     let bisect = |n: &str| {

@@ -1,6 +1,8 @@
 //! What each pass changed, as text.
 
-use super::{AfterPass, Observer, PassError, PrintModule, unified_diff};
+use super::diff::unified_diff;
+use super::error::PassError;
+use super::observer::{AfterPass, Observer, PrintModule};
 use piecewise_ir::module::Module;
 use std::ops::ControlFlow;
 
@@ -49,7 +51,7 @@ impl Changes {
     }
 }
 
-/// Hands the diff of each pass that changed something to a sink.
+/// Hands the diff of each pass that changed something to a sink, headed by what it matched.
 #[derive(derive_more::Debug)]
 pub struct PrintChanged<W> {
     changes: Changes,
@@ -71,9 +73,14 @@ impl<W: FnMut(String)> Observer for PrintChanged<W> {
 
     fn after_pass(&mut self, after: &AfterPass<'_>) -> Result<ControlFlow<()>, PassError> {
         if let Some(change) = self.changes.next(after.module) {
-            let (before, behind) =
-                (format!("before {}", after.name), format!("after {}", after.name));
-            (self.sink)(change.diff(&before, &behind));
+            let matched = after.report.matched.iter();
+            let rules = matched.map(|(rule, times)| format!("{rule} x{times}"));
+            let rules = Vec::from_iter(rules).join(", ");
+            let behind = match rules.is_empty() {
+                true => format!("after {}", after.name),
+                false => format!("after {}: {rules}", after.name),
+            };
+            (self.sink)(change.diff(&format!("before {}", after.name), &behind));
         }
         Ok(ControlFlow::Continue(()))
     }

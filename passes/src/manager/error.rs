@@ -23,6 +23,14 @@ pub enum PassError {
     /// It found something that it can't handle; the source says what.
     #[error("pass `{pass}` failed: {source}")]
     Failed { pass: String, source: Box<dyn std::error::Error + Send + Sync> },
+    /// A rule of a rewrite is wrong.
+    #[error("the rule `{rule}` {what}, at {place}; `--bisect-rewrites` shows what it was given")]
+    Rule {
+        rule: &'static str,
+        /// The node that was there.
+        place: String,
+        what: String,
+    },
     /// The module does not verify.
     #[error("the module is not valid after {after}; dump it to see where:\n{diagnostics}")]
     Invalid {

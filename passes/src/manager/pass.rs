@@ -1,6 +1,7 @@
 //! What a pass is, what it is given and what it reports.
 
-use super::PassError;
+use super::error::PassError;
+use crate::rewrite::Rewrites;
 use piecewise_ir::custom::OpDefs;
 use piecewise_ir::module::Module;
 use std::collections::BTreeMap;
@@ -29,6 +30,15 @@ pub struct PassContext {
     /// The known custom op definitions, which calls are held against before the first pass and after
     /// each one. A call carries its signature, so most passes do without.
     pub defs: OpDefs,
+    /// Counts what rules and passes rewrite, and ends it where a bisection says so.
+    pub rewrites: Rewrites,
+}
+
+impl PassContext {
+    /// A run in which these custom ops are known, and everything is rewritten.
+    pub fn of(defs: OpDefs) -> Self {
+        Self { defs, rewrites: Rewrites::default() }
+    }
 }
 
 /// What a pass matched, and why it left alone what it left.

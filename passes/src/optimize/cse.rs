@@ -5,9 +5,10 @@
 //! two reads of a state apart. The first in program order stays. Two weights are one if they have
 //! the same recipe.
 
-use super::editor::Editor;
-use crate::analysis::{StateVersions, Users};
+use super::CANONICAL;
+use crate::analysis::{Names, StateVersions, Users};
 use crate::manager::{Pass, PassContext, PassError, PassReport};
+use crate::rewrite::{Editor, rewrite};
 use piecewise_ir::custom::Attr;
 use piecewise_ir::entity::{Node, Value};
 use piecewise_ir::graph::Graph;
@@ -28,13 +29,16 @@ impl Pass for Cse {
         "cse"
     }
 
-    fn run(&self, module: &mut Module, _: &mut PassContext) -> Result<PassReport, PassError> {
+    fn run(&self, module: &mut Module, cx: &mut PassContext) -> Result<PassReport, PassError> {
         let mut report = PassReport::default();
         let graph = module.graph_mut();
+        let names = Names::of(graph);
         let nodes = graph.order().to_vec();
         let mut seen: FxHashMap<Key, Vec<Node>> = FxHashMap::default();
         let mut versions = StateVersions::new(graph);
-        let same_weights = equal_weights(graph);
+        let mut same_weights = equal_weights(graph);
+        let rewrites = &mut cx.rewrites;
+        same_weights.retain(|(from, _)| rewrites.allow("weight", || names.value(*from).to_owned()));
         report.count_many("weight", same_weights.len());
         let mut editor = Editor::new(graph);
         for (from, to) in same_weights {
@@ -56,7 +60,8 @@ impl Pass for Cse {
                 versions.of(graph, &data.operands),
             );
             let alike = seen.entry(key).or_default();
-            match alike.iter().copied().find(|&n| same_attributes(graph, n, node)) {
+            let first = alike.iter().copied().find(|&n| same_attributes(graph, n, node));
+            match first.filter(|_| rewrites.allow("cse", || names.node(graph, node))) {
                 None => {
                     alike.push(node);
                     editor.keep(node);
@@ -71,6 +76,7 @@ impl Pass for Cse {
             }
         }
         editor.finish();
+        rewrite(graph, &CANONICAL, cx, &mut report)?;
         Ok(report)
     }
 }

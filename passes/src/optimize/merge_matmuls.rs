@@ -5,9 +5,10 @@
 //! weight, then one slice for each. Every column keeps its own sum, so no bit changes. A weight
 //! that anything else reads is left alone, for the merged copy would be memory spent twice.
 
-use super::editor::Editor;
+use super::CANONICAL;
 use crate::analysis::{Names, Users};
 use crate::manager::{Pass, PassContext, PassError, PassReport};
+use crate::rewrite::{Editor, rewrite};
 use indexmap::IndexMap;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Node, Value};
@@ -30,7 +31,7 @@ impl Pass for MergeMatmuls {
         "merge_matmuls"
     }
 
-    fn run(&self, module: &mut Module, _: &mut PassContext) -> Result<PassReport, PassError> {
+    fn run(&self, module: &mut Module, cx: &mut PassContext) -> Result<PassReport, PassError> {
         let mut report = PassReport::default();
         let graph = module.graph_mut();
         let users = Users::of(graph);
@@ -56,7 +57,9 @@ impl Pass for MergeMatmuls {
                     "its weight has other users, and the merged weight would be a second copy",
                 );
             }
-            if own.len() > 1 {
+            let merges =
+                own.len() > 1 && cx.rewrites.allow("merged matmul", || names.node(graph, own[0]));
+            if merges {
                 absorbed.extend(&own[1..]);
                 merged.insert(own[0], own);
             }
@@ -72,6 +75,7 @@ impl Pass for MergeMatmuls {
             }
         }
         editor.finish();
+        rewrite(graph, &CANONICAL, cx, &mut report)?;
         Ok(report)
     }
 }

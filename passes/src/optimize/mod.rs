@@ -1,14 +1,12 @@
 //! Optimizations of the whole graph before fusion.
 
-mod canonicalize;
+mod canonical;
 mod cse;
 mod dce;
-mod editor;
 mod fold;
 mod merge_matmuls;
-mod simplify;
 
-pub use canonicalize::Canonicalize;
+pub(crate) use canonical::CANONICAL;
 pub use cse::Cse;
 pub use dce::{Dce, remove_dead};
 pub use fold::Fold;

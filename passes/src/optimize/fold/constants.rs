@@ -10,15 +10,15 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 use super::weights::needs_memory;
-use crate::analysis::{Names, Users};
+use crate::analysis::{Names, Users, splat};
 use crate::manager::PassReport;
-use crate::optimize::editor::Editor;
+use crate::rewrite::{Editor, Rewrites};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Node, Value};
 use piecewise_ir::eval::evaluate_constant;
 use piecewise_ir::graph::{Graph, Loc};
 use piecewise_ir::literal::{Literal, Scalar};
-use piecewise_ir::op::Op;
+use piecewise_ir::op::{Op, OpClass};
 use piecewise_ir::types::TensorType;
 use piecewise_ir::weight::Recipe;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -27,24 +27,30 @@ use rustc_hash::{FxHashMap, FxHashSet};
 const MAX_EVALUATED: u64 = 1 << 20;
 
 /// Replaces constant expressions with literals.
-pub(super) fn fold_literals(graph: &mut Graph, report: &mut PassReport) {
+pub(super) fn fold_literals(
+    graph: &mut Graph,
+    names: &Names,
+    rewrites: &mut Rewrites,
+    report: &mut PassReport,
+) {
     let nodes = graph.order().to_vec();
     let mut editor = Editor::new(graph);
     let mut constant = FxHashSet::default();
     for node in nodes {
         editor.resolve_operands(node);
         let graph = &*editor.graph;
-        if !is_constant(graph, &constant, node) {
-            editor.keep(node);
-            continue;
-        }
-        let result = graph.result(node);
-        let folded = if is_foldable(graph, node) { evaluate(graph, result) } else { None };
+        let is_constant = is_constant(graph, &constant, node);
+        let folded = match is_constant && is_foldable(graph, node) {
+            true => evaluate(graph, graph.result(node)),
+            false => evaluate_repeated(graph, node),
+        };
+        let folded = folded.filter(|_| rewrites.allow("constant", || names.node(graph, node)));
         let Some(Folded { literal, ty, repeated }) = folded else {
-            constant.insert(result);
+            constant.extend(is_constant.then(|| graph.result(node)));
             editor.keep(node);
             continue;
         };
+        let result = graph.result(node);
         report.count("constant");
         let full = graph.ty(result).clone();
         let loc = graph.node(node).loc.clone();
@@ -60,7 +66,12 @@ pub(super) fn fold_literals(graph: &mut Graph, report: &mut PassReport) {
 }
 
 /// Replaces constants that are too large for a literal, or needed in memory, with weights.
-pub(super) fn fold_tables(graph: &mut Graph, names: &Names, report: &mut PassReport) {
+pub(super) fn fold_tables(
+    graph: &mut Graph,
+    names: &Names,
+    rewrites: &mut Rewrites,
+    report: &mut PassReport,
+) {
     let users = Users::of(graph);
     let nodes = graph.order().to_vec();
     let mut constant = FxHashSet::default();
@@ -98,7 +109,9 @@ pub(super) fn fold_tables(graph: &mut Graph, names: &Names, report: &mut PassRep
         let repeats = matches!(graph.node(node).op, Op::Broadcast);
         let table = large && computes[result.index()] && leaves_constants && !repeats;
         editor.keep(node);
-        if in_memory || table {
+        let is_wanted = in_memory || table;
+        let place = || names.node(editor.graph, node);
+        if is_wanted && rewrites.allow("constant table", place) {
             report.count("constant table");
             let recipe = Recipe::Graph(Box::new(expression(editor.graph, result)));
             let weight = editor.graph.add_weight(ty, recipe);
@@ -184,6 +197,26 @@ fn evaluate(graph: &Graph, value: Value) -> Option<Folded> {
     let kept = if repeated { 1 } else { scalars.len() };
     let literal = Literal::from_scalars(ty.dtype, scalars.into_iter().take(kept));
     Some(Folded { literal, ty, repeated })
+}
+
+/// What an elementwise node makes of operands that are each one value over and over, at whatever size.
+fn evaluate_repeated(graph: &Graph, node: Node) -> Option<Folded> {
+    let data = graph.node(node);
+    if data.op.class() != OpClass::Elementwise {
+        return None;
+    }
+    let mut expression = Graph::new("");
+    let mut operands = Vec::new();
+    for &operand in &data.operands {
+        let (scalar, dtype) = (splat(graph, operand)?, graph.ty(operand).dtype);
+        let literal = Op::Literal(Literal::from_scalars(dtype, [scalar]));
+        operands.push(expression.push(literal, vec![], TensorType::scalar(dtype), Loc::default()));
+    }
+    let ty = TensorType::scalar(graph.ty(data.results[0]).dtype);
+    let result = expression.push(data.op.clone(), operands, ty, Loc::default());
+    expression.set_outputs(vec![result]);
+    let folded = evaluate(&expression, result)?;
+    Some(Folded { repeated: true, ..folded })
 }
 
 /// The graph that computes the constant `value` and nothing else.

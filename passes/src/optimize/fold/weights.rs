@@ -12,7 +12,7 @@
 
 use crate::analysis::{Names, Users};
 use crate::manager::PassReport;
-use crate::optimize::editor::Editor;
+use crate::rewrite::{Editor, Rewrites};
 use piecewise_ir::entity::{Node, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::op::{Op, OpClass};
@@ -35,7 +35,12 @@ struct Derived {
 }
 
 /// Replaces values that depend on weights alone with derived weights where the rule says so.
-pub(super) fn fold(graph: &mut Graph, names: &Names, report: &mut PassReport) {
+pub(super) fn fold(
+    graph: &mut Graph,
+    names: &Names,
+    rewrites: &mut Rewrites,
+    report: &mut PassReport,
+) {
     let users = Users::of(graph);
     let nodes = graph.order().to_vec();
     let mut derived: FxHashMap<Value, Derived> = FxHashMap::default();
@@ -53,12 +58,13 @@ pub(super) fn fold(graph: &mut Graph, names: &Names, report: &mut PassReport) {
                 .iter()
                 .any(|&(user, position)| needs_memory(&graph.node(user).op, position));
         let is_last = !users.nodes(result).iter().any(|&(user, _)| is_link(&graph.node(user).op));
-        if materialised || (is_last && found.sole_reader && !found.has_cast) {
+        let is_wanted = materialised || (is_last && found.sole_reader && !found.has_cast);
+        if is_wanted && rewrites.allow("derived weight", || names.node(graph, node)) {
             report.count("derived weight");
             let ty = graph.ty(result).clone();
             let weight = editor.graph.add_weight(ty, found.recipe.clone());
             editor.replace(result, weight);
-        } else if is_last && !users.nodes(result).is_empty() {
+        } else if !is_wanted && is_last && !users.nodes(result).is_empty() {
             report.remark(
                 "not folded into a derived weight",
                 names.node(graph, node),

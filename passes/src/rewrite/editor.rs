@@ -9,21 +9,25 @@ use rustc_hash::FxHashMap;
 /// Builds the next program order of a graph from its last one.
 ///
 /// A node that is neither kept nor inserted is dropped; each of its results that something still
-/// reads must have been replaced by a value that is defined by then.
-pub(crate) struct Editor<'g> {
-    pub(crate) graph: &'g mut Graph,
+/// reads must have been replaced by a value that is defined by then. Where one node becomes others, a
+/// [`Rule`](super::Rule) says so in less.
+#[derive(Debug)]
+pub struct Editor<'g> {
+    /// Whose nodes still have the operands that they had, unless they were kept.
+    pub graph: &'g mut Graph,
     order: Vec<Node>,
     replaced: FxHashMap<Value, Value>,
 }
 
 impl<'g> Editor<'g> {
-    pub(crate) fn new(graph: &'g mut Graph) -> Self {
+    /// Begins before the first node: nothing is kept yet.
+    pub fn new(graph: &'g mut Graph) -> Self {
         let order = Vec::with_capacity(graph.order().len());
         Self { graph, order, replaced: FxHashMap::default() }
     }
 
     /// What stands for `value` now.
-    pub(crate) fn resolve(&self, mut value: Value) -> Value {
+    pub fn resolve(&self, mut value: Value) -> Value {
         while let Some(&next) = self.replaced.get(&value) {
             value = next;
         }
@@ -31,13 +35,13 @@ impl<'g> Editor<'g> {
     }
 
     /// Keeps `node`, with operands as they are now.
-    pub(crate) fn keep(&mut self, node: Node) {
+    pub fn keep(&mut self, node: Node) {
         self.resolve_operands(node);
         self.order.push(node);
     }
 
     /// Makes the operands of `node` what stands for them now.
-    pub(crate) fn resolve_operands(&mut self, node: Node) {
+    pub fn resolve_operands(&mut self, node: Node) {
         for i in 0..self.graph.node(node).operands.len() {
             let now = self.resolve(self.graph.node(node).operands[i]);
             self.graph.node_mut(node).operands[i] = now;
@@ -45,20 +49,14 @@ impl<'g> Editor<'g> {
     }
 
     /// Inserts a node of one result here.
-    pub(crate) fn insert(
-        &mut self,
-        op: Op,
-        operands: Vec<Value>,
-        ty: TensorType,
-        loc: Loc,
-    ) -> Value {
+    pub fn insert(&mut self, op: Op, operands: Vec<Value>, ty: TensorType, loc: Loc) -> Value {
         let value = self.graph.push(op, operands, ty, loc);
         self.order.extend(self.graph.defining_node(value));
         value
     }
 
     /// Lets `to` stand for `from` in all that follows.
-    pub(crate) fn replace(&mut self, from: Value, to: Value) {
+    pub fn replace(&mut self, from: Value, to: Value) {
         let to = self.resolve(to);
         if from != to {
             self.replaced.insert(from, to);
@@ -66,7 +64,7 @@ impl<'g> Editor<'g> {
     }
 
     /// Puts the new program order in place.
-    pub(crate) fn finish(self) {
+    pub fn finish(self) {
         let outputs = self.graph.outputs().iter().map(|&v| self.resolve(v)).collect();
         self.graph.set_order(self.order);
         self.graph.set_outputs(outputs);
