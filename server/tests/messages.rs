@@ -185,8 +185,13 @@ fn a_reply_is_blocks_whole_and_event_by_event() {
         (&found["stop_reason"], &found["stop_sequence"]),
         (&json!("stop_sequence"), &json!("two"))
     );
-    // Thoughts, a word, and the use of a tool.
+    // A call that is cut off is not to be made.
     let call = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 7}}\n</tool_call>";
+    let cut = json!({"tools": tools(), "stop_sequences": ["7}"]});
+    let found = message(address, &with(&said(call), &cut));
+    let why = (&found["stop_reason"], &found["content"][0]["input"]);
+    assert_eq!(why, (&json!("stop_sequence"), &json!({})), "{found}");
+    // Thoughts, a word, and the use of a tool.
     let reply = said(&format!("<think>\nhm\n</think>\n\nI add.\n{call}"));
     let found = message(address, &with(&reply, &json!({"tools": tools()})));
     let content = found["content"].as_array().unwrap();
