@@ -4,10 +4,10 @@ use crate::client::{ask_with, bind_as, serve_at};
 use crate::overflowing::overflowing_model;
 use crate::tiny_engine::{engine_of, folder, golden, tiny_engine};
 use piecewise::models::TextTokenizer;
-use piecewise_backend::cpu::CpuFaults;
 use piecewise_runtime::engine::Engine;
 use piecewise_server::chat::{ChatTemplate, ReplyFormat};
 use piecewise_server::{ApiKeys, ServedModel, ServerOptions};
+use piecewise_testing::DeviceFaults;
 use serde_json::{Map, Value, json};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ fn serve_as(engine: Box<dyn Engine>, change: impl FnOnce(&mut ServerOptions)) ->
 }
 
 fn serve() -> SocketAddr {
-    serve_as(tiny_engine(CpuFaults::default(), 4), |_| {})
+    serve_as(tiny_engine(DeviceFaults::default(), 4), |_| {})
 }
 
 /// Status, head and body of an answer to a request with this header.
@@ -350,7 +350,7 @@ fn what_is_wrong_is_told_in_their_form() {
 
 #[test]
 fn what_nobody_knows_is_passed_over_where_a_server_does_so() {
-    let engine = tiny_engine(CpuFaults::default(), 4);
+    let engine = tiny_engine(DeviceFaults::default(), 4);
     let address = serve_as(engine, |options| options.limits.ignores_unknown_fields = true);
     let body = json!({"max_tokens": 1, "messages": [{"role": "user", "content": "x"}], "n": 2});
     let (status, head, text) = raw(address, "POST /v1/messages", "", &body);
@@ -361,7 +361,7 @@ fn what_nobody_knows_is_passed_over_where_a_server_does_so() {
 #[test]
 fn what_fails_within_a_stream_is_an_event_of_it() {
     let model = overflowing_model(&folder());
-    let engine = engine_of(model.path(), "f16", CpuFaults::default(), 4);
+    let engine = engine_of(model.path(), "f16", DeviceFaults::default(), 4);
     let address = serve_as(engine, |_| {});
     let body = json!({"max_tokens": 4, "messages": [{"role": "user", "content": "x"}]});
     let (status, whole) = post(address, "/v1/messages", &body);
@@ -378,7 +378,7 @@ fn what_fails_within_a_stream_is_an_event_of_it() {
 
 #[test]
 fn a_key_comes_by_either_header() {
-    let engine = tiny_engine(CpuFaults::default(), 4);
+    let engine = tiny_engine(DeviceFaults::default(), 4);
     let address = serve_as(engine, |options| options.keys = ApiKeys::new(["secret"]));
     let body = json!({"messages": [{"role": "user", "content": "x"}]});
     for (header, status) in [
