@@ -74,6 +74,11 @@ impl Fields {
         }
     }
 
+    /// Whether they came in a large body.
+    pub(crate) fn are_large(&self) -> bool {
+        self.held.is_large()
+    }
+
     /// The fields that nobody has taken.
     pub(crate) fn object(&self) -> &Map<String, Value> {
         &self.rest
