@@ -2,6 +2,7 @@
 //! whose files are there, and figures apart from how they came about.
 
 use crate::support::tree::root;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 fn read(file: &str) -> String {
@@ -198,6 +199,11 @@ fn an_entry_of_the_changelog_is_a_line() {
     assert!(entries.len() > 100, "{}", entries.len());
     let other = entries.iter().find(|line| !line.starts_with("- "));
     assert!(other.is_none(), "{other:?}");
+    // Merges keep the lines of both sides: what one side has shortened would stand there twice.
+    let mut begun = BTreeSet::new();
+    let begins = |line: &str| line.chars().take(45).collect::<String>();
+    let twice = entries.iter().find(|line| !begun.insert(begins(line)));
+    assert!(twice.is_none(), "{twice:?}");
 }
 
 /// What the README says of speed is what was measured.
