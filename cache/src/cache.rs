@@ -9,7 +9,6 @@ use std::time::{Duration, SystemTime};
 
 use crate::error::CacheError;
 use crate::events::{CacheEvents, Condition, Recorder};
-use crate::evict::Usage;
 use crate::fault::{FaultPoint, reach};
 use crate::folder::{self, FileFacts, Folder, Opened, Ownership};
 use crate::format::{
@@ -19,15 +18,11 @@ use crate::format::{
 use crate::key::{Key, KeyHex, is_kind};
 use crate::options::{CacheAccess, CacheOptions, Trust};
 use crate::remote::Remote;
+use crate::scan::{SET_ASIDE, TEMPORARY};
+use crate::usage::Usage;
 
 /// The time of last use is good to this: most hits change nothing on the disk.
 const LAST_USE_IS_GOOD_TO: Duration = Duration::from_secs(60 * 60);
-
-/// The first of a temporary file's name.
-pub(crate) const TEMPORARY: &str = ".tmp-";
-
-/// The end of a bad entry's name.
-pub(crate) const SET_ASIDE: &str = ".bad";
 
 /// A store of payloads by kind and key in one directory, shared with other threads by reference and
 /// with other processes without a lock.

@@ -7,10 +7,11 @@
 use std::fs::{File, TryLockError};
 use std::io;
 
-use crate::cache::{Cache, TEMPORARY};
+use crate::cache::Cache;
 use crate::folder::{self, Folder};
 use crate::key::{Key, KeyHex, is_kind};
 use crate::options::CacheAccess;
+use crate::scan::TEMPORARY;
 
 /// What becomes of a wish to make an entry.
 #[derive(Debug)]

@@ -12,6 +12,7 @@ use crate::events::Condition;
 use crate::fault::{FaultPoint, reach};
 use crate::folder::Folder;
 use crate::scan::{self, Item, Role};
+use crate::usage::Usage;
 
 /// The directory is looked through again when this share of the bound was written: other processes
 /// write too.
@@ -19,15 +20,6 @@ const LOOK_AGAIN_AFTER_SHARE: u64 = 16;
 
 /// The share of the bound that is freed at once, so that not every entry evicts one.
 const FREED_SHARE: u64 = 10;
-
-/// What the cache takes on the disk, as far as this process knows.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Usage {
-    bytes: u64,
-    written_since: u64,
-    /// Whether what is above the bound could not be removed.
-    is_stuck: bool,
-}
 
 /// What was removed and what is left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

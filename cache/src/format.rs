@@ -20,6 +20,7 @@
 use std::io::{self, Read};
 
 use crate::factors::Factors;
+pub use crate::key::MAX_KIND_BYTES;
 use crate::key::{Key, KeyHex, is_kind};
 
 /// The first bytes of every entry.
@@ -28,8 +29,6 @@ pub const MAGIC: [u8; 8] = *b"PWCENTRY";
 pub const FORMAT_VERSION: u32 = 1;
 /// The bytes before the header.
 pub const PREFIX_BYTES: usize = 128;
-/// The longest kind in bytes.
-pub const MAX_KIND_BYTES: usize = 32;
 /// The longest header in bytes: kind and factors.
 pub const MAX_HEADER_BYTES: usize = 1 << 20;
 /// The most factors of an entry.

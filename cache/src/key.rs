@@ -1,6 +1,7 @@
 //! Keys and kinds, and how they are written.
 
-use crate::format::MAX_KIND_BYTES;
+/// The longest kind in bytes.
+pub const MAX_KIND_BYTES: usize = 32;
 
 /// A blake3 digest of everything that changes the payload; computed by the caller.
 pub type Key = [u8; 32];

@@ -73,6 +73,7 @@ mod options;
 mod read_through;
 mod remote;
 mod scan;
+mod usage;
 mod verify;
 
 pub use archive::{ExportReport, ImportReport, RefusedEntry};

@@ -3,9 +3,14 @@
 use std::io;
 use std::time::{Duration, SystemTime};
 
-use crate::cache::{SET_ASIDE, TEMPORARY};
 use crate::folder::Folder;
 use crate::key::{Key, is_kind, parse_key};
+
+/// The first of a temporary file's name.
+pub(crate) const TEMPORARY: &str = ".tmp-";
+
+/// The end of a bad entry's name.
+pub(crate) const SET_ASIDE: &str = ".bad";
 
 /// A temporary file of this age has no writer any longer.
 const WRITERS_ARE_DONE_AFTER: Duration = Duration::from_secs(24 * 60 * 60);

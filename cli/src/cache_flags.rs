@@ -1,7 +1,7 @@
 //! Where compiled pieces are kept.
 
 use super::amounts::parse_bytes;
-use super::model_args::{put, put_by, turn_on};
+use super::set_keys::{put, put_by, turn_on};
 use piecewise_runtime::config::ConfigLayers;
 use std::path::PathBuf;
 

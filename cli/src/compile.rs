@@ -4,6 +4,7 @@ use super::amounts::shown_bytes;
 use super::kept::what_is_lacking;
 use super::load::print_settings;
 use super::model_source::SourceArgs;
+use super::print::{print_line, print_report};
 use anyhow::{Context, bail};
 use piecewise::assembly::Planned;
 use piecewise_passes::PassRun;
@@ -81,7 +82,7 @@ pub(crate) fn run(args: CompileModelArgs) -> anyhow::Result<ExitCode> {
         planning_seconds,
         seconds: started.elapsed().as_secs_f64(),
     };
-    super::print_report(args.json, &report, || show(&report))?;
+    print_report(args.json, &report, || show(&report))?;
     match what_is_lacking(&store, config.remote_url.is_some() && config.remote_write) {
         Some(reason) => bail!("not everything is in the cache: {reason}"),
         None => Ok(ExitCode::SUCCESS),
@@ -135,32 +136,32 @@ fn show(report: &CompileReport<'_>) -> anyhow::Result<()> {
     let counts = report.counts;
     let shown = CompileCounts::of_kinds;
     let (read, written) = (shown_bytes(counts.bytes_read), shown_bytes(counts.bytes_written));
-    super::print_line(&format!("compiled  {} ({written} written)", shown(&counts.compiled)))?;
-    super::print_line(&format!("reused    {} ({read} read)", shown(&counts.reused)))?;
+    print_line(&format!("compiled  {} ({written} written)", shown(&counts.compiled)))?;
+    print_line(&format!("reused    {} ({read} read)", shown(&counts.reused)))?;
     let unusual = counts.misses.iter().filter(|(reason, _)| **reason != "absent");
     for (reason, n) in unusual {
         let pieces = if *n == 1 { "piece" } else { "pieces" };
-        super::print_line(&format!("missed    {n} {pieces}: {reason}"))?;
+        print_line(&format!("missed    {n} {pieces}: {reason}"))?;
     }
     if report.bad_entries > 0 {
-        super::print_line(&format!("healed    {} bad entries", report.bad_entries))?;
+        print_line(&format!("healed    {} bad entries", report.bad_entries))?;
     }
     if report.pieces_to_measure > 0 {
-        super::print_line(&format!(
+        print_line(&format!(
             "measured  nothing: {} pieces have several ways, among which `piecewise tune` on the device \
              chooses",
             report.pieces_to_measure
         ))?;
     }
-    super::print_line(&format!("target    {}", report.target))?;
-    super::print_line(&format!("cache     {}", report.cache.display()))?;
+    print_line(&format!("target    {}", report.target))?;
+    print_line(&format!("cache     {}", report.cache.display()))?;
     let per_layer = match (report.layers, report.passes_seconds_per_layer) {
         (Some(layers), Some(seconds)) => {
             format!(": {:.2} ms for each of {layers} layers", seconds * 1e3)
         }
         _ => String::new(),
     };
-    super::print_line(&format!("passes    {:.1} ms{per_layer}", report.passes_seconds * 1e3))?;
+    print_line(&format!("passes    {:.1} ms{per_layer}", report.passes_seconds * 1e3))?;
     let (all, planning) = (report.seconds, report.planning_seconds);
-    super::print_line(&format!("seconds   {all:.2}, {planning:.2} before compiling"))
+    print_line(&format!("seconds   {all:.2}, {planning:.2} before compiling"))
 }

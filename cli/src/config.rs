@@ -1,10 +1,11 @@
 //! `piecewise config`: the settings that there are, for editors and for people.
 
+use super::flags::Flags;
+use super::logs::warn;
+use super::print::print_line;
 use anyhow::bail;
-use clap::CommandFactory;
 use piecewise::device::DeviceSpec;
 use piecewise_runtime::config::{ConfigLayers, KeyDoc, RuntimeConfig};
-use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -33,12 +34,13 @@ enum ConfigCommand {
     },
 }
 
-pub(crate) fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
+/// `flags` are those of the commands that take settings.
+pub(crate) fn run(args: ConfigArgs, flags: &Flags) -> anyhow::Result<ExitCode> {
     match args.command {
         ConfigCommand::Schema => {
-            super::print_line(&serde_json::to_string_pretty(&RuntimeConfig::json_schema())?)?;
+            print_line(&serde_json::to_string_pretty(&RuntimeConfig::json_schema())?)?;
         }
-        ConfigCommand::Reference => super::print_line(reference().trim_end())?,
+        ConfigCommand::Reference => print_line(reference(flags).trim_end())?,
         ConfigCommand::Check { file } => check(&file)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -56,9 +58,9 @@ fn check(file: &Path) -> anyhow::Result<()> {
         bail!("{}", wrong.join("\n"));
     }
     for warning in configured.config.warnings(&configured.dispatcher()?) {
-        super::warn(&format!("{}: {warning}", file.display()));
+        warn(&format!("{}: {warning}", file.display()));
     }
-    super::print_line(&format!("{}: ok", file.display()))
+    print_line(&format!("{}: ok", file.display()))
 }
 
 const HEAD: &str = "\
@@ -70,12 +72,11 @@ together is in [configuration.md](configuration.md).
 ";
 
 /// The keys as a page of Markdown.
-fn reference() -> String {
-    let flags = flags();
+fn reference(flags: &Flags) -> String {
     let mut page = HEAD.to_owned();
     for doc in RuntimeConfig::key_docs() {
         // Writing to a string does not fail.
-        let _ = write_key(&mut page, &doc, flag_of(doc.key, &flags));
+        let _ = write_key(&mut page, &doc, flags.of_key(doc.key));
     }
     page
 }
@@ -93,55 +94,4 @@ fn write_key(page: &mut String, doc: &KeyDoc, flag: Option<String>) -> std::fmt:
         writeln!(page, "- `{choice}`{meaning}")?;
     }
     Ok(())
-}
-
-/// The flag that sets a key, if one does.
-pub(crate) fn flag_of_key(key: &str) -> Option<String> {
-    flag_of(key, &flags())
-}
-
-/// The flags of the commands that take settings.
-fn flags() -> BTreeSet<String> {
-    let program = super::Arguments::command();
-    let takes_settings = ["generate", "bench", "embed"];
-    let commands = program.get_subcommands().filter(|c| takes_settings.contains(&c.get_name()));
-    let flags = commands.flat_map(|command| command.get_arguments().filter_map(|a| a.get_long()));
-    flags.map(str::to_owned).collect()
-}
-
-/// The flag that sets a key, if one does. Most are called as the key; what is true by default has a
-/// flag that says no.
-fn flag_of(key: &str, flags: &BTreeSet<String>) -> Option<String> {
-    let flag = match key {
-        "cache.enabled" => "no-cache".to_owned(),
-        "cache.max_bytes" => "cache-max-size".to_owned(),
-        "stats_interval_seconds" => "stats-interval".to_owned(),
-        "cache.remote_url" => "cache-remote".to_owned(),
-        _ => key.replace(['_', '.'], "-"),
-    };
-    if let Some(check) = key.strip_prefix("checks.") {
-        return Some(format!("--check {check}"));
-    }
-    let flag =
-        [flag.clone(), format!("no-{flag}")].into_iter().find(|flag| flags.contains(flag))?;
-    Some(format!("--{flag}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_find_their_flags() {
-        let flags = flags();
-        let flag = |key| flag_of(key, &flags);
-        assert_eq!(flag("graph_mode").as_deref(), Some("--graph-mode"));
-        assert_eq!(flag("padding").as_deref(), Some("--no-padding"));
-        assert_eq!(flag("cache.enabled").as_deref(), Some("--no-cache"));
-        assert_eq!(flag("checks.poison").as_deref(), Some("--check poison"));
-        assert_eq!(flag("tune").as_deref(), Some("--tune"));
-        assert_eq!(flag("max_num_rows").as_deref(), Some("--max-num-rows"));
-        assert_eq!(flag("cache.shared").as_deref(), Some("--cache-shared"));
-        assert_eq!(flag("splitting_op"), None);
-    }
 }

@@ -2,6 +2,7 @@
 
 use super::amounts::shown_bytes;
 use super::model_args::{CONFIG_FILE, file_layers};
+use super::print::{print_line, print_report};
 use anyhow::{Context, bail};
 use comfy_table::{ContentArrangement, Table, presets};
 use piecewise_backend::cuda::{CudaOptions, CudaProbe, ProbeRow};
@@ -35,7 +36,7 @@ pub(crate) fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
     let mut rows = vec![program(), cpu()];
     rows.extend(probe.rows());
     rows.extend([cache(), config()]);
-    super::print_report(args.json, &rows, || super::print_line(&table(&rows)))?;
+    print_report(args.json, &rows, || print_line(&table(&rows)))?;
     match args.require_gpu && probe.check(0).is_err() {
         true => Ok(ExitCode::FAILURE),
         false => Ok(ExitCode::SUCCESS),

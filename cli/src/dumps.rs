@@ -1,6 +1,6 @@
 //! Flags that show what the passes do, and files of what they make.
 
-use super::say;
+use super::logs::say;
 use piecewise::assembly::{Assembly, Planned};
 use piecewise_ir::text::print_module;
 use piecewise_passes::Observer;

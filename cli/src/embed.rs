@@ -3,6 +3,7 @@
 use super::encoder_args::{
     EncoderArgs, in_calls, print_settings_of_encoder, refuse_flags_of_writers, with_room,
 };
+use super::logs::say;
 use super::model_args::ModelArgs;
 use super::out_file::OutFile;
 use super::progress::watcher;
@@ -91,7 +92,7 @@ pub(crate) fn run(args: EmbedArgs) -> anyhow::Result<ExitCode> {
     let failed = embeddings.iter().filter(|embedding| embedding.is_err()).count();
     for (i, embedding) in embeddings.iter().enumerate() {
         if let Err(error) = embedding {
-            super::say(&format!("error: text {}: {error}", i + 1));
+            say(&format!("error: text {}: {error}", i + 1));
         }
     }
     let width = encoder.model().config().hidden_size();

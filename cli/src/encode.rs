@@ -7,9 +7,9 @@ mod texts;
 use super::encoder_args::{
     EncoderArgs, in_calls, print_settings_of_encoder, refuse_flags_of_writers, with_room_for,
 };
+use super::logs::say;
 use super::model_args::ModelArgs;
 use super::out_file::OutFile;
-use super::say;
 use anyhow::bail;
 use piecewise::encoding::{Encoder, ItemEncoder, ItemOutputs};
 use piecewise::models::encoder::Modality;

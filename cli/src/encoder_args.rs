@@ -1,9 +1,11 @@
 //! Flags of every command that runs an encoder.
 
 use super::load::print_settings;
-use super::model_args::{BoundArgs, put};
+use super::logs::say;
+use super::model_args::BoundArgs;
 use super::out_file::OutFile;
 use super::progress::bar;
+use super::set_keys::put;
 use anyhow::{Context, bail};
 use piecewise::encoding::{Encoder, ItemEncoder, default_tokens, folder_assembly};
 use piecewise_runtime::config::ConfigLayers;
@@ -84,7 +86,7 @@ impl EncoderArgs {
             encoder.finish_log().with_context(|| format!("can't write {}", file.display()))?;
         }
         if self.stats {
-            super::say(&encoder.statistics().to_string());
+            say(&encoder.statistics().to_string());
         }
         Ok(())
     }

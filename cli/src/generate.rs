@@ -6,6 +6,7 @@ use super::images::{PromptImages, TowerReport};
 use super::load::{engine, print_settings};
 use super::model_args::ModelArgs;
 use super::out_file::OutFile;
+use super::print::print_line;
 use super::step_file::{IterationLog, TraceArgs};
 use anyhow::{Context, bail};
 use piecewise::models::{TextStream, TextTokenizer, TokenizerError};
@@ -323,12 +324,12 @@ fn finish(args: &GenerateArgs, reply: Reply<'_>) -> anyhow::Result<()> {
         if args.logprobs.is_some() {
             object["logprobs"] = serde_json::json!(logprobs);
         }
-        return super::print_line(&object.to_string());
+        return print_line(&object.to_string());
     }
     if args.prompt.len() == 1 {
-        return super::print_line(&rest);
+        return print_line(&rest);
     }
-    super::print_line(&format!("{prompt}{text}\n"))
+    print_line(&format!("{prompt}{text}\n"))
 }
 
 fn show_statistics(

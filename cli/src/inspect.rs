@@ -5,6 +5,7 @@ use super::dumps::DumpArgs;
 use super::load::print_settings;
 use super::model_source::SourceArgs;
 use super::out_file::OutFile;
+use super::print::{print_line, print_report};
 use super::report;
 use comfy_table::{CellAlignment, Table, presets};
 use piecewise::assembly::launches::SizeRow;
@@ -54,8 +55,8 @@ pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
     if args.dumps.stops() {
         let text = piecewise_ir::text::print_module(planned.module());
         match args.json {
-            true => super::print_line(&json!({"module": text}).to_string())?,
-            false => super::print_line(text.trim_end())?,
+            true => print_line(&json!({"module": text}).to_string())?,
+            false => print_line(text.trim_end())?,
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -70,10 +71,10 @@ pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
     };
     let images = tower.as_ref().map(view).transpose()?;
     let inspected = Inspected { plan: view(&planned)?, images };
-    super::print_report(args.json, &inspected, || {
+    print_report(args.json, &inspected, || {
         show(&inspected.plan)?;
         let Some(images) = &inspected.images else { return Ok(()) };
-        super::print_line("\nimages, whose tower is a model beside this one\n")?;
+        print_line("\nimages, whose tower is a model beside this one\n")?;
         show(images)
     })?;
     Ok(ExitCode::SUCCESS)
@@ -103,7 +104,7 @@ fn show(plan: &PlanView) -> anyhow::Result<()> {
         ("batch sizes", listed(&plan.decode_batch_sizes)),
     ];
     for (name, value) in facts {
-        super::print_line(&format!("{name:<12} {value}"))?;
+        print_line(&format!("{name:<12} {value}"))?;
     }
     let unique = |index: usize| plan.unique[index].id.clone();
     let rows = plan.steps.iter().map(|step| {
@@ -133,12 +134,12 @@ fn show(plan: &PlanView) -> anyhow::Result<()> {
     });
     show_table("sizes", ["unique", "size", "launches", "scratch", "digest"], rows)?;
     for (unique, size) in sizes() {
-        super::print_line(&format!("\n{unique} at {}", at(size)))?;
+        print_line(&format!("\n{unique} at {}", at(size)))?;
         for launch in &size.launches {
             let grid = launch.grid.map(|blocks| blocks.to_string()).join(" ");
             let (image, operands) = (short(&launch.image), launch.operands.join(" "));
             let name = &launch.name;
-            super::print_line(&format!("  {image}  grid {grid:<10} {name} ({operands})"))?;
+            print_line(&format!("  {image}  grid {grid:<10} {name} ({operands})"))?;
         }
     }
     Ok(())
@@ -188,6 +189,6 @@ fn show_table<const N: usize>(
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    super::print_line(&format!("\n{name}"))?;
-    table.lines().try_for_each(|line| super::print_line(format!(" {line}").trim_end()))
+    print_line(&format!("\n{name}"))?;
+    table.lines().try_for_each(|line| print_line(format!(" {line}").trim_end()))
 }

@@ -1,6 +1,7 @@
 //! A parent that starts a process again when it dies: what a container needs for its first process,
 //! since with that all others end.
 
+use super::logs::warn;
 use anyhow::Context;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, kill_process, wait, waitid,
@@ -34,7 +35,7 @@ impl Kept {
     fn end(&self, signal: Signal) {
         self.is_over.store(true, Ordering::SeqCst);
         if let Err(error) = self.signal(signal) {
-            super::warn(&format!("the worker could not be told to end: {error}"));
+            warn(&format!("the worker could not be told to end: {error}"));
         }
     }
 
@@ -87,7 +88,7 @@ pub(crate) fn keep(arguments: &[std::ffi::OsString]) -> anyhow::Result<ExitCode>
             (None, Some(signal)) => format!("by signal {signal}"),
             (None, None) => "somehow".to_owned(),
         };
-        super::warn(&format!("the worker ended {how}; it is started again"));
+        warn(&format!("the worker ended {how}; it is started again"));
         if started.elapsed() > PAUSES[1] {
             pause = PAUSES[0];
         }

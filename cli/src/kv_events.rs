@@ -1,5 +1,6 @@
 //! Flags of the commands that publish KV events.
 
+use super::logs::warn;
 use anyhow::Context;
 use piecewise_runtime::engine::Engine;
 use piecewise_worker::Address;
@@ -53,7 +54,7 @@ impl KvEventArgs {
 pub(crate) fn publish(publisher: Option<&KvPublisher>, engine: &mut dyn Engine) {
     let Some(publisher) = publisher else { return };
     if !engine.options().prefix_cache {
-        super::warn("there is no prefix cache, so there will be no KV events");
+        warn("there is no prefix cache, so there will be no KV events");
     }
     engine.observe_kv(publisher.observer());
 }

@@ -1,7 +1,9 @@
 //! From flags to an assembly, and from there to what runs.
 
 use super::dumps::DumpArgs;
+use super::logs::warn;
 use super::model_args::{BoundArgs, ModelArgs};
+use super::print::{print_line, print_report};
 use super::progress::watcher;
 use anyhow::{Context, bail};
 use piecewise::assembly::{Assembly, AssemblyError, Settings};
@@ -28,7 +30,7 @@ const STATS_INTERVAL: i64 = 10;
 pub(crate) fn layers_for_requests(bounds: &BoundArgs) -> anyhow::Result<ConfigLayers> {
     let mut layers = bounds.layers()?;
     if layers.clone().finish()?.config.tune == TuneMode::Measure {
-        super::warn(
+        warn(
             "a server answers first and measures nothing: tune = \"measure\" is taken as \"load\"; run \
              `piecewise tune` with the same settings, and start it again",
         );
@@ -84,6 +86,6 @@ pub(crate) fn print_settings(settings: &Settings, json: bool) -> anyhow::Result<
         (entry.key.to_owned(), value)
     };
     let object: serde_json::Map<_, _> = shown.entries().into_iter().map(entry).collect();
-    super::print_report(json, &object, || super::print_line(shown.to_string().trim_end()))?;
+    print_report(json, &object, || print_line(shown.to_string().trim_end()))?;
     Ok(ExitCode::SUCCESS)
 }

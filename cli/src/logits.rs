@@ -4,6 +4,7 @@ use super::dumps::DumpArgs;
 use super::load::{engine, print_settings};
 use super::model_args::ModelArgs;
 use super::out_file::OutFile;
+use super::print::print_line;
 use piecewise::assembly::Purpose;
 use piecewise::models::TextTokenizer;
 use piecewise::models::tokenizer::check_token_ids;
@@ -61,9 +62,9 @@ pub(crate) fn run(args: LogitsArgs) -> anyhow::Result<ExitCode> {
     let shown = out.display().to_string();
     if args.json {
         let object = serde_json::json!({"out": shown, "ids": ids, "shape": [ids.len(), vocab]});
-        super::print_line(&object.to_string())?;
+        print_line(&object.to_string())?;
     } else {
-        super::print_line(&format!("wrote logits f32 [{}, {vocab}] to {shown}", ids.len()))?;
+        print_line(&format!("wrote logits f32 [{}, {vocab}] to {shown}", ids.len()))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -12,6 +12,7 @@ mod dumps;
 mod embed;
 mod encode;
 mod encoder_args;
+mod flags;
 mod generate;
 mod images;
 mod inspect;
@@ -30,20 +31,21 @@ mod opt;
 mod out_file;
 mod plan;
 mod preset_weights;
+mod print;
 mod progress;
 mod report;
 mod run;
 mod serve;
+mod set_keys;
 mod start;
 mod step_file;
 mod tune;
 mod usage;
 mod worker;
 
-use anyhow::Context;
-use clap::{Parser, Subcommand};
-use logs::{LogArgs, Logging, say, tell, warn};
-use std::io::Write;
+use clap::{CommandFactory, Parser, Subcommand};
+use flags::Flags;
+use logs::{LogArgs, Logging};
 use std::process::ExitCode;
 
 /// Compiles transformer models, cuts them at attention into pieces, and replays the pieces, or whole
@@ -108,7 +110,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::try_parse().unwrap_or_else(|error| usage::answered(error).exit());
+    let flags = || Flags::of(&Arguments::command());
+    let arguments =
+        Arguments::try_parse().unwrap_or_else(|error| usage::answered(error, &flags()).exit());
     let logging = match &arguments.command {
         Command::Serve(args) => Logging::Server { access: !args.no_access_log },
         Command::Worker(_) => Logging::Worker,
@@ -136,7 +140,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Compile(args) => compile::run(*args),
         Command::Tune(args) => tune::run(*args),
         Command::Cache(args) => cache::run(args),
-        Command::Config(args) => config::run(args),
+        Command::Config(args) => config::run(args, &Flags::of(&Arguments::command())),
         Command::Bench(args) => bench::run(*args),
         Command::Doctor(args) => doctor::run(args),
         Command::Plan(args) => plan::run(*args),
@@ -161,31 +165,4 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     }
     logs::say_error(&text);
     ExitCode::FAILURE
-}
-
-/// Prints a line to standard output.
-///
-/// # Errors
-/// When standard output is closed or full.
-fn print_line(line: &str) -> anyhow::Result<()> {
-    writeln!(std::io::stdout(), "{line}").context("can't write to standard output")
-}
-
-/// Prints a line for whoever waits for it; what serves goes on without them.
-fn announce(line: &str) {
-    if let Err(error) = print_line(line) {
-        warn(&format!("{error:#}: {line}"));
-    }
-}
-
-/// Prints a report as JSON, or as `show` does.
-///
-/// # Errors
-/// When standard output is closed.
-fn print_report(
-    json: bool,
-    report: &impl serde::Serialize,
-    show: impl FnOnce() -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    if json { print_line(&serde_json::to_string_pretty(report)?) } else { show() }
 }

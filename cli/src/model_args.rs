@@ -3,7 +3,7 @@
 use super::amounts::parse_bytes;
 use super::cache_flags::CacheFlags;
 use super::named::{float, named};
-use anyhow::Context;
+use super::set_keys::{put, put_by, turn_off, turn_on};
 use piecewise::device::DeviceSpec;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
@@ -268,38 +268,6 @@ pub(crate) fn file_layers(named: Option<&Path>) -> anyhow::Result<ConfigLayers> 
         Some(file) => Ok(ConfigLayers::new().read(file)?),
         None => Ok(ConfigLayers::new()),
     }
-}
-
-/// Sets a key by the flag of its name, if that was given: `cache.dir` by `--cache-dir`.
-pub(crate) fn put(
-    layers: ConfigLayers,
-    key: &str,
-    value: Option<impl serde::Serialize>,
-) -> anyhow::Result<ConfigLayers> {
-    put_by(layers, &format!("--{}", key.replace(['_', '.'], "-")), key, value)
-}
-
-/// Sets a key to true by the switch of its name.
-pub(crate) fn turn_on(layers: ConfigLayers, key: &str, on: bool) -> anyhow::Result<ConfigLayers> {
-    put(layers, key, on.then_some(true))
-}
-
-/// Sets a key to false by the switch `--no-` of its name.
-fn turn_off(layers: ConfigLayers, key: &str, off: bool) -> anyhow::Result<ConfigLayers> {
-    put_by(layers, &format!("--no-{}", key.replace('_', "-")), key, off.then_some(false))
-}
-
-/// Sets a key by a flag of another name, if that was given.
-pub(crate) fn put_by(
-    layers: ConfigLayers,
-    flag: &str,
-    key: &str,
-    value: Option<impl serde::Serialize>,
-) -> anyhow::Result<ConfigLayers> {
-    let Some(value) = value else { return Ok(layers) };
-    let value =
-        toml::Value::try_from(value).with_context(|| format!("{flag} can't be a setting"))?;
-    Ok(layers.flag(key, value, flag)?)
 }
 
 fn op_names(list: &str) -> Vec<&str> {

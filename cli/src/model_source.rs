@@ -1,10 +1,10 @@
 //! What is compiled without being run: a model folder, a preset, or a textual graph.
 
 use super::encoder_args::with_room;
+use super::logs::warn;
 use super::model_args::BoundArgs;
 use super::preset_weights::WEIGHTS;
 use super::progress::watcher;
-use super::warn;
 use anyhow::{Context, bail};
 use piecewise::assembly::Assembly;
 use piecewise::encoding::{LoadError, folder_assembly, other_assemblies, tower_assembly};

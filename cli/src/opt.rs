@@ -1,7 +1,9 @@
 //! `piecewise opt`: passes on a textual graph.
 
 use super::dumps::DumpArgs;
+use super::logs::say;
 use super::model_source::read_module;
+use super::print::print_line;
 use anyhow::ensure;
 use piecewise::assembly::dumps::{of_passes, write_module};
 use piecewise_ir::text::print_module;
@@ -64,7 +66,7 @@ pub(crate) fn run(args: OptArgs) -> anyhow::Result<ExitCode> {
             first <= there,
             "--bisect {first}: the pipeline has {there} passes; give 0 to {there}"
         );
-        let log = BisectLog::new(print_module, |line: String| super::say(&line));
+        let log = BisectLog::new(print_module, |line: String| say(&line));
         manager = manager.only_first(first).observe(Box::new(log));
     }
     if args.print_changed {
@@ -96,9 +98,9 @@ pub(crate) fn run(args: OptArgs) -> anyhow::Result<ExitCode> {
                 })
             })
             .collect();
-        super::print_line(&serde_json::to_string_pretty(&passes)?)?;
+        print_line(&serde_json::to_string_pretty(&passes)?)?;
     } else if !args.print_changed {
-        super::print_line(print_module(&module).trim_end())?;
+        print_line(print_module(&module).trim_end())?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,6 @@
 //! Progress bars on standard error, where it is a terminal.
 
-use super::{tell, warn};
+use super::logs::{tell, warn};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use piecewise::assembly::Notice;
 use piecewise_runtime::words::Progress;

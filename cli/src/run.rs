@@ -6,6 +6,7 @@ use super::logits::write_logits;
 use super::model_args::CompileArgs;
 use super::model_source::read_module;
 use super::out_file::OutFile;
+use super::print::print_line;
 use super::progress::watcher;
 use anyhow::bail;
 use piecewise::assembly::{Assembly, Purpose};
@@ -73,10 +74,10 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
             "shape": [args.ids.len(), vocab],
             "logits_blake3": digest.as_str(),
         });
-        super::print_line(&object.to_string())?;
+        print_line(&object.to_string())?;
     } else {
-        super::print_line(&format!("likeliest next id after each position: {next:?}"))?;
-        super::print_line(&format!("logits f32 [{}, {vocab}], blake3 {digest}", args.ids.len()))?;
+        print_line(&format!("likeliest next id after each position: {next:?}"))?;
+        print_line(&format!("logits f32 [{}, {vocab}], blake3 {digest}", args.ids.len()))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -8,8 +8,10 @@ use super::encoder_args::ItemLogArgs;
 use super::kv_events::{KvEventArgs, publish};
 use super::listen::{addresses, are_loopback};
 use super::load::{engine, generation_defaults, layers_for_requests, print_settings};
+use super::logs::warn;
 use super::model_args::BoundArgs;
 use super::preset_weights;
+use super::print::announce;
 use super::progress::watcher;
 use super::start::log_engine;
 use super::step_file::{IterationLog, StepFile, TraceArgs};
@@ -183,9 +185,7 @@ impl ServeArgs {
                      --api-key-file, or listen at 127.0.0.1"
                 );
             }
-            super::warn(
-                "whoever reaches this machine may ask; --api-key-file lets in who has a key",
-            );
+            warn("whoever reaches this machine may ask; --api-key-file lets in who has a key");
         }
         let mut model_names = self.served_model_name.clone();
         if model_names.is_empty() {
@@ -215,7 +215,7 @@ impl ServeArgs {
             ServerOptions { addresses, model_names, keys, origins, limits, admin, threads };
         let server = Server::bind(options)
             .with_context(|| format!("can't listen at {}:{}; try --port", self.host, self.port))?;
-        super::announce(&format!("listening at http://{}", server.address()));
+        announce(&format!("listening at http://{}", server.address()));
         Ok((server, model_name))
     }
 
@@ -248,7 +248,7 @@ fn ended(outcome: Outcome) -> anyhow::Result<ExitCode> {
     match outcome {
         Outcome::Drained => Ok(ExitCode::SUCCESS),
         Outcome::Ended => {
-            super::warn("ended before every request had its answer");
+            warn("ended before every request had its answer");
             Ok(ExitCode::FAILURE)
         }
         Outcome::Died => bail!("the engine has stopped"),
@@ -295,7 +295,7 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         ThreadOptions { max_queue: args.max_queue, model_name, ..ThreadOptions::default() };
     let thread = EngineThread::start(engine, thread).context("no thread for the engine")?;
     super::logs::count_lost(thread.metrics());
-    let outcome = server.serve(thread, model, || super::announce("ready"))?;
+    let outcome = server.serve(thread, model, || announce("ready"))?;
     log.map_or(Ok(()), StepFile::finish)?;
     trace.map_or(Ok(()), StepFile::finish)?;
     ended(outcome)

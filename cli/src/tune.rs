@@ -3,6 +3,7 @@
 use super::kept::what_is_lacking;
 use super::load::{print_settings, with_remedy};
 use super::model_source::SourceArgs;
+use super::print::{print_line, print_report};
 use anyhow::{Context, bail};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use piecewise::assembly::Tuned;
@@ -47,7 +48,7 @@ pub(crate) fn run(args: TuneArgs) -> anyhow::Result<ExitCode> {
     let tuned =
         tuned.map_err(|error| with_remedy(error, "max_num_tokens, max_num_seqs or max_seq_len"))?;
     let report = TuneReport { cache: store.cache.dir(), tuned: &tuned };
-    super::print_report(args.json, &report, || show(&report))?;
+    print_report(args.json, &report, || show(&report))?;
     match what_is_lacking(&store, config.remote_url.is_some() && config.remote_write) {
         Some(reason) => bail!("not everything is remembered: {reason}"),
         None => Ok(ExitCode::SUCCESS),
@@ -64,30 +65,30 @@ struct TuneReport<'a> {
 fn show(report: &TuneReport<'_>) -> anyhow::Result<()> {
     let Tuned { gains, report: counts, device, graph_mode, .. } = report.tuned;
     if !gains.is_empty() {
-        super::print_line(&table(gains).to_string())?;
+        print_line(&table(gains).to_string())?;
     } else if counts.unmeasured == 0 {
-        super::print_line("nothing   to choose: each part has one way on this device")?;
+        print_line("nothing   to choose: each part has one way on this device")?;
     }
     let kept = gains.iter().filter(|gain| gain.verdict == Verdict::Kept).count();
     let before = gains.iter().filter(|gain| gain.origin == WaysOrigin::Remembered).count();
     let measured = gains.len() - before;
     let seconds = counts.time.as_secs_f64();
-    super::print_line(&format!(
+    print_line(&format!(
         "measured  {measured} choices in {seconds:.1} s, {before} known from before"
     ))?;
-    super::print_line(&format!(
+    print_line(&format!(
         "gains     {kept} of {} above the spread, which every start takes from now on",
         gains.len()
     ))?;
     if counts.unmeasured > 0 {
-        super::print_line(&format!(
+        print_line(&format!(
             "left      {} choices that time was short for or whose steps can't be captured; the next \
              `tune` goes on",
             counts.unmeasured
         ))?;
     }
-    super::print_line(&format!("device    {device}, graph mode {graph_mode}"))?;
-    super::print_line(&format!("cache     {}", report.cache.display()))
+    print_line(&format!("device    {device}, graph mode {graph_mode}"))?;
+    print_line(&format!("cache     {}", report.cache.display()))
 }
 
 /// Choices with what they gain, beside what the same step differs by from itself.

@@ -1,17 +1,19 @@
 //! What is said of a command line that can't be understood.
 
-use super::config::flag_of_key;
+use super::flags::Flags;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use piecewise_passes::pipeline::nearest;
 use piecewise_runtime::config::{TheirWord, their_word};
 
 /// The error with what helps: for a flag of another server the one that there is here, and no suggestion
-/// that is like nothing that was written.
-pub(crate) fn answered(mut error: Error) -> Error {
+/// that is like nothing that was written. `flags` are those of the commands that take settings.
+pub(crate) fn answered(mut error: Error, flags: &Flags) -> Error {
     match error.kind() {
         ErrorKind::UnknownArgument => {
-            if let Some(answer) = written(&error, ContextKind::InvalidArg).and_then(of_their_flag) {
+            if let Some(answer) =
+                written(&error, ContextKind::InvalidArg).and_then(|flag| of_their_flag(flag, flags))
+            {
                 error.remove(ContextKind::SuggestedArg);
                 error.remove(ContextKind::Suggested);
                 let answer = ContextValue::StyledStrs(vec![StyledStr::from(answer)]);
@@ -46,17 +48,17 @@ fn written(error: &Error, kind: ContextKind) -> Option<&str> {
 }
 
 /// What to write in the place of another server's flag.
-fn of_their_flag(flag: &str) -> Option<String> {
+fn of_their_flag(flag: &str, flags: &Flags) -> Option<String> {
     let flag = flag.split('=').next()?.trim_start_matches('-');
     match their_word(flag)? {
-        TheirWord::Same(key) => Some(match flag_of_key(key) {
+        TheirWord::Same(key) => Some(match flags.of_key(key) {
             Some(ours) => format!("it is called {ours} here, where a command has it"),
             None => format!("it is the key {key} of a configuration file here"),
         }),
         TheirWord::Instead(answer) => {
             let parts = answer.split('`').enumerate().map(|(i, part)| match i % 2 {
                 0 => part.to_owned(),
-                _ => flag_of_key(part).unwrap_or_else(|| part.to_owned()),
+                _ => flags.of_key(part).unwrap_or_else(|| part.to_owned()),
             });
             Some(String::from_iter(parts))
         }
@@ -67,11 +69,12 @@ fn of_their_flag(flag: &str) -> Option<String> {
 mod tests {
     use super::super::Arguments;
     use super::*;
-    use clap::Parser;
+    use clap::{CommandFactory, Parser};
 
     fn said(args: &[&str]) -> String {
         let args = [&["piecewise"][..], args].concat();
-        answered(Arguments::try_parse_from(args).unwrap_err()).to_string()
+        answered(Arguments::try_parse_from(args).unwrap_err(), &Flags::of(&Arguments::command()))
+            .to_string()
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::keeper::{keep, on_signals};
 use super::kv_events::{KvEventArgs, publish};
 use super::listen::{addresses, are_loopback};
 use super::load::{engine, layers_for_requests, print_settings};
+use super::logs::{tell, warn};
 use super::model_args::BoundArgs;
 use super::out_file::OutFile;
 use super::progress::watcher;
@@ -166,7 +167,7 @@ pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     let worker = Worker::new(engine, model, options).context("no thread for the engine")?;
     super::logs::count_lost(worker.metrics());
     if let Some(probes) = probes {
-        super::tell(&format!("metrics at http://{}/metrics", worker.answer_probes(probes)?));
+        tell(&format!("metrics at http://{}/metrics", worker.answer_probes(probes)?));
     }
     let (handle, mut is_told) = (worker.handle(), false);
     // A first signal lets requests end, a second one ends them.
@@ -174,12 +175,12 @@ pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
         false => handle.drain(),
         true => handle.stop(),
     })?;
-    let drained = worker.run(&mut |line| super::tell(line));
+    let drained = worker.run(&mut |line| tell(line));
     trace.map_or(Ok(()), StepFile::finish)?;
     match drained {
         true => Ok(ExitCode::SUCCESS),
         false => {
-            super::warn("ended before every request had its answer");
+            warn("ended before every request had its answer");
             Ok(ExitCode::FAILURE)
         }
     }
@@ -207,7 +208,5 @@ fn torch_name(dtype: DType) -> &'static str {
 fn structures(folder: &Path, vocab: usize, end_ids: &[u32]) -> anyhow::Result<Option<Structures>> {
     let vocabulary = TextTokenizer::load(folder, vocab)?.vocabulary();
     let made = Structures::new(&vocabulary, end_ids);
-    Ok(made
-        .inspect_err(|error| super::warn(&format!("answers can't keep to structures: {error}")))
-        .ok())
+    Ok(made.inspect_err(|error| warn(&format!("answers can't keep to structures: {error}"))).ok())
 }

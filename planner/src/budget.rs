@@ -9,21 +9,8 @@
 
 use crate::axis::Axis;
 use crate::budget_by_count;
+use crate::budgeted::{Budgeted, BudgetedPlan, LARGEST_CHARGE, Resources, UNLIMITED};
 use crate::dynamic_program::{INFEASIBLE, Keep, Potentials, chain, walk};
-
-/// Bytes and nanoseconds.
-pub(crate) type Resources = [u64; 2];
-
-/// A plan within the budgets.
-#[derive(Debug)]
-pub(crate) struct BudgetedPlan {
-    /// Chosen nodes of each axis.
-    pub(crate) nodes: Vec<Vec<usize>>,
-    /// Packed cost, charges included.
-    pub(crate) cost: u128,
-    /// No plan within the budgets costs less than this.
-    pub(crate) at_least: u128,
-}
 
 /// Extensions of partial lists that are tried before the search settles for what it has.
 const WORK_LIMIT: u64 = 20_000_000;
@@ -34,19 +21,6 @@ const LABEL_LIMIT: usize = 100_000;
 /// Rounds of bisection on each price.
 const PRICE_ROUNDS: usize = 2;
 const BISECTIONS: usize = 24;
-
-/// A budget that was not set.
-pub(crate) const UNLIMITED: u64 = u64::MAX >> 1;
-
-/// Keeps sums of charges within 128 bits; a smaller charge leaves a bound a bound.
-pub(crate) const LARGEST_CHARGE: u128 = 1 << 112;
-
-pub(crate) struct Budgeted<'a> {
-    pub(crate) axes: &'a [Axis],
-    pub(crate) charges: &'a [Vec<u128>],
-    pub(crate) max_graphs: usize,
-    pub(crate) budgets: Resources,
-}
 
 struct Priced {
     tables: Vec<Potentials>,

@@ -2,7 +2,7 @@
 //! list has, and the best split is found by trying all.
 
 use crate::axis::Axis;
-use crate::budget::{Budgeted, BudgetedPlan, Resources, UNLIMITED};
+use crate::budgeted::{Budgeted, BudgetedPlan, Resources, UNLIMITED};
 use crate::dynamic_program::{INFEASIBLE, Keep, Potentials};
 
 /// The cheapest plan, if the budgets can be counted.

@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The most graphs that can be asked for.
+pub const MAX_GRAPHS: usize = 4096;
+
 /// Capture sizes, each list ascending and without repeats.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaptureSizes {

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use toml::{Table, Value};
 
+use crate::capture_sizes::MAX_GRAPHS;
 use crate::capture_sizes::{CaptureSizes, ListKind};
 use crate::error::PlannerError;
 use crate::evaluate::{Outcome, SizeUse, evaluate};
-use crate::planner::{MAX_GRAPHS, plan};
+use crate::planner::plan;
 use crate::request::{PlanRequest, Question};
 use crate::traffic::MAX_STEP_TOKENS;
 

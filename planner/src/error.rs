@@ -3,8 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::costs::CostPath;
-use crate::reader::MalformedLine;
+use crate::cost_path::CostPath;
+use crate::log_line::MalformedLine;
 
 /// An error of the capture planner.
 #[derive(Debug, thiserror::Error)]

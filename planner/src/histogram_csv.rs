@@ -3,7 +3,7 @@
 //! `tokens` is the count that dispatch looks at: tokens of a mixed step, sequences of a decode.
 
 use crate::error::PlannerError;
-use crate::reader::Line;
+use crate::log_line::Line;
 use crate::traffic::{StepKind, Traffic};
 
 /// Which column holds what.

@@ -3,8 +3,8 @@
 use serde::Deserialize;
 
 use crate::head::LogHead;
+use crate::log_line::Line;
 use crate::mode::StepMode;
-use crate::reader::Line;
 use crate::traffic::{MAX_STEP_TOKENS, StepKind, Traffic};
 
 #[derive(Deserialize)]

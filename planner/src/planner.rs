@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::axis::{Axis, unit};
-use crate::budget::{Budgeted, BudgetedPlan, UNLIMITED};
+use crate::budgeted::{Budgeted, BudgetedPlan, UNLIMITED};
 use crate::capture_sizes::{CaptureSizes, ListKind};
 use crate::dynamic_program::{INFEASIBLE, Keep, Potentials, chain, walk};
 use crate::error::PlannerError;
@@ -15,9 +15,6 @@ use crate::tradeoff::{CurvePoint, knee};
 
 /// Graphs up to which the trade-off curve is computed when no maximum is given.
 pub const DEFAULT_CURVE_GRAPHS: usize = 64;
-
-/// The most graphs that can be asked for.
-pub const MAX_GRAPHS: usize = 4096;
 
 /// Entries of the table of the dynamic program, to bound its memory.
 const MAX_TABLE: usize = 1 << 27;

@@ -1,7 +1,7 @@
 //! The plan as a problem over axes: which steps each list serves, at which costs.
 
 use crate::axis::{Axis, AxisLimits, unit};
-use crate::budget::LARGEST_CHARGE;
+use crate::budgeted::LARGEST_CHARGE;
 use crate::capture_sizes::{CaptureSizes, ListKind};
 use crate::costs::{CostPath, MonotoneCurve, StepCosts};
 use crate::error::PlannerError;

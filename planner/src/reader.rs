@@ -9,6 +9,7 @@ use crate::error::PlannerError;
 use crate::head::LogHead;
 use crate::histogram_csv::HistogramColumns;
 use crate::json_line::read_json_line;
+use crate::log_line::{Line, MalformedLine};
 use crate::traffic::Traffic;
 
 /// How much of a log may be unusable.
@@ -22,16 +23,6 @@ impl Default for ReadOptions {
     fn default() -> Self {
         Self { max_malformed_percent: 5.0 }
     }
-}
-
-/// A line that could not be used, and why.
-#[derive(Debug, derive_more::Display, Clone, PartialEq, Eq, serde::Serialize)]
-#[display("line {line}: {reason}")]
-pub struct MalformedLine {
-    /// One-based number of the line.
-    pub line: u64,
-    /// Why it could not be used.
-    pub reason: String,
 }
 
 /// A log as a histogram, and what of it was left out.
@@ -56,12 +47,6 @@ const NAMED_LINES: usize = 10;
 
 /// A longer line is malformed, and is not kept in memory.
 const MAX_LINE_BYTES: u64 = 1 << 20;
-
-pub(crate) enum Line {
-    Step,
-    Idle,
-    Head(Box<LogHead>),
-}
 
 enum Dialect {
     Unknown,

@@ -2,11 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::capture_sizes::ListKind;
+use crate::capture_sizes::{ListKind, MAX_GRAPHS};
 use crate::costs::{CostPath, StepCosts};
 use crate::error::PlannerError;
 use crate::mode::GraphMode;
-use crate::planner::MAX_GRAPHS;
 use crate::traffic::{MAX_STEP_TOKENS, Traffic};
 
 /// What makes one plan better than another.

@@ -6,8 +6,8 @@
 use serde::Serialize;
 
 use crate::capture_sizes::CaptureSizes;
+use crate::capture_sizes::MAX_GRAPHS;
 use crate::error::PlannerError;
-use crate::planner::MAX_GRAPHS;
 use crate::traffic::MAX_STEP_TOKENS;
 
 /// Lists with the least worst-case padding share.

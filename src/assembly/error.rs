@@ -1,6 +1,6 @@
 //! Why a model could not be put together.
 
-use super::dumps::DumpError;
+use super::dumps::error::DumpError;
 use crate::device::OpenError;
 use crate::models::{CheckpointError, ConfigError as ModelConfigError};
 use crate::session::SessionError;

@@ -1,6 +1,6 @@
 //! What a compiler made of a piece: its launches at each size, with names and bytes.
 
-use super::LoweredPiece;
+use super::planned::LoweredPiece;
 use piecewise_backend::artifact::{Access, ArgRef, Artifact, Digest, Launch, Part, PieceSize, Way};
 use piecewise_ir::entity::{Entity, Value};
 use piecewise_ir::graph::ValueDef;

@@ -32,6 +32,7 @@
 
 pub mod dumps;
 mod error;
+mod given;
 mod keys;
 pub mod launches;
 mod notice;
@@ -40,20 +41,20 @@ mod planned;
 mod settings;
 
 pub use error::{AssemblyError, BoundOfGraph};
+pub use given::Assembly;
 pub use notice::Notice;
 pub use piecewise_runtime::config::Purpose;
 pub use planned::{LoweredPiece, LoweredUnique, Planned, Tuned};
 pub use settings::Settings;
 
-use notice::Watcher;
+use given::Model;
 
-use crate::device::{DeviceSpec, OpenDevice, all_threads};
-use crate::models::{Checkpoint, CheckpointError, DecoderConfig, Preset};
+use crate::device::{DeviceSpec, OpenDevice};
+use crate::models::{Checkpoint, DecoderConfig, Preset};
 use crate::session::Session;
 use piecewise_backend::compiler::Store;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::graph::Graph;
-use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
 use piecewise_ir::text::{parse_module, render};
 use piecewise_ir::verify::verify_graph;
@@ -61,9 +62,8 @@ use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::step::CaptureSupport;
 use piecewise_passes::check::check_plan;
 use piecewise_passes::manager::OptionReader;
-use piecewise_passes::pipeline::DEFAULT_PIPELINE;
-use piecewise_passes::{Observer, Pass, PipelineError, Registry};
-use piecewise_runtime::config::{ConfigError, ConfigLayers};
+use piecewise_passes::{Observer, Pass, PipelineError};
+use piecewise_runtime::config::ConfigLayers;
 use piecewise_runtime::engine::Engine;
 use piecewise_runtime::measure::StepTimer;
 use piecewise_runtime::words::CompileLevel;
@@ -71,94 +71,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where the graph comes from.
-enum Model {
-    Graph(Graph),
-    /// With a plan or without one.
-    Text {
-        name: String,
-        module: Box<Module>,
-    },
-    Decoder(DecoderConfig),
-}
-
-/// A model with everything that it is put together from; nothing happens before one of the methods
-/// that return a `Result`.
-///
-/// ```
-/// use piecewise::prelude::*;
-///
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let b = Builder::new("twice");
-/// let rows = b.symbol("T", 1, 8);
-/// let x = b.input("x", DType::F32, (rows, 2));
-/// let graph = b.finish([x + x])?;
-///
-/// // The last who sets a key wins, and each value knows who that was.
-/// let file = ConfigLayers::new().file("run.toml", "graph_mode = \"none\"\ntune = \"off\"")?;
-/// let assembly = Assembly::graph(graph.clone()).configure(file).graph_mode(GraphMode::Piecewise);
-/// let configured = assembly.settings()?.configured()?;
-/// assert_eq!(configured.config.graph_mode, GraphMode::Piecewise);
-/// assert_eq!(configured.source("tune").to_string(), "run.toml");
-///
-/// let mut session = assembly.session()?;
-/// let outputs = session.step().input("x", &[1.0f32, -0.5]).run()?;
-/// assert_eq!(outputs.get::<f32>(0)?, [2.0, -1.0]);
-///
-/// // A wrong key is the error of whatever is put together.
-/// let error = Assembly::graph(graph).set("tuna", "off").session().err().ok_or("no such key")?;
-/// assert!(error.to_string().contains("`tune`"), "{error}");
-/// # Ok(())
-/// # }
-/// ```
-#[must_use = "nothing is put together before `plan`, `session`, `engine` or `timer`"]
-#[derive(derive_more::Debug)]
-#[debug("Assembly on {device:?}, {layers:?}, {pipeline:?}")]
-pub struct Assembly {
-    model: Model,
-    layers: Result<ConfigLayers, ConfigError>,
-    ops: OpRegistry,
-    passes: Registry,
-    pipeline: String,
-    weights: Option<Box<dyn WeightSource>>,
-    checkpoint: Option<Result<Checkpoint, CheckpointError>>,
-    store: Option<Arc<dyn Store>>,
-    device: Option<OpenDevice>,
-    threads: usize,
-    observers: Vec<Box<dyn Observer>>,
-    watcher: Option<Watcher>,
-    purpose: Purpose,
-    sequences: Option<u64>,
-    kv_rows: Option<u64>,
-    embedding_rows: Option<u64>,
-    checks_weights: bool,
-    built_by_settings: bool,
-}
-
 impl Assembly {
-    fn of(model: Model) -> Self {
-        Self {
-            model,
-            layers: Ok(ConfigLayers::new()),
-            ops: OpRegistry::builtin(),
-            passes: Registry::standard(),
-            pipeline: DEFAULT_PIPELINE.to_owned(),
-            weights: None,
-            checkpoint: None,
-            store: None,
-            device: None,
-            threads: all_threads(),
-            observers: Vec::new(),
-            watcher: None,
-            purpose: Purpose::default(),
-            sequences: None,
-            kv_rows: None,
-            embedding_rows: None,
-            checks_weights: false,
-            built_by_settings: false,
-        }
-    }
-
     /// A graph of one's own. The bounds of its symbols are its own: a setting that differs from
     /// them is an error of [`Self::plan`].
     pub fn graph(graph: Graph) -> Self {
@@ -334,7 +247,8 @@ impl Assembly {
         self
     }
 
-    /// The passes in order, with options in braces, instead of [`DEFAULT_PIPELINE`]. At the level
+    /// The passes in order, with options in braces, instead of
+    /// [`DEFAULT_PIPELINE`](piecewise_passes::pipeline::DEFAULT_PIPELINE). At the level
     /// `eager` only those from `split` on run.
     pub fn pipeline(mut self, text: impl Into<String>) -> Self {
         self.pipeline = text.into();
@@ -441,7 +355,9 @@ impl Assembly {
     /// When a setting is wrong, a pass fails or breaks a rule, a piece does not compile where a
     /// budget has it compiled, or the budget is too small.
     pub fn plan(self) -> Result<Planned, AssemblyError> {
-        planned::plan(self)
+        let planned = planned::plan(self)?;
+        dumps::write(&planned)?;
+        Ok(planned)
     }
 
     /// A session, which is stepped by hand: inputs by name, outputs by position.

@@ -1,8 +1,10 @@
 //! What is planned and not yet anywhere: a module, its pieces, and artifacts as they are asked for.
 
+use super::dumps::passes::of_passes;
+use super::error::AssemblyError;
+use super::given::{Assembly, Model};
 use super::notice::{Notice, Watcher, tell};
 use super::settings::{Settings, symbols_of};
-use super::{Assembly, AssemblyError, Model, dumps};
 use crate::device::{CompilerOptions, OpenDevice, OpenError, Opened, lock};
 use crate::models::{Checkpoint, DecoderBounds, DecoderConfig, decoder};
 use crate::session::{InMemoryWeights, Session, StepSymbol};
@@ -117,7 +119,7 @@ fn bounds(config: &RuntimeConfig, kv_rows: u64, embedding_rows: Option<u64>) -> 
 pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
     let settings = assembly.settings()?;
     let config = &settings.config;
-    if let Some(dump) = dumps::of_passes(&config.dump, &assembly.passes)? {
+    if let Some(dump) = of_passes(&config.dump, &assembly.passes)? {
         // Before those that may stop the passes.
         assembly.observers.insert(0, Box::new(dump));
     }
@@ -208,7 +210,6 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
         planned.fit(budget)?;
         planned.limit = Some(budget);
     }
-    dumps::write(&planned)?;
     Ok(planned)
 }
 

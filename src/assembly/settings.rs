@@ -1,6 +1,6 @@
 //! The configuration of an assembly, with what follows from its model and from what it is for.
 
-use super::{AssemblyError, BoundOfGraph};
+use super::error::{AssemblyError, BoundOfGraph};
 use crate::device::DeviceSpec;
 use crate::models::DecoderConfig;
 use piecewise_ir::dtype::DType;

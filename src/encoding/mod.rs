@@ -21,8 +21,7 @@ pub use crate::models::encoder::{
 pub use budgets::{ItemLogError, default_budgets, planned_budgets, read_item_log};
 pub use folder::{default_tokens, folder_assembly, other_assemblies, text_output};
 pub use join::{JoinError, JoinedTower, tower_assembly};
-pub use path::StepError;
-pub use protocol::{ItemEncoder, ItemError, ItemOutputs, PathSize, TokenRange};
+pub use protocol::{ItemEncoder, ItemError, ItemOutputs, PathSize, StepError, TokenRange};
 pub use runner::{Encoder, EncoderBuildError, EncoderPath};
 pub use spread::{encode_on, spread};
 pub use statistics::{EncoderStatistics, PathStatistics};

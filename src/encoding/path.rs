@@ -2,7 +2,7 @@
 
 use super::budgets::Budgets;
 use super::packing::pack;
-use super::protocol::{ItemEncoder, ItemError, ItemOutputs, PathSize};
+use super::protocol::{ItemEncoder, ItemError, ItemOutputs, PathSize, StepError};
 use super::segments::SegmentRule;
 use super::statistics::PathStatistics;
 use crate::models::encoder::{OutputRows, Values};
@@ -13,32 +13,6 @@ use rayon::prelude::*;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Why a step has no outputs.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StepError {
-    /// The step can't be run, or failed.
-    #[error(transparent)]
-    Session(#[from] SessionError),
-    /// Its inputs or outputs are not what the model announced.
-    #[error("{0}")]
-    Protocol(String),
-}
-
-impl StepError {
-    /// Whether nothing runs before the device is opened anew.
-    fn is_lost(&self) -> bool {
-        matches!(self, Self::Session(SessionError::Model(error)) if error.is_lost())
-    }
-
-    fn of_item(self: &Arc<Self>) -> ItemError {
-        match &**self {
-            Self::Session(_) => ItemError::Step(Arc::clone(self)),
-            Self::Protocol(reason) => ItemError::Protocol { reason: reason.clone() },
-        }
-    }
-}
 
 /// Numbers whose copying several threads share.
 const SHARED_WORK: usize = 1 << 20;

@@ -1,9 +1,35 @@
 //! What a model says of itself so that its items can be packed into steps.
 
-use super::path::StepError;
 use crate::models::TokenizerError;
 use crate::models::encoder::{OutputRows, Values};
+use crate::session::SessionError;
 use std::sync::Arc;
+
+/// Why a step has no outputs.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StepError {
+    /// The step can't be run, or failed.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// Its inputs or outputs are not what the model announced.
+    #[error("{0}")]
+    Protocol(String),
+}
+
+impl StepError {
+    /// Whether nothing runs before the device is opened anew.
+    pub(super) fn is_lost(&self) -> bool {
+        matches!(self, Self::Session(SessionError::Model(error)) if error.is_lost())
+    }
+
+    pub(super) fn of_item(self: &Arc<Self>) -> ItemError {
+        match &**self {
+            Self::Session(_) => ItemError::Step(Arc::clone(self)),
+            Self::Protocol(reason) => ItemError::Protocol { reason: reason.clone() },
+        }
+    }
+}
 
 /// Why an item has no outputs. Others of the same call have theirs.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -5,6 +5,7 @@
 //! each architecture in transformers.
 
 mod error;
+mod family;
 pub(in crate::models) mod fields;
 pub(in crate::models) mod options;
 mod rope;
@@ -16,39 +17,15 @@ use std::path::Path;
 use serde_json::Value;
 
 pub use self::error::ConfigError;
+pub use self::family::Family;
 use self::fields::Fields;
+use self::rope::POSITIONS;
 pub use self::rope::{RopeConfig, RopeScaling};
 use super::dtype_names;
 use super::files::{ReadError, read_bounded};
 use piecewise_ir::dtype::DType;
 
-/// An architecture, by the name of its code in transformers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::Display)]
-#[non_exhaustive]
-pub enum Family {
-    /// `Qwen3ForCausalLM`: q and k are normalized per head.
-    Qwen3,
-    /// `Qwen2ForCausalLM`, Qwen2.5 too: q, k and v have biases.
-    Qwen2,
-    /// `LlamaForCausalLM`: Llama 2 and 3 and the many models of the same shape.
-    Llama,
-    /// `MistralForCausalLM`.
-    Mistral,
-}
-
 impl Family {
-    const ALL: [Family; 4] = [Self::Qwen3, Self::Qwen2, Self::Llama, Self::Mistral];
-
-    /// The name of the architecture in the list `architectures`.
-    pub fn architecture(self) -> String {
-        format!("{self}ForCausalLM")
-    }
-
-    /// What a `config.json` has as `model_type`: `qwen3`.
-    pub fn model_type(self) -> String {
-        self.to_string().to_lowercase()
-    }
-
     fn read(root: &Fields<'_>, part: Part) -> Result<Self, ConfigError> {
         let known = |key, is_named: &dyn Fn(&Self) -> bool| {
             Self::ALL.into_iter().find(is_named).ok_or_else(|| {
@@ -179,9 +156,6 @@ const LARGEST_FILE: u64 = 4 << 20;
 const MOST_WEIGHTS: usize = 1 << 42;
 /// Widths of a head: the frequencies of its rope table are one literal.
 const HEAD_DIM: RangeInclusive<usize> = 1..=1 << 11;
-/// Lengths of a context.
-const POSITIONS: RangeInclusive<usize> = 1..=1 << 27;
-
 impl DecoderConfig {
     /// Reads `config.json` of `folder`, then `generation_config.json` if there is one, whose
     /// `bos_token_id` and `eos_token_id` take precedence.

@@ -1,7 +1,8 @@
 //! What a step returned.
 
-use super::{Element, SessionError};
+use super::error::SessionError;
 use piecewise_ir::dtype::DType;
+use piecewise_kernels::inputs::Element;
 use piecewise_runtime::model::StepOutputs;
 use piecewise_runtime::words::ModelError;
 

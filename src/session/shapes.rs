@@ -1,6 +1,6 @@
 //! From the lengths of a step's inputs to the values of the graph's symbols.
 
-use super::SessionError;
+use super::error::SessionError;
 use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::types::TensorType;

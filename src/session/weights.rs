@@ -1,8 +1,8 @@
 //! Weights that a program holds itself.
 
-use super::Element;
 use piecewise_backend::weights::{TensorSource, TensorSpec, WeightError, WeightSource};
 use piecewise_ir::dtype::DType;
+use piecewise_kernels::inputs::Element;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 

@@ -80,6 +80,9 @@ pub(super) struct Lowering {
     pub(super) choices: Vec<Choice>,
 }
 
+/// By position in program order, what absorbs with what it absorbs.
+pub(super) type Groups = Vec<Option<Lowering>>;
+
 /// Which ways of each part an artifact holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum HeldWays {

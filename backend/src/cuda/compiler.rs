@@ -4,23 +4,23 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 use super::absorb::{Absorption, is_odd_product, product, role};
-use super::alternatives::{Choice, Draft, HeldWays, Listed, Lowering, Way, assemble};
+use super::alternatives::{Choice, Draft, Groups, HeldWays, Listed, Lowering, Way, assemble};
 use super::code::Code;
-use super::groups::Groups;
 use super::image::{CudaImage, IMAGE_VERSION, KernelImage};
 use super::kernel_cache::KernelCache;
 use super::lazy_nvrtc::LazyNvrtc;
 use super::materialize::weight_kernels;
 use super::nvrtc::Arch;
 use super::product_ways::ProductWays;
+use super::site::{Site, rows_of};
 use super::stamps::stamped;
 use crate::artifact::{ArgRef, Artifact, Digest, Launch, PieceSize};
 use crate::compiler::{CompileError, Compiler, Footprint, ImageListing, PieceAt, Store};
 use crate::lowering::{Positions, launch_name, location, node_args, row_major};
 use crate::matmul::Matmul;
 use crate::weights::WeightLayout;
-use piecewise_ir::entity::{Entity, Node};
-use piecewise_ir::module::{Stitch, UniquePiece};
+use piecewise_ir::entity::Node;
+use piecewise_ir::module::Stitch;
 use piecewise_ir::op::Op;
 use piecewise_ir::text::Names;
 use piecewise_kernels::cuda::{
@@ -60,21 +60,6 @@ pub struct CudaCompiler {
     batch_invariant: bool,
     /// Whether artifacts hold what is taken unmeasured, and nothing else.
     first_ways: bool,
-}
-
-/// What is known of a node while it is lowered.
-pub(super) struct Site<'a> {
-    pub(super) piece: &'a UniquePiece,
-    pub(super) node: Node,
-    pub(super) position: usize,
-    pub(super) name: String,
-    pub(super) limits: &'a [u64],
-    pub(super) size: PieceSize,
-}
-
-/// Rows of the step of a site.
-fn rows_of(site: &Site<'_>) -> Option<u64> {
-    site.limits.get(site.piece.over?.index()).copied()
 }
 
 impl CudaCompiler {

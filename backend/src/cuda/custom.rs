@@ -2,8 +2,9 @@
 
 use super::absorb::role;
 use super::alternatives::{Choice, Draft, HeldWays, Way};
-use super::compiler::{CudaCompiler, Site};
+use super::compiler::CudaCompiler;
 use super::image::{CudaImage, HostImage};
+use super::site::Site;
 use crate::compiler::{CompileError, Compiler};
 use crate::lowering::location;
 use piecewise_ir::custom::CustomCall;

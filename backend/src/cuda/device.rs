@@ -1,14 +1,13 @@
 //! The CUDA device: memory, programs and captured graphs on one stream.
 
 mod blocks;
-mod captured;
 mod enqueue;
 mod launch;
 mod open;
+mod record;
 
-pub use captured::CudaCaptured;
-pub use open::CudaOptions;
-
+use super::bound::{BoundLaunch, check_backing};
+use super::captured::CudaCaptured;
 use super::compiler::CudaCompiler;
 use super::context::Context;
 use super::driver::Driver;
@@ -21,8 +20,9 @@ use super::materialize::Loader;
 use super::memory::Memory;
 use super::module::Modules;
 use super::nvrtc::Arch;
+use super::options::CudaOptions;
 use super::probe::DeviceReport;
-use super::program::{Binder, BoundLaunch, CudaProgram, check_backing};
+use super::program::{Binder, CudaProgram};
 use super::stream::Stream;
 use crate::artifact::Artifact;
 use crate::binding::{self, Images};

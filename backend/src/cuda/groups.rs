@@ -1,18 +1,16 @@
 //! Lowerings of products and custom ops with the regions that they absorb.
 
 use super::absorb::{Absorbing, Absorption, Group};
-use super::alternatives::{Choice, Lowering};
-use super::compiler::{CudaCompiler, Site};
+use super::alternatives::{Choice, Groups, Lowering};
+use super::compiler::CudaCompiler;
 use super::product_ways::ProductWays;
+use super::site::Site;
 use crate::artifact::PieceSize;
 use crate::compiler::CompileError;
 use crate::lowering::{Positions, launch_name};
 use piecewise_ir::entity::{Entity, Node};
 use piecewise_ir::module::UniquePiece;
 use piecewise_ir::op::Op;
-
-/// By position in program order, what absorbs with what it absorbs.
-pub(super) type Groups = Vec<Option<Lowering>>;
 
 impl CudaCompiler {
     /// What alternatives of a piece absorb by such ways of its products, each once, with how it is

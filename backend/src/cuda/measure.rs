@@ -1,12 +1,14 @@
 //! The device as benchmarks see it: events that tell time, counts, and the read bandwidth.
 
-use super::device::{CudaCaptured, CudaDevice};
+use super::bound::{BoundLaunch, Work};
+use super::captured::CudaCaptured;
+use super::device::CudaDevice;
 use super::driver::{Handle, KernelLaunch};
 use super::lt::{LtCall, LtPlan};
 use super::lt_handle::LtHandle;
 use super::memory::TemporaryBlock;
 use super::nvrtc::Nvrtc;
-use super::program::{BoundLaunch, CudaProgram, Work};
+use super::program::CudaProgram;
 use crate::compiler::NoStore;
 use crate::device::{Device, DeviceError};
 use crate::measure::{

@@ -9,7 +9,9 @@
 
 mod absorb;
 mod alternatives;
+mod bound;
 mod capture;
+mod captured;
 mod code;
 mod compiler;
 mod context;
@@ -35,10 +37,12 @@ mod measure;
 mod memory;
 mod module;
 mod nvrtc;
+mod options;
 mod prepared;
 mod probe;
 mod product_ways;
 mod program;
+mod site;
 mod stamps;
 mod stream;
 #[cfg(test)]
@@ -46,9 +50,10 @@ mod tests;
 mod tuning;
 
 pub use crate::matmul::Matmul;
+pub use captured::CudaCaptured;
 pub use code::Code;
 pub use compiler::CudaCompiler;
-pub use device::{CudaCaptured, CudaDevice, CudaOptions};
+pub use device::CudaDevice;
 #[cfg(piecewise_testing)]
 pub use driver::faulty::{CallFault, Faults};
 pub use error::{CallError, CudaError, CudaVersion};
@@ -62,5 +67,6 @@ pub use materialize::WEIGHT_KERNELS;
 pub use matmul::MatmulProblem;
 pub use measure::BANDWIDTH_KERNEL;
 pub use nvrtc::{Arch, Nvrtc, NvrtcError, Source};
+pub use options::CudaOptions;
 pub use probe::{CublasLtReport, CudaProbe, DeviceReport, DriverReport, NvrtcReport, ProbeRow};
 pub use program::CudaProgram;

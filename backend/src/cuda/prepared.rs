@@ -1,10 +1,10 @@
 //! Launches made ready: of the few sizes that a program was launched with last, what each launch
 //! hands the driver, so that submitting it again computes neither grids nor arguments.
 
+use super::bound::{BoundLaunch, needed_once};
 use super::driver::{KernelLaunch, TensorMap};
 use super::lt::LtProduct;
 use super::memory::AddressRange;
-use super::program::{BoundLaunch, needed_once};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;

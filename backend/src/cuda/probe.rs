@@ -1,6 +1,5 @@
 //! What of CUDA is on this machine, without touching any of it in a way that could panic.
 
-use super::device::CudaOptions;
 use super::driver::faulty::{Faults, FaultyDriver};
 use super::driver::system::SystemDriver;
 use super::driver::{Attribute, Driver};
@@ -8,6 +7,7 @@ use super::error::{CallError, CudaError, CudaVersion};
 use super::library::{CudaLibrary, LibraryError, library_dirs};
 use super::lt_api::find;
 use super::nvrtc::{Arch, Nvrtc, NvrtcError};
+use super::options::CudaOptions;
 
 /// The driver as it was found.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]

@@ -1,10 +1,10 @@
 //! Block stamps: where and when each block of a captured graph ran. Kernels note it only where
 //! they were compiled to, so that normal programs hold nothing of this.
 
+use super::bound::{BoundLaunch, Work};
 use super::context::Context;
 use super::error::device_error;
 use super::memory::TemporaryBlock;
-use super::program::{BoundLaunch, Work};
 use super::stream::Stream;
 use crate::device::DeviceError;
 use crate::measure::BlockTime;

@@ -1,8 +1,9 @@
 //! Which algorithm of the library computes a product.
 
+use super::bound::Work;
 use super::device::CudaDevice;
 use super::lt::LtProduct;
-use super::program::{CudaProgram, Work};
+use super::program::CudaProgram;
 use crate::device::DeviceError;
 use crate::tuning::{LibraryAlgorithm, LibraryProduct};
 

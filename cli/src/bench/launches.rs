@@ -1,6 +1,5 @@
 //! The launches of a step: which are left out, which there are, where and when their blocks ran.
 
-use super::rows::Row;
 use anyhow::{Context, bail, ensure};
 use piecewise_runtime::measure::{GroupSummary, LaunchSummary, StepTimer, Timeline};
 use piecewise_runtime::model::StepLaunch;
@@ -150,19 +149,6 @@ pub(super) fn check_timeline(rows: usize, modes: &[GraphMode]) -> anyhow::Result
         modes.iter().map(|mode| mode.name()).collect::<Vec<_>>().join(", ")
     );
     Ok(())
-}
-
-/// The lines that list a row's kernels.
-pub(super) fn kernel_lines(row: &Row) -> Vec<String> {
-    if row.kernels.is_empty() {
-        return Vec::new();
-    }
-    let mut lines = vec![format!("launches of {} {}", row.step(), row.head.mode)];
-    let line = |kernel: &KernelCount| {
-        format!("  {:>5} x {:<20} {}", kernel.launches, kernel.kernel, kernel.paths.join(", "))
-    };
-    lines.extend(row.kernels.iter().map(|kernel| line(kernel).trim_end().to_owned()));
-    lines
 }
 
 /// The lines of a timeline: each launch, then launches at the same place of every layer together.

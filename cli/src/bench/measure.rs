@@ -2,10 +2,11 @@
 
 use super::super::out_file::OutFile;
 use super::super::progress::watcher;
+use super::bounds::Bounds;
 use super::report::{FirstPrompt, ModeReport, Report, Start};
 use super::rows::{Figures, Row, RowHead, Yardstick, failures};
 use super::settings::Bench;
-use super::subject::{Bounds, Subject};
+use super::subject::Subject;
 use super::workload::{Lengths, Sequences, Workload, check_counts, sequences};
 use super::{costs, launches};
 use piecewise::assembly::Notice;

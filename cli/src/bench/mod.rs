@@ -1,6 +1,7 @@
 //! `piecewise bench`: how long steps take, on what a device can do.
 
 mod args;
+mod bounds;
 mod costs;
 mod launches;
 mod measure;
@@ -15,7 +16,7 @@ mod testing;
 mod workload;
 
 use super::load::print_settings;
-use super::{print_line, print_report};
+use super::print::{print_line, print_report};
 pub(crate) use args::BenchArgs;
 use settings::Bench;
 use std::process::ExitCode;

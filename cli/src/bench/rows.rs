@@ -254,5 +254,18 @@ pub(super) fn failures(
     failures
 }
 
+/// The lines that list a row's kernels.
+pub(super) fn kernel_lines(row: &Row) -> Vec<String> {
+    if row.kernels.is_empty() {
+        return Vec::new();
+    }
+    let mut lines = vec![format!("launches of {} {}", row.step(), row.head.mode)];
+    let line = |kernel: &KernelCount| {
+        format!("  {:>5} x {:<20} {}", kernel.launches, kernel.kernel, kernel.paths.join(", "))
+    };
+    lines.extend(row.kernels.iter().map(|kernel| line(kernel).trim_end().to_owned()));
+    lines
+}
+
 #[cfg(test)]
 mod tests;

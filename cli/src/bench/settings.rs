@@ -1,8 +1,8 @@
 //! What is measured with which settings: the file and the flags, and on top what the rows choose.
 
-use super::super::model_args::{put, turn_on};
+use super::super::set_keys::{put, turn_on};
 use super::args::BenchArgs;
-use super::subject::Bounds;
+use super::bounds::Bounds;
 use anyhow::bail;
 use piecewise::assembly::Assembly;
 use piecewise_backend::store::MemoryStore;

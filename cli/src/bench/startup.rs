@@ -1,9 +1,10 @@
 //! A start alone: what a server with the usual lists would wait for before its first step.
 
 use super::super::progress::watcher;
+use super::bounds::Bounds;
 use super::report::{Captured, ModeReport, StartReport};
 use super::settings::Bench;
-use super::subject::{Bounds, Subject};
+use super::subject::Subject;
 use piecewise::assembly::Notice;
 use piecewise_runtime::words::GraphMode;
 

@@ -2,6 +2,7 @@
 
 use super::super::load::with_remedy;
 use super::super::progress::watcher;
+use super::bounds::Bounds;
 use super::report::Start;
 use super::settings::Bench;
 use crate::preset_weights;
@@ -13,7 +14,6 @@ use piecewise_backend::cuda::CudaOptions;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::config::ConfigWarning;
 use piecewise_runtime::measure::StepTimer;
-use piecewise_runtime::words::GraphMode;
 use std::time::Instant;
 
 pub(super) struct Subject {
@@ -21,23 +21,6 @@ pub(super) struct Subject {
     pub(super) config: DecoderConfig,
     pub(super) dtype: DType,
     assembly: Option<Assembly>,
-}
-
-/// The lists and bounds that a subject is built for.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Bounds {
-    /// Sizes in tokens, ascending.
-    pub(super) tokens: Vec<u64>,
-    /// Decode batches, ascending.
-    pub(super) batches: Vec<u64>,
-    /// Tokens of each of their sequences, ascending.
-    pub(super) query_lengths: Vec<u64>,
-    /// The most tokens of a step.
-    pub(super) max_tokens: u64,
-    /// Positions of each sequence, whole pages.
-    pub(super) positions: Vec<u64>,
-    /// The mode whose programs there are.
-    pub(super) mode: GraphMode,
 }
 
 impl Subject {

@@ -1,8 +1,9 @@
 //! The report for people.
 
 use super::super::amounts::{shown_bytes, shown_ledger};
-use super::launches::{kernel_lines, timeline_lines};
+use super::launches::timeline_lines;
 use super::report::{ModeReport, Report, StartReport};
+use super::rows::kernel_lines;
 use super::rows::{Row, Spread};
 use comfy_table::{CellAlignment, Table, presets};
 use piecewise_backend::measure::Versions;

@@ -3,7 +3,8 @@
 use super::list::matches;
 use super::location::Location;
 use crate::amounts::shown_bytes;
-use crate::{print_line, warn};
+use crate::logs::warn;
+use crate::print::print_line;
 use anyhow::bail;
 use piecewise_cache::CacheAccess;
 use std::path::PathBuf;

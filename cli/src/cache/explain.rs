@@ -2,7 +2,7 @@
 
 use crate::load::print_settings;
 use crate::model_source::SourceArgs;
-use crate::{print_line, print_report};
+use crate::print::{print_line, print_report};
 use piecewise::assembly::Planned;
 use piecewise_backend::artifact::PieceSize;
 use piecewise_cache::{EntryInfo, FactorDifference, KeyHex};

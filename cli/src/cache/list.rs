@@ -2,7 +2,7 @@
 
 use super::location::Location;
 use crate::amounts::shown_bytes;
-use crate::print_line;
+use crate::print::print_line;
 use clap::ValueEnum;
 use comfy_table::{Table, presets};
 use piecewise_cache::{CacheAccess, EntryInfo, KeyHex};

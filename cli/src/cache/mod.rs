@@ -7,6 +7,7 @@ mod location;
 mod show;
 mod upkeep;
 
+use super::print::print_line;
 use clap::Subcommand;
 use std::process::ExitCode;
 
@@ -47,7 +48,7 @@ enum CacheCommand {
 pub(crate) fn run(args: CacheArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         CacheCommand::Path(location) => {
-            super::print_line(&location.dir()?.display().to_string())?;
+            print_line(&location.dir()?.display().to_string())?;
             Ok(ExitCode::SUCCESS)
         }
         CacheCommand::List(args) => list::run(&args),

@@ -1,7 +1,7 @@
 //! `piecewise cache show`
 
 use super::location::Location;
-use crate::{print_line, print_report};
+use crate::print::{print_line, print_report};
 use anyhow::{Context, bail};
 use piecewise_backend::artifact::{Access, ArgRef, Artifact, Digest, Launch, Part, Way};
 use piecewise_cache::{Cache, Entry, EntryInfo, KeyHex};

@@ -2,7 +2,8 @@
 
 use super::location::Location;
 use crate::amounts::{parse_bytes, shown_bytes};
-use crate::{print_line, warn};
+use crate::logs::warn;
+use crate::print::print_line;
 use piecewise_cache::{CacheAccess, GcReport};
 use serde_json::json;
 use std::process::ExitCode;

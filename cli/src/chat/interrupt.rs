@@ -1,5 +1,6 @@
 //! Ctrl-C as a wish, not as the end of the program.
 
+use crate::logs::say;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,7 +22,7 @@ impl Interrupt {
                 if seen.is_replying.load(Ordering::Relaxed) {
                     seen.is_asked.store(true, Ordering::Relaxed);
                 } else {
-                    crate::say("\n(/exit or Ctrl-D leaves)");
+                    say("\n(/exit or Ctrl-D leaves)");
                 }
             }
         })?;

@@ -8,7 +8,9 @@ use self::conversation::{Conversation, Outcome, Turn};
 use self::interrupt::Interrupt;
 use super::dumps::DumpArgs;
 use super::load::{engine, generation_defaults, print_settings};
+use super::logs::{say, warn};
 use super::model_args::ModelArgs;
+use super::print::print_line;
 use anyhow::bail;
 use piecewise::models::TextTokenizer;
 use piecewise_runtime::batch::Sampling;
@@ -160,7 +162,7 @@ fn talk(mut conversation: Conversation, system: Option<&str>) -> anyhow::Result<
             Ok(line) => line,
             Err(error) => {
                 let reason = error.utf8_error();
-                super::warn(&format!("line {number} is no text and left out: {reason}"));
+                warn(&format!("line {number} is no text and left out: {reason}"));
                 continue;
             }
         };
@@ -172,19 +174,19 @@ fn talk(mut conversation: Conversation, system: Option<&str>) -> anyhow::Result<
                 last = None;
             }
             "/stats" => match &last {
-                Some(turn) => super::print_line(&turn.to_string())?,
-                None => super::print_line("nothing was said yet")?,
+                Some(turn) => print_line(&turn.to_string())?,
+                None => print_line("nothing was said yet")?,
             },
-            "/help" => super::print_line(HELP)?,
+            "/help" => print_line(HELP)?,
             command if command.split_whitespace().next() == Some("/graphs") => {
                 let what = command.trim_start_matches("/graphs").trim();
                 match graphs::command(&mut *conversation.engine, what) {
-                    Ok(text) => super::print_line(&text)?,
-                    Err(error) => super::warn(&format!("{error:#}")),
+                    Ok(text) => print_line(&text)?,
+                    Err(error) => warn(&format!("{error:#}")),
                 }
             }
             command if command.starts_with('/') && !command.contains(char::is_whitespace) => {
-                super::warn(&format!("there is no command {command}; /help shows those there are"));
+                warn(&format!("there is no command {command}; /help shows those there are"));
             }
             said => {
                 let turn = conversation.reply(said, &interrupt, |thought, text| {
@@ -197,18 +199,16 @@ fn talk(mut conversation: Conversation, system: Option<&str>) -> anyhow::Result<
                 let turn = match turn {
                     Ok(turn) => turn,
                     Err(error) if is_terminal => {
-                        super::warn(&format!("{error:#}"));
+                        warn(&format!("{error:#}"));
                         continue;
                     }
                     Err(error) => return Err(error),
                 };
-                super::print_line("")?;
+                print_line("")?;
                 match turn.outcome {
                     Outcome::Whole => {}
-                    Outcome::Cut => {
-                        super::say("(cut; --max-tokens and --max-seq-len bound replies)")
-                    }
-                    Outcome::Stopped => super::say("(stopped)"),
+                    Outcome::Cut => say("(cut; --max-tokens and --max-seq-len bound replies)"),
+                    Outcome::Stopped => say("(stopped)"),
                 }
                 last = Some(turn);
             }

@@ -2,6 +2,7 @@
 
 use super::super::encoder_args::{print_settings_of_encoder, refuse_flags_of_writers, with_room};
 use super::super::load::layers_for_requests;
+use super::super::print::announce;
 use super::super::progress::watcher;
 use super::super::start::log_encoder;
 use super::{ServeArgs, ended, name_of};
@@ -59,7 +60,7 @@ pub(super) fn run(args: &ServeArgs, folder: &Path, started: Instant) -> anyhow::
     let thread = EncoderThread::start(encoder, args.max_queue.max(1), &model_name);
     let thread = thread.context("no thread for the encoder")?;
     super::super::logs::count_lost(thread.handle().metrics());
-    ended(server.serve_encoder(thread, served, || super::super::announce("ready"))?)
+    ended(server.serve_encoder(thread, served, || announce("ready"))?)
 }
 
 /// What the folder makes of texts.

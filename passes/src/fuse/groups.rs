@@ -4,12 +4,11 @@
 //! be enclosed (a path from one to the other through a third), and if they share no state that
 //! either of them mutates (the rows of a region run in any order).
 
-use super::apart::Apart;
 use super::recompute::{Form, Recompute};
-use super::rows::{operand_mode, row_elements};
+use super::rows::operand_mode;
 use super::spans::Spans;
 use crate::analysis::{Dependence, dependences, states_touched};
-use indexmap::{IndexMap, IndexSet};
+use indexmap::IndexSet;
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 use piecewise_ir::entity::{Entity, Node, Symbol, Value};
@@ -82,38 +81,6 @@ impl Groups {
         }
     }
 
-    /// Joins groups that read the same rows, those of the widest rows first.
-    fn grow_across_shared_rows(&mut self, graph: &Graph, recompute: &Recompute) {
-        let mut readers: IndexMap<Value, IndexSet<usize>> = IndexMap::new();
-        for group in self.ids() {
-            if self.is_view(graph, recompute, group) {
-                continue;
-            }
-            for value in self.row_reads(graph, recompute, group) {
-                readers.entry(value).or_default().insert(group);
-            }
-        }
-        let mut shared: Vec<_> = readers.into_iter().filter(|(_, g)| g.len() > 1).collect();
-        shared.sort_by_key(|(value, _)| {
-            let ty = graph.ty(*value);
-            std::cmp::Reverse(row_elements(ty).saturating_mul(ty.dtype.size() as u64))
-        });
-        for (_, readers) in shared {
-            let readers: Vec<usize> = readers.into_iter().collect();
-            // A group's number is its first member's, which stays with it.
-            let mut apart = Apart::of(self, &readers);
-            for i in 0..readers.len() {
-                for j in i + 1..readers.len() {
-                    let [a, b] = [readers[i], readers[j]].map(|reader| self.group_of[reader]);
-                    if a != b && !apart.are(i, j) && self.obstacle(a, b).is_none() {
-                        self.merge(a, b);
-                        apart = Apart::of(self, &readers);
-                    }
-                }
-            }
-        }
-    }
-
     /// The group at a position in program order.
     pub(super) fn group_at(&self, position: usize) -> usize {
         self.group_of[position]
@@ -138,7 +105,7 @@ impl Groups {
         self.spans.floor(start)..self.spans.ceil(end)
     }
 
-    fn merge(&mut self, a: usize, b: usize) {
+    pub(super) fn merge(&mut self, a: usize, b: usize) {
         let (into, from) = (a.min(b), a.max(b));
         self.spans.merge(&self.groups[a].members, &self.groups[b].members);
         let taken = std::mem::replace(
@@ -230,7 +197,12 @@ impl Groups {
     }
 
     /// The values outside the group whose rows it reads, recomputed values seen through.
-    fn row_reads(&self, graph: &Graph, recompute: &Recompute, group: usize) -> IndexSet<Value> {
+    pub(super) fn row_reads(
+        &self,
+        graph: &Graph,
+        recompute: &Recompute,
+        group: usize,
+    ) -> IndexSet<Value> {
         let Some(over) = self.over(group) else { return IndexSet::new() };
         let mut reads = IndexSet::new();
         let mut pending: Vec<Node> = self.members(group).collect();

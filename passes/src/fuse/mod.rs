@@ -17,6 +17,7 @@ mod groups;
 mod recompute;
 mod remarks;
 mod rows;
+mod shared_rows;
 mod spans;
 
 use crate::manager::{Pass, PassContext, PassError, PassReport};

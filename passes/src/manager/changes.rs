@@ -1,6 +1,8 @@
 //! What each pass changed, as text.
 
-use super::{AfterPass, Observer, PassError, PrintModule, unified_diff};
+use super::diff::unified_diff;
+use super::error::PassError;
+use super::observer::{AfterPass, Observer, PrintModule};
 use piecewise_ir::module::Module;
 use std::ops::ControlFlow;
 

@@ -1,6 +1,8 @@
 //! Dumps: what every pass changed and remarked, as files.
 
-use super::{AfterPass, Changes, Observer, PassError, PrintModule};
+use super::changes::Changes;
+use super::error::PassError;
+use super::observer::{AfterPass, Observer, PrintModule};
 use piecewise_ir::module::Module;
 use std::ops::ControlFlow;
 use std::path::PathBuf;

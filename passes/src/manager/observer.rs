@@ -1,6 +1,7 @@
 //! Observers: what dumps, prints and early stops are built on.
 
-use super::{PassError, PassReport};
+use super::error::PassError;
+use super::pass::PassReport;
 use piecewise_ir::module::Module;
 use std::ops::ControlFlow;
 use std::time::Duration;

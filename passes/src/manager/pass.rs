@@ -1,6 +1,6 @@
 //! What a pass is, what it is given and what it reports.
 
-use super::PassError;
+use super::error::PassError;
 use crate::rewrite::Rewrites;
 use piecewise_ir::custom::OpDefs;
 use piecewise_ir::module::Module;

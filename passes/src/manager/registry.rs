@@ -1,6 +1,6 @@
 //! The registry: which passes a pipeline may name, and how they are made from options.
 
-use super::Pass;
+use super::pass::Pass;
 use crate::pipeline::{OptionValue, PassSpec, PipelineError, nearest};
 use std::collections::BTreeMap;
 

@@ -4,27 +4,12 @@ mod curve;
 mod measured;
 mod modelled;
 
-use serde::{Deserialize, Serialize};
-use strum::Display;
-
+pub use crate::cost_path::CostPath;
 pub use curve::MonotoneCurve;
 pub use measured::{CostPoint, read_costs, read_costs_file};
 pub use modelled::ModelledCosts;
 
 use crate::error::PlannerError;
-
-/// A way to run a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Display)]
-#[serde(rename_all = "snake_case")]
-#[strum(serialize_all = "snake_case")]
-pub enum CostPath {
-    /// Captured pieces are replayed, split ops run between them.
-    Piecewise,
-    /// One captured graph is replayed, split ops included.
-    Full,
-    /// Launched one by one at the exact count.
-    Launched,
-}
 
 /// The costs of one way to run a step, each a function of tokens.
 #[derive(Debug, Clone, PartialEq)]

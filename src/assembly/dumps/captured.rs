@@ -1,6 +1,6 @@
 //! What each captured graph launches, in order, for graphviz; known without a device.
 
-use super::super::AssemblyError;
+use super::super::error::AssemblyError;
 use super::dot::{Edge, Vertex, picture};
 use super::files;
 use super::kernels::{Pieces, short};

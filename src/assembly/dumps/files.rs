@@ -1,6 +1,6 @@
 //! The files of a dump.
 
-use super::DumpError;
+use super::error::DumpError;
 use std::path::Path;
 
 /// Writes a file of the folder `root` by its relative path, with the folders that it is in, over one of

@@ -1,8 +1,9 @@
 //! The kernels of each unique piece at each size: launches as JSON, images as their sources.
 
+use super::super::error::AssemblyError;
 use super::super::launches::{OperandRow, PieceView, SizeRow};
-use super::super::{AssemblyError, LoweredUnique, Planned};
-use super::DumpError;
+use super::super::planned::{LoweredUnique, Planned};
+use super::error::DumpError;
 use super::files::{self, file_name};
 use piecewise_backend::artifact::{Artifact, Digest, PieceSize};
 use piecewise_ir::entity::UniquePieceId;

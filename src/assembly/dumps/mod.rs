@@ -3,71 +3,20 @@
 
 mod captured;
 mod dot;
+pub(super) mod error;
 mod files;
 mod kernels;
+pub(super) mod passes;
 
-use super::{AssemblyError, Planned};
+pub use error::DumpError;
+pub use passes::of_passes;
+
+use super::error::AssemblyError;
+use super::planned::Planned;
 use piecewise_ir::entity::UniquePieceId;
 use piecewise_ir::module::{Module, Stitch};
 use piecewise_ir::text::{print_graph, print_module};
-use piecewise_passes::manager::DumpDir;
-use piecewise_passes::pipeline::nearest;
-use piecewise_passes::{PassError, Registry};
 use piecewise_runtime::config::DumpConfig;
-use std::path::PathBuf;
-
-/// Why a dump is not written.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[expect(missing_docs, reason = "a field is what the message calls it")]
-pub enum DumpError {
-    /// A choice of what goes into a folder, without one.
-    #[error("{key} chooses what is dumped, and dump.dir is not set: set it, or leave {key} out")]
-    NoFolder { key: &'static str },
-    /// A pass that is not there.
-    #[error("there is no pass `{name}` to dump after{near}; known passes: {known}")]
-    NoPass {
-        name: String,
-        /// The pass that may be meant.
-        near: String,
-        known: String,
-    },
-    /// A unique piece that is not there.
-    #[error("there is no unique piece {name:?} to dump; there are {there}")]
-    NoPiece { name: String, there: String },
-    /// A file or a folder.
-    #[error("can't write the dump {}: {source}; is there room, and may you write there?", path.display())]
-    Write { path: PathBuf, source: std::io::Error },
-    /// A piece that can't be shown.
-    #[error("a piece can't be dumped as JSON: {0}")]
-    Json(String),
-    /// The folder of the passes.
-    #[error(transparent)]
-    Pass(#[from] PassError),
-}
-
-/// What dumps each pass of a run, where that is asked for; `registry` has the passes that there are.
-///
-/// # Errors
-/// When a pass is not there, or the folder can't be made.
-pub fn of_passes(config: &DumpConfig, registry: &Registry) -> Result<Option<DumpDir>, DumpError> {
-    let Some(dir) = &config.dir else {
-        let choices = [("dump.passes", &config.passes), ("dump.pieces", &config.pieces)];
-        return match choices.into_iter().find(|(_, names)| !names.is_empty()) {
-            Some((key, _)) => Err(DumpError::NoFolder { key }),
-            None => Ok(None),
-        };
-    };
-    for name in &config.passes {
-        if !registry.names().any(|known| known == name) {
-            let near = nearest(name, registry.names());
-            let near = near.map(|near| format!(", did you mean `{near}`?")).unwrap_or_default();
-            let known = registry.names().collect::<Vec<_>>().join(", ");
-            return Err(DumpError::NoPass { name: name.clone(), near, known });
-        }
-    }
-    Ok(Some(DumpDir::new(dir.join("passes"), print_module)?.only(config.passes.clone())))
-}
 
 /// Dumps a module after its last pass, as far as it was planned.
 ///

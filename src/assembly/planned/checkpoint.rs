@@ -1,6 +1,6 @@
 //! The tensors of a checkpoint beside the weights of a graph.
 
-use crate::assembly::AssemblyError;
+use crate::assembly::error::AssemblyError;
 use crate::models::{Checkpoint, DecoderConfig, check_weights, unused_tensors};
 use piecewise_ir::graph::Graph;
 

@@ -1,6 +1,6 @@
 //! The pieces of a planned model on their way to artifacts.
 
-use super::super::AssemblyError;
+use super::super::error::AssemblyError;
 use super::super::notice::{Notice, Watcher};
 use super::Planned;
 use piecewise_backend::artifact::Artifact;

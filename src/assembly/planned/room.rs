@@ -1,6 +1,6 @@
 //! The room that a model has, and what would fit where it has too little.
 
-use super::super::AssemblyError;
+use super::super::error::AssemblyError;
 use super::super::settings::symbols_of;
 use super::Planned;
 use piecewise_ir::entity::{Entity, Symbol};

@@ -1,6 +1,7 @@
 //! Measuring what only a measurement can choose, to its end, for all starts to come.
 
-use super::{AssemblyError, Built, Planned};
+use super::super::error::AssemblyError;
+use super::{Built, Planned};
 use piecewise_backend::tuning::{TuneMode, TuningReport};
 use piecewise_runtime::model::{Gain, Model};
 use piecewise_runtime::words::{BuildTimes, CaptureWhen, CompileLevel};

@@ -10,8 +10,8 @@
 
 use serde_json::Value;
 
-use super::Family;
 use super::error::ConfigError;
+use super::family::Family;
 use super::fields::Fields;
 
 /// Keys that are read elsewhere, of every architecture.

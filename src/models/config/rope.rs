@@ -2,9 +2,13 @@
 //! frequencies that follow.
 
 use serde_json::Value;
+use std::ops::RangeInclusive;
 
 use super::error::ConfigError;
 use super::fields::Fields;
+
+/// Lengths of a context.
+pub(super) const POSITIONS: RangeInclusive<usize> = 1..=1 << 27;
 
 /// Rotary embedding of a decoder. All of a head's dimensions rotate, in halves: dimension `i` with
 /// dimension `i + head_dim / 2`.
@@ -43,9 +47,9 @@ pub enum RopeScaling {
 
 /// The base where a configuration states none: that of every family here.
 const DEFAULT_THETA: f64 = 10_000.0;
-const THETA: std::ops::RangeInclusive<f64> = 1.0..=1e15;
-const FACTOR: std::ops::RangeInclusive<f64> = 1.0..=1e6;
-const FREQ_FACTOR: std::ops::RangeInclusive<f64> = 1e-6..=1e6;
+const THETA: RangeInclusive<f64> = 1.0..=1e15;
+const FACTOR: RangeInclusive<f64> = 1.0..=1e6;
+const FREQ_FACTOR: RangeInclusive<f64> = 1e-6..=1e6;
 
 impl RopeConfig {
     /// The angle in radians by which each of the `head_dim / 2` pairs turns from one position to
@@ -179,6 +183,6 @@ fn read_llama3(fields: &Fields<'_>) -> Result<RopeScaling, ConfigError> {
         low_freq_factor,
         high_freq_factor,
         original_max_position_embeddings: fields
-            .required_count("original_max_position_embeddings", super::POSITIONS)?,
+            .required_count("original_max_position_embeddings", POSITIONS)?,
     })
 }

@@ -4,9 +4,8 @@ use super::super::config::fields::Fields;
 use super::super::config::options::sort_keys_beside;
 use super::super::config::{ConfigError, read_dtype};
 use super::super::op_builders::{AttentionSpec, KernelOps};
-use super::inputs::PackedRows;
+use super::inputs::{IDS, POSITIONS, PackedRows, TOKEN_TYPES};
 use super::layers::{Activation, NormNames, layer_norm, linear};
-use super::text::{IDS, POSITIONS, TOKEN_TYPES};
 use piecewise_ir::builder::{Builder, Tensor};
 use piecewise_ir::dtype::DType;
 

@@ -6,6 +6,11 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Symbol;
 use piecewise_runtime::words::roles;
 
+/// The inputs of the rows of a text, `i32 [T]` each.
+pub(super) const IDS: &str = "ids";
+pub(super) const POSITIONS: &str = "positions";
+pub(super) const TOKEN_TYPES: &str = "token_types";
+
 /// How large the steps of an encoder may be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EncoderBounds {

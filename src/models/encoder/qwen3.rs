@@ -3,8 +3,7 @@
 use super::super::config::DecoderConfig;
 use super::super::decoder::decoder_layer;
 use super::super::op_builders::{AttentionSpec, KernelOps};
-use super::inputs::PackedRows;
-use super::text::{IDS, POSITIONS};
+use super::inputs::{IDS, POSITIONS, PackedRows};
 use piecewise_ir::builder::{Builder, Tensor};
 use piecewise_ir::dtype::DType;
 

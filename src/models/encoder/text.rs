@@ -15,11 +15,6 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use std::path::Path;
 
-/// The inputs of the rows of a text, `i32 [T]` each.
-pub(super) const IDS: &str = "ids";
-pub(super) const POSITIONS: &str = "positions";
-pub(super) const TOKEN_TYPES: &str = "token_types";
-
 /// What is read of a text: a vector, its rows or scores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TextOutput {

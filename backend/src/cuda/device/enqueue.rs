@@ -1,9 +1,9 @@
 //! One launch on the stream: a kernel, a matmul of the library, or a host function.
 
 use super::CudaDevice;
+use crate::cuda::bound::{BoundKernel, BoundLaunch, BoundMatmul, Work};
 use crate::cuda::driver::KernelLaunch;
 use crate::cuda::lt::LtProduct;
-use crate::cuda::program::{BoundKernel, BoundLaunch, BoundMatmul, Work};
 use piecewise_kernels::op::cuda::CudaOpArgs;
 use piecewise_kernels::step::LaunchContext;
 use smallvec::SmallVec;

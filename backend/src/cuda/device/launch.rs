@@ -1,9 +1,10 @@
 //! The launches of a program on the stream, prepared where its sizes were launched before.
 
 use super::CudaDevice;
+use crate::cuda::bound::{BoundLaunch, Work};
 use crate::cuda::driver::KernelLaunch;
 use crate::cuda::prepared::{AtSizes, Ready};
-use crate::cuda::program::{BoundLaunch, CudaProgram, Work};
+use crate::cuda::program::CudaProgram;
 use crate::device::DeviceError;
 use piecewise_kernels::step::LaunchContext;
 

@@ -4,7 +4,6 @@ use super::CudaDevice;
 use crate::binding::Images;
 use crate::cuda::context::Context;
 use crate::cuda::driver::Driver;
-use crate::cuda::driver::faulty::Faults;
 use crate::cuda::error::CudaError;
 use crate::cuda::kernel_cache::KernelCache;
 use crate::cuda::lazy_nvrtc::LazyNvrtc;
@@ -15,47 +14,13 @@ use crate::cuda::lt_view::LtView;
 use crate::cuda::materialize::Loader;
 use crate::cuda::memory::Memory;
 use crate::cuda::module::Modules;
+use crate::cuda::options::CudaOptions;
 use crate::cuda::probe::{missing, open_driver};
 use crate::cuda::stream::Stream;
 use crate::device::DeviceError;
 use piecewise_kernels::op::OpRegistry;
 use std::cell::Cell;
-use std::path::PathBuf;
 use std::sync::Arc;
-
-/// How a CUDA device is opened.
-#[derive(Clone, Debug, Default)]
-pub struct CudaOptions {
-    /// Which device, as the driver numbers them.
-    pub ordinal: u32,
-    /// Folders to search for NVRTC and cuBLASLt before the system's own.
-    pub library_dirs: Vec<PathBuf>,
-    /// Wait after every launch, so that a failure names the launch that caused it. For debugging.
-    pub synchronous: bool,
-    /// Where every captured graph is written for graphviz; nowhere if unset.
-    pub dot_dir: Option<PathBuf>,
-    /// No kernel starts before the kernel ahead of it ends. For debugging.
-    pub serial: bool,
-    /// Compile kernels whose blocks note where and when they run, for
-    /// [`crate::measure::MeasuredDevice::block_times`]. What is compiled so has keys of its own.
-    pub stamps: bool,
-    /// What is planned to fail.
-    #[cfg(piecewise_testing)]
-    pub faults: Faults,
-    /// Whether products of the library do nothing, as kernels of a simulated driver do.
-    #[cfg(piecewise_testing)]
-    pub simulates_library: bool,
-}
-
-impl CudaOptions {
-    /// What is planned to fail: nothing but in tests.
-    pub(in crate::cuda) fn faults(&self) -> Faults {
-        #[cfg(piecewise_testing)]
-        return self.faults.clone();
-        #[cfg(not(piecewise_testing))]
-        Faults::default()
-    }
-}
 
 impl CudaDevice {
     /// Opens a device. `registry` has the custom ops that programs may call. NVRTC is opened by

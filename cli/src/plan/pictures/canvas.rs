@@ -4,7 +4,7 @@ use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::Theme;
+use super::super::args::Theme;
 
 pub(super) const GROUND: RGBColor = RGBColor(0xFC, 0xFC, 0xFB);
 pub(super) const INK: RGBColor = RGBColor(0x0B, 0x0B, 0x0C);

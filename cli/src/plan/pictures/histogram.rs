@@ -7,7 +7,7 @@ use piecewise_planner::{CaptureSizes, StepKind, serve};
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
-use super::Input;
+use super::super::input::Input;
 use super::canvas::{
     Area, GRID, INK, PADDING, QUIET_INK, REAL, anchored, draw as on_canvas, drawing, font, grouped,
     key, short, text,

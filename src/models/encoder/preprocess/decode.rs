@@ -1,7 +1,8 @@
 //! Files to pixels.
 
+use super::error::{ImageError, MOST_PIXELS};
 use super::resample::{Filter, resample};
-use super::{ImageError, MOST_PIXELS};
+
 use image::error::ImageError as DecodeError;
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 use std::io::Cursor;

@@ -2,7 +2,7 @@
 
 use super::super::vision::VisionConfig;
 use super::super::vit::VitFamily;
-use super::MOST_RATIO;
+use super::error::MOST_RATIO;
 use super::resample::Filter;
 use crate::models::config::fields::Fields;
 use crate::models::config::{ConfigError, parse_json, read};

@@ -1,42 +1,17 @@
-//! Captured graphs: programs recorded on the stream, inspected and made ready to replay.
+//! Programs recorded on the stream as one graph, inspected and made ready to replay.
 
 use super::CudaDevice;
+use crate::cuda::bound::{BoundLaunch, Work, needed_once};
 use crate::cuda::capture::StreamCapture;
+use crate::cuda::captured::CudaCaptured;
 use crate::cuda::error::CallError;
-use crate::cuda::graph::{GraphExec, GraphSummary, Inspected, KernelEdges};
-use crate::cuda::lt_handle::LtHandle;
+use crate::cuda::graph::{Inspected, KernelEdges};
 use crate::cuda::lt_view::LtView;
-use crate::cuda::memory::AddressRange;
-use crate::cuda::program::{BoundLaunch, CudaProgram, Work, needed_once};
+use crate::cuda::program::CudaProgram;
 use crate::cuda::stamps::Stamps;
 use crate::device::{CaptureRule, DeviceError};
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
 use std::sync::Arc;
-
-/// A captured graph. It keeps alive everything it points to.
-#[derive(Debug)]
-pub struct CudaCaptured {
-    // Dropped first: it waits for a replay that still runs.
-    pub(in crate::cuda) exec: GraphExec,
-    pub(super) label: String,
-    pub(super) sizes: Vec<u64>,
-    pub(super) summary: GraphSummary,
-    pub(in crate::cuda) launches: Vec<Arc<BoundLaunch>>,
-    /// Where the launches of each program end.
-    pub(super) ends: Vec<usize>,
-    /// What a replay needs backed, each once: launches share few ranges.
-    pub(super) needed: Vec<Arc<AddressRange>>,
-    pub(in crate::cuda) stamps: Option<Stamps>,
-    /// Kernels of the library live with its handle.
-    _lt: Option<Arc<LtHandle>>,
-}
-
-impl CudaCaptured {
-    /// What the driver says is in it.
-    pub fn summary(&self) -> &GraphSummary {
-        &self.summary
-    }
-}
 
 impl CudaDevice {
     /// That every kernel which may start before the kernel ahead of it ends does so in the graph:

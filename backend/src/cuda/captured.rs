@@ -1,0 +1,33 @@
+//! Captured graphs, ready to replay.
+
+use super::bound::BoundLaunch;
+use super::graph::{GraphExec, GraphSummary};
+use super::lt_handle::LtHandle;
+use super::memory::AddressRange;
+use super::stamps::Stamps;
+use std::sync::Arc;
+
+/// A captured graph. It keeps alive everything it points to.
+#[derive(Debug)]
+pub struct CudaCaptured {
+    // Dropped first: it waits for a replay that still runs.
+    pub(super) exec: GraphExec,
+    pub(super) label: String,
+    pub(super) sizes: Vec<u64>,
+    pub(super) summary: GraphSummary,
+    pub(super) launches: Vec<Arc<BoundLaunch>>,
+    /// Where the launches of each program end.
+    pub(super) ends: Vec<usize>,
+    /// What a replay needs backed, each once: launches share few ranges.
+    pub(super) needed: Vec<Arc<AddressRange>>,
+    pub(super) stamps: Option<Stamps>,
+    /// Kernels of the library live with its handle.
+    pub(super) _lt: Option<Arc<LtHandle>>,
+}
+
+impl CudaCaptured {
+    /// What the driver says is in it.
+    pub fn summary(&self) -> &GraphSummary {
+        &self.summary
+    }
+}
