@@ -7,15 +7,15 @@ use crate::sequences::{Sequences, Turn, roles_of};
 use crate::small_decoder::Setup;
 use crate::support::counting_allocator::allocations;
 use crate::target::{Breakable, Cpu};
-use piecewise_backend::cpu::FaultPoint;
 use piecewise_backend::device::Device;
-use piecewise_backend::host_time;
-use piecewise_ir::testing::Rng;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::{ChunkRows, Sampling};
 use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request};
 use piecewise_runtime::model::{CompiledModel, Model};
 use piecewise_runtime::words::{CaptureWhen, GraphMode, StepMode};
+use piecewise_testing::FaultPoint;
+use piecewise_testing::Rng;
+use piecewise_testing::host_time;
 use std::sync::Arc;
 use std::time::Duration;
 

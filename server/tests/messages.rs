@@ -3,9 +3,9 @@
 use crate::client::{ask_with, bind_as, serve_at};
 use crate::tiny_engine::{folder, golden, tiny_engine};
 use piecewise::models::TextTokenizer;
-use piecewise_backend::cpu::CpuFaults;
 use piecewise_server::chat::{ChatTemplate, ReplyFormat};
 use piecewise_server::{ApiKeys, ServedModel};
+use piecewise_testing::DeviceFaults;
 use serde_json::{Map, Value, json};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn serve_as(keys: ApiKeys) -> SocketAddr {
         end_ids: vec![0],
         ..ServedModel::default()
     };
-    serve_at(server, tiny_engine(CpuFaults::default(), 4), model).0
+    serve_at(server, tiny_engine(DeviceFaults::default(), 4), model).0
 }
 
 fn serve() -> SocketAddr {

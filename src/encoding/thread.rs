@@ -296,7 +296,7 @@ fn shares(items: &[usize], most: usize) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use piecewise_ir::testing::{Rng, soak};
+    use piecewise_testing::{Rng, soak};
 
     #[test]
     fn every_call_that_waits_takes_part_in_a_round() {

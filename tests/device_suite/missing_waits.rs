@@ -4,7 +4,6 @@
 use crate::any_graph::{MODES, RandomWeights, build_by, options};
 use crate::like_first::LikeFirst;
 use crate::target::{Breakable, Cuda, SimulatedCuda};
-use piecewise_backend::cuda::{CallFault, Faults};
 use piecewise_backend::device::Device;
 use piecewise_ir::builder::Builder;
 use piecewise_ir::custom::Attrs;
@@ -14,6 +13,7 @@ use piecewise_kernels::op::{OpError, OpRegistry};
 use piecewise_runtime::model::{BuildOptions, CompiledModel, Model};
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::words::{Checks, CompileLevel, ModelError, StepData};
+use piecewise_testing::{CallFault, Faults};
 use std::sync::Arc;
 
 const WIDTH: u64 = 16;

@@ -12,10 +12,10 @@ use piecewise_ir::eval::{Array, Evaluator};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
-use piecewise_ir::testing::{Rng, norm_error, random_arrays};
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::words::CompileLevel;
+use piecewise_testing::{Rng, norm_error, random_arrays};
 use std::any::TypeId;
 use std::sync::Arc;
 

@@ -6,13 +6,10 @@ use crate::like_first::LikeFirst;
 use crate::sequences::{Sequences, Turn, roles_of, set_states, states, step};
 use crate::small_decoder::Setup;
 use crate::target::{Breakable, Breaks, Target};
-use piecewise_backend::cpu::FaultPoint;
-use piecewise_backend::host_time;
 use piecewise_ir::builder::Builder;
 use piecewise_ir::custom::Attrs;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
-use piecewise_ir::testing::{Rng, norm_error};
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall, Param, Scalar};
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_runtime::batch::{ChunkRows, full_steps};
@@ -23,6 +20,9 @@ use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::words::{
     CaptureWhen, CompileLevel, FallbackReason, GraphMode, StepData, StepMode, SuspendedWeights,
 };
+use piecewise_testing::FaultPoint;
+use piecewise_testing::host_time;
+use piecewise_testing::{Rng, norm_error};
 use std::sync::Arc;
 use std::time::Duration;
 

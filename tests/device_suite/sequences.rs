@@ -2,7 +2,6 @@
 
 use crate::small_decoder::VOCAB;
 use piecewise_backend::device::Device;
-use piecewise_ir::testing::Rng;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::{
     BatchBuffers, Chunk, ChunkRows, ChunkTokens, RoleMap, SampleControls, Sampling, StepView,
@@ -10,6 +9,7 @@ use piecewise_runtime::batch::{
 use piecewise_runtime::kv::{PagePool, PageTable};
 use piecewise_runtime::model::{CompiledModel, Model};
 use piecewise_runtime::words::{Dispatch, ModelError};
+use piecewise_testing::Rng;
 
 /// A sequence with its pages.
 #[derive(Debug, Default)]

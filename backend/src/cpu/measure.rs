@@ -48,7 +48,7 @@ impl MeasuredDevice for CpuDevice {
     fn launches<'a>(&self, program: &'a CpuProgram) -> Vec<LaunchView<'a>> {
         let view = |call: &'a Arc<BoundCall>| LaunchView {
             name: &call.name,
-            kernel: &call.kernel,
+            kernel: call.kernel.name(),
             nodes: &call.nodes,
         };
         program.calls.iter().map(view).collect()

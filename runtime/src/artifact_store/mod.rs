@@ -125,7 +125,6 @@ pub fn compile_jobs<'a>(
 /// # Errors
 /// When a piece does not compile, and when the module has no pieces or a symbol of an unknown role.
 /// A store that fails is no error.
-#[cfg(piecewise_testing)]
 pub fn compile_module(
     module: &piecewise_ir::module::Module,
     dispatcher: &Dispatcher,

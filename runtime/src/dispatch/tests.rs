@@ -1,5 +1,5 @@
 use super::*;
-use piecewise_ir::testing::soak;
+use piecewise_testing::soak;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 

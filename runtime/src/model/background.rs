@@ -4,7 +4,6 @@ use super::CompiledModel;
 use super::pace::{Missing, Pace};
 use crate::words::{CaptureWhen, GraphKey, ModelError, OnCaptureFailure};
 use piecewise_backend::device::Device;
-use piecewise_backend::host_time;
 
 impl<D: Device> CompiledModel<D> {
     /// After a step was submitted: captures what fits into a share of a step's time.
@@ -12,11 +11,12 @@ impl<D: Device> CompiledModel<D> {
         if self.capture_when != CaptureWhen::Background || self.background.is_done {
             return Ok(());
         }
-        let mut began = host_time::now();
+        let clock = self.device.clock();
+        let mut began = clock();
         self.background.note_step(began);
         while let Some(key) = self.most_wanted().filter(|key| self.background.allows(*key)) {
             self.capture(key, OnCaptureFailure::Launch)?;
-            let ended = host_time::now();
+            let ended = clock();
             self.background.note_capture(key, ended - began);
             began = ended;
         }

@@ -17,7 +17,6 @@ use crate::words::{BuildTimes, CaptureWhen, Ledger, ModelError, Progress, Symbol
 use piecewise_backend::artifact::Artifact;
 use piecewise_backend::compiler::Store;
 use piecewise_backend::device::Device;
-use piecewise_backend::host_time;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
@@ -42,14 +41,16 @@ impl<D: Device> CompiledModel<D> {
         weights: Arc<dyn WeightSource>,
         progress: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Self, ModelError> {
-        let started = host_time::now();
+        let clock = device.clock();
+        let since = |start| clock().saturating_duration_since(start);
+        let started = clock();
         let stitch = module.stitch().ok_or(ModelError::Unplanned { part: "pieces" })?;
         let layout = module.layout().ok_or(ModelError::Unplanned { part: "layout" })?;
         let symbols = SymbolTable::new(module.graph().symbols())?;
         let mut dispatcher = options.dispatcher.clone();
         dispatcher.order_own(&symbols);
         check_artifacts(&module, &compiled.artifacts)?;
-        let check_end = host_time::since(started);
+        let check_end = since(started);
         let artifacts = compiled.artifacts.iter().flatten();
         let scratch = artifacts.map(Artifact::scratch).max().unwrap_or(0);
         let lowered = stitch.unique.keys().zip(&compiled.artifacts);
@@ -60,7 +61,7 @@ impl<D: Device> CompiledModel<D> {
             .with_pinned(&module, &symbols, read, logit_rows);
         let mut origin = Origin::new(&options, &symbols, ledger, compiled, weights);
         let memory = origin.load(&mut device, &module, progress)?;
-        let load_end = host_time::since(started);
+        let load_end = since(started);
         let staging = origin.stage(&mut device, &module, &memory)?;
         let states = memory.states;
         // What is measured runs all its rows, which a warm-up and a capture do not.
@@ -126,7 +127,7 @@ impl<D: Device> CompiledModel<D> {
             tune_budget: options.tune_budget,
             device,
         };
-        let bind_end = host_time::since(started);
+        let bind_end = since(started);
         model.probe(&options.probes)?;
         let wanted = model.dispatcher.mode;
         let (mode, reason) = model.supported_mode(wanted);
@@ -141,7 +142,7 @@ impl<D: Device> CompiledModel<D> {
         }
         model.list_graphs();
         model.warm_up()?;
-        let measure = host_time::now();
+        let measure = clock();
         let open = match options.tune {
             TuneMode::Off => Vec::new(),
             TuneMode::Load | TuneMode::Measure => model.load_launched(store),
@@ -157,12 +158,12 @@ impl<D: Device> CompiledModel<D> {
                     Duration::MAX => Duration::MAX,
                     budget => budget.saturating_sub(for_launches),
                 };
-                let mut has_time = || host_time::since(measure) < for_ways;
+                let mut has_time = || since(measure) < for_ways;
                 let steps = &options.tuning_steps;
                 model.measure_choices(steps, store, &mut has_time, &mut |p| progress(p))?;
             }
         }
-        let measure = host_time::since(measure);
+        let measure = since(measure);
         if options.capture == CaptureWhen::Startup {
             model.capture_listed(options.on_capture_failure, &mut |p| progress(p), None)?;
             model.measure_padding()?;
@@ -181,7 +182,7 @@ impl<D: Device> CompiledModel<D> {
             load: load_end - check_end,
             bind: bind_end - load_end,
             measure,
-            capture: host_time::since(started) - bind_end - measure,
+            capture: since(started) - bind_end - measure,
         };
         Ok(model)
     }

@@ -75,9 +75,8 @@ impl Memory {
         }
     }
 
-    /// Says that a value that has a slot lies `bytes` bytes into the arena from now on: the fault
-    /// that the audit of addresses is shown to find.
-    #[cfg(piecewise_testing)]
+    /// Says that a value that has a slot lies `bytes` bytes into the arena from now on. What was bound and
+    /// captured before keeps the old address, which the audit of addresses then names.
     pub fn move_slot(&mut self, value: Value, bytes: u64) {
         if let Some(slot) = self.slot_of.get(value.index()).copied().flatten() {
             self.layout.offsets[slot.index()] = bytes;

@@ -133,7 +133,6 @@ impl<D: Device> CompiledModel<D> {
     }
 
     /// Which steps go another way than a replay of their padded size, as it was measured.
-    #[cfg(piecewise_testing)]
     pub fn measured_ways(&self) -> &MeasuredWays {
         &self.ways
     }

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
     use crate::words::MAX_OWN;
     use crate::words::{NO_ROWS, StepSizes};
-    use piecewise_ir::testing::Rng;
+    use piecewise_testing::Rng;
 
     const PIECES: usize = 29;
     /// How many of twenty steps in pieces run at each of the sizes.

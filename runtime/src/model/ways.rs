@@ -6,7 +6,6 @@ use super::step::Run;
 use crate::dispatch::{MeasuredWays, OtherWay};
 use crate::words::{Dispatch, MAX_OWN, ModelError, StepMode, StepShape, SymbolClass};
 use piecewise_backend::device::Device;
-use piecewise_backend::host_time;
 use std::time::Duration;
 
 /// Runs that are timed; the fastest counts.
@@ -123,12 +122,13 @@ impl<D: Device> CompiledModel<D> {
 
     /// The time of so many runs of a step, one submitted after the other, to the end of the last.
     pub(super) fn time_of(&mut self, step: &Staged, times: usize) -> Result<Duration, ModelError> {
-        let started = host_time::now();
+        let clock = self.device.clock();
+        let started = clock();
         for _ in 0..times {
             self.run_as(step.run, &step.counts, &step.sizes, None)?;
         }
         self.wait_idle()?;
-        Ok(host_time::since(started))
+        Ok(clock().saturating_duration_since(started))
     }
 }
 

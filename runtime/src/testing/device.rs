@@ -5,15 +5,15 @@ use super::faults::{check_due, is_due};
 use super::{ALGORITHMS, Faults, Planted, ops};
 use piecewise_backend::artifact::{Artifact, Choice};
 use piecewise_backend::device::{
-    Address, Binding, BoundAddress, BoundTo, CaptureRule, Device, DeviceError, HostBlock,
+    Address, Binding, BoundAddress, BoundTo, CaptureRule, Clock, Device, DeviceError, HostBlock,
     Reservation,
 };
-use piecewise_backend::host_time;
 use piecewise_backend::measure::LaunchCounts;
 use piecewise_backend::tuning::{LibraryAlgorithm, LibraryProduct};
 use piecewise_backend::weights::{WeightLayout, WeightSource};
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
+use piecewise_testing::host_time;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -189,6 +189,10 @@ impl Device for FakeDevice {
 
     fn describe(&self) -> String {
         "fake".to_owned()
+    }
+
+    fn clock(&self) -> Clock {
+        host_time::now
     }
 
     fn free_bytes(&self) -> u64 {

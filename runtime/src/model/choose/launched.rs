@@ -15,7 +15,6 @@ use crate::words::{ModelError, StepMode, StepSizes};
 use piecewise_backend::artifact::Digest;
 use piecewise_backend::compiler::NoStore;
 use piecewise_backend::device::Device;
-use piecewise_backend::host_time;
 use piecewise_backend::store::Store;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::entity::Entity;
@@ -135,9 +134,10 @@ impl<D: Device> CompiledModel<D> {
         let mut sizes = open.to_vec();
         let again = self.sizes_in_pieces().into_iter();
         sizes.extend(again.filter(|sizes| !open.contains(sizes) && self.was_measured(*sizes)));
-        let started = host_time::now();
+        let clock = self.device.clock();
+        let started = clock();
         self.compare_launches(&sizes, steps, store, budget)?;
-        self.origin.choices.report.time += host_time::since(started);
+        self.origin.choices.report.time += clock().saturating_duration_since(started);
         self.stats.tuning = self.origin.choices.report;
         Ok(())
     }
@@ -163,14 +163,16 @@ impl<D: Device> CompiledModel<D> {
         store: &dyn Store,
         budget: Duration,
     ) -> Result<(), ModelError> {
-        let started = host_time::now();
+        let clock = self.device.clock();
+        let since = |start| clock().saturating_duration_since(start);
+        let started = clock();
         let stats = self.stats.clone();
         for &sizes in all {
             let Some(found) = steps.iter().find(|step| step.sizes == sizes) else { continue };
             if !self.graphs.has_pieces(&self.members, sizes) {
                 continue;
             }
-            if host_time::since(started) >= budget {
+            if since(started) >= budget {
                 break;
             }
             let step = MeasuredStep::new(self, sizes, true);
@@ -183,7 +185,7 @@ impl<D: Device> CompiledModel<D> {
                 counts: counts.clone(),
                 sizes: step.by_symbol.clone(),
             });
-            let mut has_time = || host_time::since(started) < budget;
+            let mut has_time = || since(started) < budget;
             let Some(first) = self.compare_ways(&ways, &mut has_time)? else { break };
             let mut compared = Compared::of(&first);
             // A win is one if it is seen again.

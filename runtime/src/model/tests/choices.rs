@@ -419,7 +419,7 @@ fn a_step_that_is_launched_runs_by_the_ways_that_were_measured() {
 /// Of the split op alone the second way is faster.
 #[test]
 fn a_faster_implementation_of_a_split_op_is_launched_between_pieces() {
-    piecewise_backend::host_time::hold();
+    piecewise_testing::host_time::hold();
     let is_other = |program: &FakeProgram| program.op == "test.mix" && program.choice.way(0) == 1;
     let cost = move |program: &FakeProgram| if is_other(program) { 60.0 } else { 100.0 };
     for mode in IN_PIECES {

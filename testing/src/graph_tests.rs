@@ -1,9 +1,9 @@
 //! Random graphs keep the rules, and evaluate to the same whatever the rounding.
 
-use super::{RandomGraph, mix_ops, norm_error, random_arrays};
-use crate::eval::{Array, Evaluator, Rounding};
-use crate::graph::Graph;
-use crate::verify::verify_graph_with;
+use crate::graphs::{RandomGraph, mix_ops, norm_error, random_arrays};
+use piecewise_ir::eval::{Array, Evaluator, Rounding};
+use piecewise_ir::graph::Graph;
+use piecewise_ir::verify::verify_graph_with;
 use proptest::prelude::*;
 
 fn sizes(graph: &Graph, seed: u64) -> Vec<u64> {

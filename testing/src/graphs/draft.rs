@@ -1,14 +1,14 @@
 //! A graph under construction: ops pushed with inferred types.
 
 use super::rng::Rng;
-use crate::dim::Dim;
-use crate::dtype::DType;
-use crate::entity::Value;
-use crate::graph::{Graph, Loc};
-use crate::literal::{Literal, Scalar};
-use crate::op::{BinaryOp, Op, ReduceOp, UnaryOp, infer_type};
-use crate::types::{IntoShape, Shape, TensorType};
-use crate::weight::Recipe;
+use piecewise_ir::dim::Dim;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::entity::Value;
+use piecewise_ir::graph::{Graph, Loc};
+use piecewise_ir::literal::{Literal, Scalar};
+use piecewise_ir::op::{BinaryOp, Op, ReduceOp, UnaryOp, infer_type};
+use piecewise_ir::types::{IntoShape, Shape, TensorType};
+use piecewise_ir::weight::Recipe;
 
 /// A float matrix of one row for each of a symbol's, and a bound on its elements.
 #[derive(Clone, Copy, Debug)]

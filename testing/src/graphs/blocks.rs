@@ -2,13 +2,13 @@
 
 use super::draft::{Draft, Rows};
 use super::mix::MixOp;
-use crate::custom::{Attr, CustomCall, CustomOpDef};
-use crate::dtype::DType;
-use crate::entity::Value;
-use crate::graph::Loc;
-use crate::literal::Literal;
-use crate::op::{BinaryOp, CompareOp, Op, ReduceOp, UnaryOp};
-use crate::types::TensorType;
+use piecewise_ir::custom::{Attr, CustomCall, CustomOpDef};
+use piecewise_ir::dtype::DType;
+use piecewise_ir::entity::Value;
+use piecewise_ir::graph::Loc;
+use piecewise_ir::literal::Literal;
+use piecewise_ir::op::{BinaryOp, CompareOp, Op, ReduceOp, UnaryOp};
+use piecewise_ir::types::TensorType;
 
 /// Elements are kept below this bound, so that f16 never overflows and exponentials stay small.
 const BOUND: f64 = 8.0;

@@ -7,8 +7,6 @@ mod graph;
 mod mix;
 mod rng;
 mod row_probe;
-#[cfg(test)]
-mod tests;
 
 pub use arrays::{RandomArrays, random_arrays, random_weight};
 pub use graph::RandomGraph;

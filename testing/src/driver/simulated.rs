@@ -2,9 +2,12 @@
 //! about captures, so that code which breaks them fails here as it would there, and copies to pinned
 //! memory as late as the driver may, so that what reads early finds nothing.
 
-use super::{Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outcome, TensorMap};
-use crate::cuda::error::CallError;
-use crate::device::ByteRows;
+use super::host_time;
+use piecewise_backend::cuda::CallError;
+use piecewise_backend::cuda::driver::{
+    Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outcome, TensorMap,
+};
+use piecewise_backend::device::{ByteRows, Clock};
 use piecewise_kernels::op::cuda::TensorBoxes;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,13 +15,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A kernel that ran, or would have.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::cuda) struct Noted {
-    pub(in crate::cuda) name: String,
-    pub(in crate::cuda) grid: [u32; 3],
-    pub(in crate::cuda) programmatic: bool,
-    pub(in crate::cuda) parameters: Vec<u64>,
+pub struct Noted {
+    /// The entry of its module.
+    pub name: String,
+    /// Blocks by axis.
+    pub grid: [u32; 3],
+    /// Whether it may start before the kernel ahead of it ends.
+    pub programmatic: bool,
+    /// Their values in order.
+    pub parameters: Vec<u64>,
     /// Address, rows, columns and rows of a box of each tensor map, by its position.
-    pub(in crate::cuda) maps: Vec<(usize, Vec<u64>)>,
+    pub maps: Vec<(usize, Vec<u64>)>,
 }
 
 /// A copy to pinned memory that is enqueued.
@@ -60,7 +67,7 @@ struct State {
 
 /// A driver without a device: it gives out addresses and notes what would have run.
 #[derive(Debug)]
-pub(in crate::cuda) struct SimulatedDriver {
+pub struct SimulatedDriver {
     state: Mutex<State>,
     /// Whether kernels that run outside of captures are noted.
     notes: bool,
@@ -124,13 +131,20 @@ impl State {
     }
 }
 
-impl SimulatedDriver {
-    pub(in crate::cuda) fn new() -> Self {
+impl Default for SimulatedDriver {
+    fn default() -> Self {
         Self { state: Mutex::new(State::new()), notes: true }
+    }
+}
+
+impl SimulatedDriver {
+    /// One with a GiB of memory, that notes what runs.
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// One that notes nothing of what runs, and so allocates nothing for it.
-    pub(in crate::cuda) fn without_notes() -> Self {
+    pub fn without_notes() -> Self {
         Self { notes: false, ..Self::new() }
     }
 
@@ -139,34 +153,42 @@ impl SimulatedDriver {
     }
 
     /// The kernels that ran since the last call.
-    pub(in crate::cuda) fn take_ran(&self) -> Vec<Noted> {
+    pub fn take_ran(&self) -> Vec<Noted> {
         std::mem::take(&mut self.state().ran)
     }
 
     /// What is still held, by kind.
-    pub(in crate::cuda) fn held(&self) -> BTreeMap<&'static str, i64> {
+    pub fn held(&self) -> BTreeMap<&'static str, i64> {
         let mut live = self.state().live.clone();
         live.retain(|_, n| *n != 0);
         live
     }
 
     /// Every capture from now on also holds these nodes.
-    pub(in crate::cuda) fn also_capture(&self, nodes: &[GraphNode]) {
+    pub fn also_capture(&self, nodes: &[GraphNode]) {
         self.state().extra = nodes.to_vec();
     }
 
     /// Programmatic edges come out of every capture from now on as plain ones, but for those of what is
     /// captured beside.
-    pub(in crate::cuda) fn lose_programmatic_edges(&self) {
+    pub fn lose_programmatic_edges(&self) {
         self.state().loses_edges = true;
     }
 
-    pub(in crate::cuda) fn is_inside_capture(&self) -> bool {
+    /// Whether its stream is captured.
+    pub fn is_inside_capture(&self) -> bool {
         self.state().capture.is_some()
     }
 }
 
-impl Driver for std::sync::Arc<SimulatedDriver> {
+impl Driver for SimulatedDriver {
+    /// A product does nothing, as a kernel does.
+    fn product(&self, _: &str, _: Handle) -> Outcome<()> {
+        Ok(())
+    }
+    fn clock(&self) -> Clock {
+        host_time::now
+    }
     fn device_count(&self) -> Outcome<u32> {
         Ok(2)
     }
@@ -272,7 +294,7 @@ impl Driver for std::sync::Arc<SimulatedDriver> {
         state.memory.remove(&address);
         state.remove("block")
     }
-    fn pin(&self, block: *mut u8, bytes: u64) -> Outcome<()> {
+    unsafe fn pin(&self, block: *mut u8, bytes: u64) -> Outcome<()> {
         let mut state = self.state();
         state.pinned.insert(block.expose_provenance(), bytes);
         state.add("host block");
@@ -285,7 +307,7 @@ impl Driver for std::sync::Arc<SimulatedDriver> {
         late.retain(|copy| is_within(pinned, copy.to));
         state.remove("host block")
     }
-    fn copy_in(&self, to: u64, from: *const u8, bytes: u64, _: Handle) -> Outcome<()> {
+    unsafe fn copy_in(&self, to: u64, from: *const u8, bytes: u64, _: Handle) -> Outcome<()> {
         let mut state = self.state();
         state.catch_up()?;
         let to = state.bytes("cuMemcpyHtoDAsync_v2", to, bytes)?;
@@ -293,7 +315,13 @@ impl Driver for std::sync::Arc<SimulatedDriver> {
         to.copy_from_slice(unsafe { std::slice::from_raw_parts(from, bytes as usize) });
         Ok(())
     }
-    fn copy_in_rows(&self, to: u64, from: *const u8, rows: ByteRows, _: Handle) -> Outcome<()> {
+    unsafe fn copy_in_rows(
+        &self,
+        to: u64,
+        from: *const u8,
+        rows: ByteRows,
+        _: Handle,
+    ) -> Outcome<()> {
         let mut state = self.state();
         state.catch_up()?;
         let to = state.bytes("cuMemcpy2DAsync_v2", to, rows.span())?;
@@ -305,7 +333,7 @@ impl Driver for std::sync::Arc<SimulatedDriver> {
         }
         Ok(())
     }
-    fn copy_out(&self, to: *mut u8, from: u64, bytes: u64, _: Handle) -> Outcome<()> {
+    unsafe fn copy_out(&self, to: *mut u8, from: u64, bytes: u64, _: Handle) -> Outcome<()> {
         let mut state = self.state();
         let host = to.expose_provenance();
         if is_within(&state.pinned, host) {

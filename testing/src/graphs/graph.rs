@@ -2,12 +2,12 @@
 
 use super::draft::{Draft, Rows};
 use super::rng::Rng;
-use crate::dim::SymbolDecl;
-use crate::dtype::DType;
-use crate::entity::Value;
-use crate::graph::Graph;
-use crate::op::Op;
-use crate::types::TensorType;
+use piecewise_ir::dim::SymbolDecl;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::entity::Value;
+use piecewise_ir::graph::Graph;
+use piecewise_ir::op::Op;
+use piecewise_ir::types::TensorType;
 
 /// What random graphs are made of. Every graph keeps the verifier's rules, computes rows of the
 /// symbol `T` independently but for [`super::MixOp`], and keeps its values small.

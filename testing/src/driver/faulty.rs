@@ -1,10 +1,11 @@
 //! Planned faults at the driver boundary, for tests of what happens when something fails.
 
-use super::{Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outcome, TensorMap};
-use crate::cuda::error::{CallError, CudaVersion};
-use crate::cuda::library::CudaLibrary;
-use crate::device::ByteRows;
-use crate::host_time;
+use super::host_time;
+use piecewise_backend::cuda::driver::{
+    Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outcome, TensorMap,
+};
+use piecewise_backend::cuda::{CallError, CudaVersion};
+use piecewise_backend::device::{ByteRows, Clock};
 use piecewise_kernels::op::cuda::TensorBoxes;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,7 +92,6 @@ pub struct Faults {
 
 #[derive(Default, Debug)]
 struct Plan {
-    missing: Vec<CudaLibrary>,
     capability: Option<(u32, u32)>,
     calls: Vec<CallFault>,
     label: String,
@@ -104,11 +104,6 @@ struct Plan {
 impl Faults {
     fn plan(&self) -> std::sync::MutexGuard<'_, Plan> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// `library` will not be found.
-    pub fn miss(&self, library: CudaLibrary) {
-        self.plan().missing.push(library);
     }
 
     /// Devices will say that they have this compute capability.
@@ -141,10 +136,6 @@ impl Faults {
     pub fn clear(&self) {
         self.armed.store(false, Ordering::Release);
         *self.plan() = Plan::default();
-    }
-
-    pub(in crate::cuda) fn misses(&self, library: CudaLibrary) -> bool {
-        self.plan().missing.contains(&library)
     }
 
     fn check(&self, call: &'static str) -> Outcome<()> {
@@ -192,9 +183,11 @@ impl Faults {
 
 /// A driver whose calls fail as planned.
 #[derive(Debug)]
-pub(in crate::cuda) struct FaultyDriver<D> {
-    pub(in crate::cuda) inner: D,
-    pub(in crate::cuda) faults: Faults,
+pub struct FaultyDriver<D> {
+    /// What takes the calls that do not fail.
+    pub inner: Arc<D>,
+    /// What is planned.
+    pub faults: Faults,
 }
 
 macro_rules! pass {
@@ -202,6 +195,17 @@ macro_rules! pass {
         $( fn $name(&self, $($arg: $ty),*) -> Outcome<$out> {
             self.faults.check($call)?;
             self.inner.$name($($arg),*)
+        } )*
+    };
+}
+
+/// The same for calls that take memory of the host.
+macro_rules! pass_unsafe {
+    ($( $call:literal fn $name:ident($($arg:ident: $ty:ty),*) -> $out:ty; )*) => {
+        $( unsafe fn $name(&self, $($arg: $ty),*) -> Outcome<$out> {
+            self.faults.check($call)?;
+            // SAFETY: whoever calls this keeps what the same call of the other driver asks.
+            unsafe { self.inner.$name($($arg),*) }
         } )*
     };
 }
@@ -215,12 +219,20 @@ impl<D: Driver> Driver for FaultyDriver<D> {
         }
     }
 
-    fn plans_faults(&self) -> bool {
+    fn wants_scope(&self) -> bool {
         self.faults.is_armed()
     }
 
     fn version(&self) -> Option<CudaVersion> {
         self.inner.version()
+    }
+
+    fn clock(&self) -> Clock {
+        host_time::now
+    }
+
+    fn product(&self, name: &str, stream: Handle) -> Outcome<()> {
+        self.inner.product(name, stream)
     }
 
     fn device_attribute(&self, ordinal: u32, attribute: Attribute) -> Outcome<i32> {
@@ -261,14 +273,7 @@ impl<D: Driver> Driver for FaultyDriver<D> {
         "cuMemSetAccess" fn allow_access(ordinal: u32, address: u64, bytes: u64) -> ();
         "cuMemAlloc_v2" fn allocate(bytes: u64) -> u64;
         "cuMemFree_v2" fn free(address: u64) -> ();
-        "cuMemHostRegister_v2" fn pin(block: *mut u8, bytes: u64) -> ();
         "cuMemHostUnregister" fn unpin(block: *mut u8) -> ();
-        "cuMemcpyHtoDAsync_v2"
-            fn copy_in(to: u64, from: *const u8, bytes: u64, stream: Handle) -> ();
-        "cuMemcpy2DAsync_v2"
-            fn copy_in_rows(to: u64, from: *const u8, rows: ByteRows, stream: Handle) -> ();
-        "cuMemcpyDtoHAsync_v2"
-            fn copy_out(to: *mut u8, from: u64, bytes: u64, stream: Handle) -> ();
         "cuMemcpyDtoDAsync_v2"
             fn copy_within(to: u64, from: u64, bytes: u64, stream: Handle) -> ();
         "cuMemsetAsync"
@@ -298,6 +303,16 @@ impl<D: Driver> Driver for FaultyDriver<D> {
         "cuGraphUpload" fn upload(exec: Handle, stream: Handle) -> ();
         "cuGraphLaunch" fn launch_graph(exec: Handle, stream: Handle) -> ();
         "cuGraphExecDestroy" fn destroy_exec(exec: Handle) -> ();
+    }
+
+    pass_unsafe! {
+        "cuMemHostRegister_v2" fn pin(block: *mut u8, bytes: u64) -> ();
+        "cuMemcpyHtoDAsync_v2"
+            fn copy_in(to: u64, from: *const u8, bytes: u64, stream: Handle) -> ();
+        "cuMemcpy2DAsync_v2"
+            fn copy_in_rows(to: u64, from: *const u8, rows: ByteRows, stream: Handle) -> ();
+        "cuMemcpyDtoHAsync_v2"
+            fn copy_out(to: *mut u8, from: u64, bytes: u64, stream: Handle) -> ();
     }
 
     fn wait_event(&self, event: Handle) -> Outcome<()> {

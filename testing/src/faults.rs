@@ -1,8 +1,7 @@
-//! Planned faults of the CPU's device: the ways in which a GPU fails, where tests can hold the
-//! results that follow.
+//! Planned faults of a device: the ways in which a GPU fails, around one whose results tests can hold.
 
-use crate::device::{CaptureRule, DeviceError};
 use crate::host_time;
+use piecewise_backend::device::{CaptureRule, DeviceError};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -39,7 +38,7 @@ pub enum FaultKind {
 
 /// A fault that is to come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CpuFault {
+pub struct DeviceFault {
     /// The call that it strikes.
     pub point: FaultPoint,
     /// How the call fails, and what follows from it.
@@ -53,11 +52,11 @@ pub struct CpuFault {
 /// What is planned to fail; nothing by default. Clones share one plan, so that a test can add to
 /// it while the device runs.
 #[derive(Clone, Default, Debug)]
-pub struct CpuFaults(Arc<Mutex<Plan>>);
+pub struct DeviceFaults(Arc<Mutex<Plan>>);
 
 #[derive(Default, Debug)]
 struct Plan {
-    faults: Vec<CpuFault>,
+    faults: Vec<DeviceFault>,
     is_lost: bool,
     slow: Option<(FaultPoint, Duration)>,
     held: Option<Held>,
@@ -76,13 +75,13 @@ fn lost(action: &str) -> DeviceError {
     DeviceError::Lost { action: action.to_owned(), reason: "a planned fault".to_owned() }
 }
 
-impl CpuFaults {
+impl DeviceFaults {
     fn plan(&self) -> MutexGuard<'_, Plan> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a fault to those that are planned.
-    pub fn fail(&self, fault: CpuFault) {
+    pub fn fail(&self, fault: DeviceFault) {
         self.plan().faults.push(fault);
     }
 
@@ -127,11 +126,11 @@ impl CpuFaults {
         plan.slow = None;
     }
 
-    pub(super) fn check_lost(&self, action: &str) -> Result<(), DeviceError> {
+    pub(crate) fn check_lost(&self, action: &str) -> Result<(), DeviceError> {
         if self.plan().is_lost { Err(lost(action)) } else { Ok(()) }
     }
 
-    pub(super) fn reopen(&self) -> Result<(), DeviceError> {
+    pub(crate) fn reopen(&self) -> Result<(), DeviceError> {
         self.plan().is_lost = false;
         self.pass(FaultPoint::Reopen, "open the device anew").inspect_err(|_| {
             self.plan().is_lost = true;
@@ -139,7 +138,7 @@ impl CpuFaults {
     }
 
     /// Passes a point, or fails as planned.
-    pub(super) fn pass(&self, point: FaultPoint, label: &str) -> Result<(), DeviceError> {
+    pub(crate) fn pass(&self, point: FaultPoint, label: &str) -> Result<(), DeviceError> {
         self.wait_if_held(point);
         let mut plan = self.plan();
         if let Some((_, each)) = plan.slow.filter(|(slow, _)| *slow == point) {

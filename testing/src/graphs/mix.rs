@@ -1,10 +1,10 @@
 //! A custom op that mixes rows and mutates a state: what a split op looks like without attention.
 
-use crate::custom::{Attr, Attrs, CustomOpDef, OpDefs};
-use crate::dtype::DType;
-use crate::eval::Array;
-use crate::op::RowTreatment;
-use crate::types::TensorType;
+use piecewise_ir::custom::{Attr, Attrs, CustomOpDef, OpDefs};
+use piecewise_ir::dtype::DType;
+use piecewise_ir::eval::Array;
+use piecewise_ir::op::RowTreatment;
+use piecewise_ir::types::TensorType;
 use std::sync::Arc;
 
 /// `test.mix x, mut state, slots {scale}`: `x` is `[T, w]`, the state `[n, w]` of the same float
