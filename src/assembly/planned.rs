@@ -3,7 +3,7 @@
 use super::dumps::passes::of_passes;
 use super::error::AssemblyError;
 use super::given::{Assembly, Model};
-use super::notice::{Notice, Watcher, tell};
+use super::notice::{Notice, Watcher, tell, telling};
 use super::settings::{Settings, symbols_of};
 use crate::device::{Built, CompilerOptions, ModelParts, OpenDevice};
 use crate::models::{Checkpoint, DecoderBounds, DecoderConfig, decoder};
@@ -44,7 +44,6 @@ pub use lowering::{LoweredPiece, LoweredUnique};
 pub use tuned::Tuned;
 
 use checkpoint::check_checkpoint;
-use lowering::telling;
 
 /// A planned module with what it is to be compiled and run by. Each piece is lowered at most once
 /// at each size, by the first who asks for it.

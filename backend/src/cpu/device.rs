@@ -1,6 +1,6 @@
 //! The CPU device.
 
-use super::capture::{CaptureScope, CpuCaptured};
+use super::captured::CpuCaptured;
 use super::image::Kernel;
 use super::launch::{Workspace, run_calls};
 use super::materialize::materialize;
@@ -93,12 +93,6 @@ impl CpuDevice {
     /// are no longer timed.
     pub fn take_profile(&mut self) -> Vec<LaunchTime> {
         self.profile.take().map(Profile::into_times).unwrap_or_default()
-    }
-
-    /// Enters the state in which programs are captured: until the scope is dropped, whatever
-    /// allocates or waits is an error.
-    pub fn capture_scope(&mut self) -> CaptureScope<'_> {
-        CaptureScope::begin(self)
     }
 
     fn outside_capture(&self, what: &str, rule: CaptureRule) -> Result<(), DeviceError> {

@@ -4,6 +4,7 @@
 //! an address bug shows in an ordinary test.
 
 mod capture;
+mod captured;
 mod compiler;
 mod device;
 mod image;
@@ -16,7 +17,8 @@ mod profile;
 mod program;
 mod random;
 
-pub use capture::{CaptureScope, CpuCaptured};
+pub use capture::CaptureScope;
+pub use captured::CpuCaptured;
 pub use compiler::CpuCompiler;
 pub use device::CpuDevice;
 pub use profile::LaunchTime;
