@@ -12,7 +12,7 @@
 //! | run on a GPU, or several models on one | [`device::DeviceSpec`], [`device::OpenDevice`] |
 //! | embed texts | [`encoding::TextEncoder`] |
 //! | serve requests | [`Engine`](prelude::Engine) |
-//! | know what was compiled, and share it | [`cache`], [`runtime::artifact_store`] |
+//! | know what was compiled, and share it | [`cache`], [`runtime::store`] |
 //! | choose capture sizes | [`planner`] |
 //! | measure steps | [`StepTimer`](prelude::StepTimer) |
 //! | write a pass | [`passes`] |

@@ -192,13 +192,13 @@ pub use piecewise_runtime::config::ConfigLayers;
 #[doc(inline)]
 pub use piecewise_runtime::engine::Engine;
 pub use piecewise_runtime::engine::{
-    EngineError, GivenRows, Request, RequestEvent, RequestId, RowSource, TokenConstraint,
-    TokenLogprobs,
+    EngineError, GivenRows, Request, RequestEvent, RowSource, TokenConstraint, TokenLogprobs,
 };
-pub use piecewise_runtime::kv::RowsId;
 pub use piecewise_runtime::measure::{
     MeasureError, PlannedChunk, PlannedStep, StepRecord, StepTimer, StepTokens,
 };
+pub use piecewise_runtime::memory::RowsId;
+pub use piecewise_runtime::words::RequestId;
 pub use piecewise_runtime::words::roles;
 pub use piecewise_runtime::words::{CaptureWhen, Checks, OnCaptureFailure, SuspendedWeights};
 pub use piecewise_runtime::words::{CompileLevel, GraphMode, StepMode};

@@ -19,6 +19,7 @@ fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
         ("cache", &[]),
         ("planner", &[]),
         ("source-digest", &[]),
+        ("testing", &["ir", "passes", "kernels", "backend"]),
         ("runtime", &["ir", "passes", "kernels", "backend", "cache", "planner"]),
         (".", &["ir", "passes", "kernels", "backend", "cache", "planner", "runtime"]),
         ("server", &["kernels", "runtime"]),
@@ -158,7 +159,7 @@ fn only_kernels_runtime_and_the_facade_know_attention() {
 
 #[test]
 fn only_backend_and_kernels_are_unsafe() {
-    assert_only("unsafe", &["backend/src", "kernels/src"]);
+    assert_only("unsafe", &["backend/src", "kernels/src", "testing/src/driver"]);
 }
 
 #[test]

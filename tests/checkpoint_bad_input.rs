@@ -7,7 +7,7 @@ use crate::support::counting_allocator::peak_bytes;
 use crate::support::safetensors_file::{described, file, folder_with, valid, write};
 use piecewise::models::{Checkpoint, CheckpointError};
 use piecewise_ir::dtype::DType;
-use piecewise_ir::testing::soak;
+use piecewise_testing::soak;
 use proptest::prelude::*;
 use proptest::sample::Index;
 

@@ -193,49 +193,86 @@ fn each_package_has_its_page_and_its_licence() {
     }
 }
 
-/// What plans faults, simulates a driver or makes random graphs is of no use to who installs a
-/// package, and a stored artifact can't ask for it.
-#[test]
-fn what_tests_plan_is_not_published() {
-    let gate = "#[cfg(piecewise_testing)]";
-    for (file, items) in [
-        ("ir/src/lib.rs", &["pub mod testing;"] as &[_]),
-        ("ir/src/terms/graph.rs", &["pub fn symbol_named("]),
-        ("runtime/src/artifact_store/mod.rs", &["pub fn compile_module("]),
-        ("runtime/src/model/mod.rs", &["pub fn measured_ways("]),
-        ("runtime/src/model/memory.rs", &["pub fn move_slot("]),
-        ("backend/src/cuda/mod.rs", &["pub use driver::faulty::"]),
-        ("backend/src/cuda/driver/mod.rs", &["pub(super) mod simulated;"]),
-        ("backend/src/cuda/compiler.rs", &["pub fn with_stamps("]),
-        ("backend/src/cuda/device/open.rs", &["pub faults:", "pub fn simulated("]),
-        ("backend/src/cpu/mod.rs", &["mod absorbing;", "mod faults;", "pub use absorbing::"]),
-        ("backend/src/cpu/device.rs", &["pub fn set_faults("]),
-        ("backend/src/cpu/image.rs", &["Absorbed(Absorbed),", "Poison(Vec<TensorType>),"]),
-    ] {
-        let text = read(file);
-        for item in items {
-            let before = text.split(item).next().unwrap();
-            assert_ne!(before.len(), text.len(), "{file} has no `{item}`");
-            let lines = before.lines().rev().map(str::trim);
-            let mut lines =
-                lines.take_while(|line| line.is_empty() || line.starts_with(['#', '/']));
-            assert!(lines.any(|line| line == gate), "{file}: `{item}` is not behind `{gate}`");
-        }
-    }
-    assert!(read(".cargo/config.toml").contains("piecewise_testing"));
-    assert!(read("Cargo.toml").lines().all(|line| !line.starts_with("rustflags")));
+/// The manifests of all packages here, those beside the workspace among them.
+fn manifests() -> Vec<(PathBuf, toml::Table)> {
+    let found = files(root(), &["toml"]).into_iter();
+    let found = found.filter(|file| file.ends_with("Cargo.toml"));
+    let parsed = found.map(|file| {
+        let text = std::fs::read_to_string(&file).unwrap();
+        (file, text.parse().unwrap())
+    });
+    parsed.collect()
 }
 
-/// All else here has the gate open: what compiles only so would break who installs a package.
+/// The tables of a manifest, at any depth, that name the doubles of tests, as paths of keys.
+fn tables_with_doubles(of: &toml::Table, path: &str, found: &mut Vec<String>) {
+    for (key, value) in of {
+        if key == "piecewise-testing" {
+            found.push(path.to_owned());
+        }
+        if let Some(table) = value.as_table() {
+            tables_with_doubles(table, &format!("{path}/{key}"), found);
+        }
+    }
+}
+
+/// What plans faults, simulates a driver or makes random graphs is of no use to who installs a
+/// package, and a stored artifact can't ask for it: its crate is for tests alone.
 #[test]
-fn the_check_compiles_what_is_published() {
-    let wrapper = ".ci/rustc-as-published";
-    let check = read(".ci/run");
-    // What a condition or a function guards is indented.
-    let command = format!("RUSTC_WORKSPACE_WRAPPER=$PWD/{wrapper} cargo check --workspace --quiet");
-    assert!(check.lines().any(|line| line == command), ".ci/run lacks `{command}`");
-    let mut rustc = std::process::Command::new(root().join(wrapper));
-    rustc.args(["echo", "--cfg", "piecewise_testing", "--cfg", "test", "piecewise_testing"]);
-    let said = rustc.output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&said.stdout), "--cfg test piecewise_testing -D warnings\n");
+fn what_tests_plan_is_in_no_build_of_a_user() {
+    let mut users = 0;
+    for (file, manifest) in manifests() {
+        let mut found = Vec::new();
+        tables_with_doubles(&manifest, "", &mut found);
+        for table in &found {
+            let is_for_tests = table == "/dev-dependencies" || table == "/workspace/dependencies";
+            assert!(is_for_tests, "{} names piecewise-testing in {table}", file.display());
+        }
+        users += usize::from(found.contains(&"/dev-dependencies".to_owned()));
+        // What has no version is left out of a package that is published.
+        if let Some(shared) = manifest.get("workspace").and_then(|of| of.get("dependencies")) {
+            let doubles = &shared["piecewise-testing"];
+            assert!(doubles.get("version").is_none(), "{}", file.display());
+        }
+    }
+    assert!(users > 5, "{users}");
+    let manifest: toml::Table = read("testing/Cargo.toml").parse().unwrap();
+    assert_eq!(manifest["package"]["publish"].as_bool(), Some(false));
+}
+
+#[test]
+fn a_dependency_on_the_doubles_is_found_wherever_it_stands() {
+    let text = "[target.'cfg(unix)'.dependencies]\npiecewise-testing.workspace = true\n\
+                [dev-dependencies]\npiecewise-testing.workspace = true\n";
+    let mut found = Vec::new();
+    tables_with_doubles(&text.parse().unwrap(), "", &mut found);
+    assert_eq!(found, ["/dev-dependencies", "/target/cfg(unix)/dependencies"]);
+}
+
+/// A build compiles the same whatever flags its user gives: tests need none.
+#[test]
+fn no_flag_of_the_compiler_chooses_what_is_compiled() {
+    let config: toml::Table = read(".cargo/config.toml").parse().unwrap();
+    assert!(!config.contains_key("build") && !config.contains_key("target"), "{config:?}");
+    for (file, text) in crates().into_iter().flat_map(|of| texts(of, &["src", "tests"])) {
+        let is_gated = text.contains(concat!("cfg(piecewise_", "testing"));
+        assert!(!is_gated, "{} stands behind a flag", file.display());
+    }
+}
+
+/// `CudaDevice::open` names the system's driver, and no other is there to be named.
+#[test]
+fn a_build_opens_the_systems_driver_alone() {
+    let sources = crates().into_iter().filter(|of| *of != "testing");
+    let mut drivers = Vec::new();
+    for (file, text) in sources.flat_map(|of| texts(of, &["src"])) {
+        let found = text.lines().filter(|line| line.contains(" Driver for "));
+        drivers.extend(found.map(|line| format!("{}: {line}", file.display())));
+    }
+    assert_eq!(drivers.len(), 1, "{drivers:?}");
+    assert!(drivers[0].ends_with("system.rs: impl Driver for SystemDriver {"), "{drivers:?}");
+    let opening = read("backend/src/cuda/device/open.rs");
+    let body = opening.split("pub fn open(").nth(1).unwrap().split("\n    }\n").next().unwrap();
+    assert!(body.contains("let driver = SystemDriver::open()?;"), "{body}");
+    assert!(body.contains("Self::over(Arc::new(driver), "), "{body}");
 }

@@ -17,6 +17,7 @@ use piecewise_kernels::op::cuda::{LaunchRecipe, Param};
 use piecewise_passes::check::{LaunchAccess, MemberLaunches, check_launches};
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::words::{CompileLevel, SymbolClass, SymbolTable};
+use piecewise_testing::artifacts::last_ways;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -478,7 +479,7 @@ fn every_way_of_few_rows_keeps_to_the_plan() {
                 .map(|step| {
                     let usage = &stitch.uses[step.id()];
                     let artifact = &made[usage.unique.index()];
-                    let mut choice = artifact.last_ways(index / most_ways);
+                    let mut choice = last_ways(artifact, index / most_ways);
                     choice.ways.iter_mut().for_each(|way| *way = (index % most_ways).min(*way));
                     let ways = artifact.chosen(&choice).unwrap();
                     let launches = ways.iter().flat_map(|way| &way.launches);

@@ -5,9 +5,9 @@ use piecewise::encoding::{
     CallOutputs, EncoderHandle, EncoderThread, TextEncoder, TextItem, TextModel,
 };
 use piecewise::models::encoder::TextOutput;
-use piecewise_ir::testing::Rng;
 use piecewise_runtime::config::ConfigLayers;
 use piecewise_runtime::engine_thread::{Phase, SubmitError};
+use piecewise_testing::Rng;
 use std::sync::mpsc::{self, Receiver};
 
 fn encoder() -> TextEncoder {

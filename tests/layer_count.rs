@@ -13,10 +13,10 @@ use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{Module, Step, Stitch};
 use piecewise_ir::op::Op;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::artifact_store::compile_module;
-use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
-use piecewise_runtime::model::{BuildOptions, CompiledModel, lowering_sizes};
+use piecewise_runtime::dispatch::{Dispatcher, SizeRules, lowering_sizes};
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::steps::{BuildOptions, CompiledModel};
+use piecewise_runtime::store::compile_module;
 use piecewise_runtime::words::sizes::SizeList;
 use piecewise_runtime::words::{
     CaptureWhen, Checks, CompileLevel, GraphMode, OnCaptureFailure, SymbolTable,

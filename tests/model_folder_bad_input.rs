@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use piecewise::models::tokenizer::check_token_ids;
 use piecewise::models::{ConfigError, DecoderConfig, TextTokenizer, TokenizerError};
-use piecewise_ir::testing::soak;
+use piecewise_testing::soak;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use serde_json::{Value, json};

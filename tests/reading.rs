@@ -2,6 +2,7 @@
 //! whose files are there, and figures apart from how they came about.
 
 use crate::support::tree::root;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 fn read(file: &str) -> String {
@@ -198,6 +199,11 @@ fn an_entry_of_the_changelog_is_a_line() {
     assert!(entries.len() > 100, "{}", entries.len());
     let other = entries.iter().find(|line| !line.starts_with("- "));
     assert!(other.is_none(), "{other:?}");
+    // Merges keep the lines of both sides: what one side has shortened would stand there twice.
+    let mut begun = BTreeSet::new();
+    let begins = |line: &str| line.chars().take(45).collect::<String>();
+    let twice = entries.iter().find(|line| !begun.insert(begins(line)));
+    assert!(twice.is_none(), "{twice:?}");
 }
 
 /// What the README says of speed is what was measured.
@@ -238,4 +244,51 @@ fn files_that_the_map_names_are_there() {
         found += 1;
     }
     assert!(found > 30, "{found}");
+}
+
+/// The rows of a walk in the map: a file, and what in it does the work.
+fn walk(page: &str, heading: &str) -> Vec<(String, Vec<String>)> {
+    let section = page.split(&format!("## {heading}\n")).nth(1);
+    let section = section.unwrap_or_else(|| panic!("no walk {heading}"));
+    let section = section.split("\n## ").next().unwrap();
+    let quoted = |cell: &str| Vec::from_iter(cell.split('`').skip(1).step_by(2).map(str::to_owned));
+    let rows = section.lines().filter(|line| line.starts_with("| `"));
+    let row = |line: &str| {
+        let cells = Vec::from_iter(line.split('|'));
+        (quoted(cells[1]).concat(), quoted(cells[2]))
+    };
+    rows.map(row).collect()
+}
+
+/// Whether a source defines a type or a function of this name.
+fn defines(source: &str, name: &str) -> bool {
+    let words = ["struct ", "enum ", "trait ", "type ", "fn "];
+    let is_end = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+    let of = |word: &&str| source.split(&format!("{word}{name}")).skip(1).any(is_end);
+    words.iter().any(of)
+}
+
+#[test]
+fn the_walks_name_files_and_types_that_are_there() {
+    let page = read("ARCHITECTURE.md");
+    let sources = crate::support::tree::files(root(), &["rs"]);
+    for (heading, least) in [("A token step, file by file", 15), ("A compile, file by file", 25)] {
+        let rows = walk(&page, heading);
+        assert!(rows.len() >= least, "{heading}: {}", rows.len());
+        for (file, names) in rows {
+            assert!(!names.is_empty(), "{heading}: {file} has no type");
+            let path = root().join(&file);
+            let source = std::fs::read_to_string(path).unwrap_or_default();
+            for name in names.iter().map(|name| name.rsplit("::").next().unwrap()) {
+                let has_it = |path: &&PathBuf| {
+                    let text = std::fs::read_to_string(path).unwrap();
+                    !path.to_string_lossy().contains("/tests") && defines(&text, name)
+                };
+                let is_there = defines(&source, name);
+                let elsewhere = || Vec::from_iter(sources.iter().filter(has_it));
+                assert!(is_there, "{heading}: {file} has no `{name}`; see {:?}", elsewhere());
+            }
+        }
+    }
+    assert!(defines("pub fn split(", "split") && !defines("pub fn splits(", "split"));
 }

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use piecewise::prelude::*;
-use piecewise_ir::testing::{Rng, norm_error};
+use piecewise_testing::{Rng, norm_error};
 
 const WIDTH: usize = 5;
 

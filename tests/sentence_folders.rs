@@ -5,8 +5,8 @@ use crate::support::safetensors_file::write;
 use crate::text_encoders::{TensorFile, folder};
 use piecewise::encoding::{TextEncoder, TextItem};
 use piecewise::models::encoder::{TextEncoderConfig, TextOutput};
-use piecewise_ir::testing::norm_error;
 use piecewise_runtime::config::ConfigLayers;
+use piecewise_testing::norm_error;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

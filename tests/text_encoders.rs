@@ -4,9 +4,9 @@ use crate::skip::skipped;
 use piecewise::encoding::{TextEncoder, TextItem, encode_on};
 use piecewise::models::encoder::TextOutput;
 use piecewise_ir::dtype::DType;
-use piecewise_ir::testing::{Rng, norm_error, soak};
 use piecewise_runtime::config::ConfigLayers;
 use piecewise_runtime::words::GraphMode;
+use piecewise_testing::{Rng, norm_error, soak};
 use std::path::{Path, PathBuf};
 
 /// One text of a fixture and what the reference makes of it.

@@ -3,9 +3,9 @@
 use crate::text_encoders::{TensorFile, folder};
 use piecewise::encoding::{ImageItem, VisionEncoder};
 use piecewise_ir::dtype::DType;
-use piecewise_ir::testing::norm_error;
 use piecewise_runtime::config::ConfigLayers;
 use piecewise_runtime::words::GraphMode;
+use piecewise_testing::norm_error;
 
 /// An item and its reference outputs.
 struct Golden {

@@ -262,31 +262,6 @@ impl Artifact {
         })
     }
 
-    /// What takes the last way of each part of an alternative, or of the last one: the one that is there
-    /// for any types and sizes.
-    #[cfg(piecewise_testing)]
-    pub fn last_ways(&self, alternative: usize) -> Choice {
-        let alternative = alternative.min(self.alternatives.len().saturating_sub(1));
-        let parts = self.alternatives.get(alternative).map_or(&[][..], |one| &one.parts);
-        let ways = parts.iter().map(|part| part.ways.len().saturating_sub(1)).collect();
-        Choice { alternative, ways }
-    }
-
-    /// The same with nothing but what a choice takes.
-    ///
-    /// # Errors
-    /// As for [`Self::chosen`].
-    #[cfg(piecewise_testing)]
-    pub fn narrowed(&self, choice: &Choice) -> Result<Self, String> {
-        let ways = self.chosen(choice)?.into_iter().cloned();
-        let parts: Vec<Part> = ways.map(|way| Part { ways: vec![way] }).collect();
-        let launches = || parts.iter().flat_map(|part| &part.ways).flat_map(|way| &way.launches);
-        let used = |digest| launches().any(|launch| launch.image == digest);
-        let images = self.images.iter().filter(|(digest, _)| used(*digest)).cloned().collect();
-        let alternatives = vec![Alternative { parts: parts.clone() }];
-        Ok(Self { piece: self.piece, size: self.size, alternatives, images })
-    }
-
     /// Whether there is more than one way to run it.
     pub fn has_choices(&self) -> bool {
         self.ways().count() > self.alternatives.first().map_or(0, |first| first.parts.len())

@@ -88,7 +88,7 @@ pub struct PieceAt<'a> {
 
 impl PieceAt<'_> {
     /// The most that each symbol of the piece can be at this size.
-    pub(crate) fn limits(self) -> Vec<u64> {
+    pub fn limits(self) -> Vec<u64> {
         let Self { piece, size, bounds } = self;
         let declared = piece.graph.symbols().iter();
         let mut limits: Vec<u64> = declared

@@ -8,7 +8,10 @@ use piecewise_ir::module::UniquePiece;
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Tells what time it is on the host, for the calling thread.
+pub type Clock = fn() -> Instant;
 
 /// An address in device memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Display)]
@@ -251,6 +254,12 @@ pub trait Device: Send + 'static {
 
     /// What it is, for people: model, cores, instruction set.
     fn describe(&self) -> String;
+
+    /// What tells the host's time, by which captures and steps on this device are timed and held to their
+    /// budgets; one that simulates its work may let time pass in another way.
+    fn clock(&self) -> Clock {
+        Instant::now
+    }
 
     /// Bytes that can still be backed.
     fn free_bytes(&self) -> u64;

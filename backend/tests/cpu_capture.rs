@@ -2,7 +2,7 @@
 
 use crate::harness::{Bench, CANARY, compile_with, encode, pattern, unique};
 use piecewise_backend::artifact::PieceSize;
-use piecewise_backend::cpu::{CpuCompiler, CpuFault, CpuFaults, FaultKind, FaultPoint};
+use piecewise_backend::cpu::CpuCompiler;
 use piecewise_backend::device::{Address, BoundAddress, BoundTo, CaptureRule, Device, DeviceError};
 use piecewise_ir::custom::CustomCall;
 use piecewise_ir::dim::{Dim, SymbolDecl};
@@ -14,6 +14,7 @@ use piecewise_ir::op::{BinaryOp, Op, RowTreatment};
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_kernels::step::{CaptureSupport, LaunchContext, StepContext};
+use piecewise_testing::{DeviceFault, DeviceFaults, FaultKind, FaultPoint, FaultyDevice};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -131,13 +132,13 @@ fn what_allocates_or_waits_fails_inside_a_capture_and_works_after() {
     assert!(unwound.is_err());
     bench.device.reserve("after", 8).unwrap();
     assert_eq!(binding, bench.operands);
-    let faults = CpuFaults::default();
-    bench.device.set_faults(faults.clone());
+    let faults = DeviceFaults::default();
+    let mut device = FaultyDevice::new(bench.device, faults.clone());
     let (point, kind) = (FaultPoint::Capture, FaultKind::OutOfMemory);
-    faults.fail(CpuFault { point, kind, after: 0, times: 1 });
-    let failed = bench.device.capture("a", &[&program], &sizes);
+    faults.fail(DeviceFault { point, kind, after: 0, times: 1 });
+    let failed = device.capture("a", &[&program], &sizes);
     assert!(matches!(failed, Err(DeviceError::OutOfMemory { .. })));
-    bench.device.capture("a", &[&program], &sizes).unwrap();
+    device.capture("a", &[&program], &sizes).unwrap();
 }
 
 #[test]

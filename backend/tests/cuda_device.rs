@@ -6,8 +6,8 @@ use piecewise_backend::artifact::{
     Access, Alternative, Arg, ArgRef, Artifact, Choice, Launch, PieceSize,
 };
 use piecewise_backend::cuda::{
-    Arch, CallFault, Code, CudaDevice, CudaImage, CudaOptions, CudaProgram, KernelImage, Matmul,
-    Nvrtc, Source, library_dirs,
+    Arch, Code, CudaDevice, CudaImage, CudaOptions, CudaProgram, KernelImage, Matmul, Nvrtc,
+    Source, library_dirs,
 };
 use piecewise_backend::device::{Address, Binding, Device, DeviceError, Reservation};
 use piecewise_backend::measure::{LaunchCounts, MeasuredDevice};
@@ -20,8 +20,11 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::module::UniquePiece;
 use piecewise_ir::types::TensorType;
 use piecewise_ir::weight::Recipe;
+use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::op::cuda::{GridAxis, LaunchRecipe, Param};
 use piecewise_kernels::step::{CaptureSupport, LaunchContext, StepContext};
+use piecewise_testing::cuda::open_faulty;
+use piecewise_testing::{CallFault, Faults};
 use std::borrow::Cow;
 use std::io::BufRead;
 
@@ -62,10 +65,13 @@ fn piece() -> UniquePiece {
 }
 
 fn fixture(options: CudaOptions) -> Option<Fixture> {
-    let mut device = gpu(options)?;
+    Some(fixture_on(gpu(options)?))
+}
+
+fn fixture_on(mut device: CudaDevice) -> Fixture {
     let arena = device.reserve("arena", 1 << 20).unwrap();
     device.back(arena).unwrap();
-    Some(Fixture { device, arena, piece: piece() })
+    Fixture { device, arena, piece: piece() }
 }
 
 fn compile(arch: Arch) -> Vec<u8> {
@@ -226,9 +232,12 @@ fn backing_comes_back_at_the_same_addresses_under_a_captured_graph() {
 
 #[test]
 fn a_failed_capture_leaves_the_stream_usable() {
-    let options = CudaOptions::default();
-    let faults = options.faults.clone();
-    let Some(mut f) = fixture(options) else { return };
+    let faults = Faults::default();
+    if gpu(CudaOptions::default()).is_none() {
+        return;
+    }
+    let device = open_faulty(CudaOptions::default(), OpRegistry::new(), &faults).unwrap();
+    let mut f = fixture_on(device);
     let program = f.chain(8);
     for call in ["cuLaunchKernelEx", "cuStreamEndCapture", "cuGraphInstantiateWithFlags"] {
         faults.fail(CallFault::always(call, 900).sized(&[8]));

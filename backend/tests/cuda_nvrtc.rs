@@ -6,6 +6,7 @@ use piecewise_backend::cuda::{Arch, Nvrtc, NvrtcError, Source, library_dirs};
 use piecewise_ir::graph::ValueDef;
 use piecewise_ir::op::Op;
 use piecewise_kernels::cuda::{LaunchRecipe, OperandRole, PRELUDE, region_kernel};
+use piecewise_testing::cuda::compiling_fast;
 
 const ARCHS: [u32; 6] = [80, 87, 89, 90, 100, 120];
 
@@ -116,7 +117,7 @@ fn random_region(seed: u64, kind: Kind) -> LaunchRecipe {
 /// Several are compiled at once, in namespaces, each batch for one of the architectures in turn.
 #[test]
 fn random_regions_compile() {
-    let Some(nvrtc) = nvrtc().map(Nvrtc::compiling_fast) else { return };
+    let Some(nvrtc) = nvrtc().map(compiling_fast) else { return };
     let kinds = [(Kind::Exact, 1), (Kind::Smooth, 10), (Kind::SmoothF32, 10)];
     let mut recipes: Vec<_> = kinds
         .into_iter()

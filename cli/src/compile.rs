@@ -8,7 +8,7 @@ use super::print::{print_line, print_report};
 use anyhow::{Context, bail};
 use piecewise::assembly::Planned;
 use piecewise_passes::PassRun;
-use piecewise_runtime::artifact_store::{CacheStore, PIECE_KIND};
+use piecewise_runtime::store::{CacheStore, PIECE_KIND};
 use piecewise_runtime::words::CompileCounts;
 use serde::Serialize;
 use std::path::Path;

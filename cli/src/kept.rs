@@ -1,7 +1,7 @@
 //! Whether all that a compile needs is in the cache when it ends.
 
 use piecewise_cache::Condition;
-use piecewise_runtime::artifact_store::CacheStore;
+use piecewise_runtime::store::CacheStore;
 
 /// Why the next start may have to compile something again; `None` where every entry is kept.
 /// A bad entry that was made anew is no reason, and neither is a remote level that is only read.

@@ -5,7 +5,7 @@ use crate::log_queue::LogQueue;
 use anyhow::Context;
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use piecewise_runtime::metrics::Metrics;
+use piecewise_runtime::observe::Metrics;
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
 use std::time::Duration;

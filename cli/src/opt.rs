@@ -83,7 +83,7 @@ pub(crate) fn run(args: OptArgs) -> anyhow::Result<ExitCode> {
     let report = manager.run(&mut module, &mut cx)?;
     if let Some((rule, place)) = cx.rewrites.last() {
         let done = cx.rewrites.done();
-        super::logs::say(&format!("bisect: {done} rewrites, the last by `{rule}`: {place}"));
+        say(&format!("bisect: {done} rewrites, the last by `{rule}`: {place}"));
     }
     write_module(&module, &dumps)?;
     if args.json {

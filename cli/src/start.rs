@@ -5,7 +5,7 @@ use super::logs::is_json;
 use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_runtime::config::RuntimeConfig;
 use piecewise_runtime::engine::Engine;
-use piecewise_runtime::model::Model;
+use piecewise_runtime::steps::Model;
 use piecewise_runtime::words::Checks;
 use std::time::Instant;
 

@@ -4,8 +4,8 @@
 use anyhow::{Context, anyhow};
 use piecewise_ir::graph::WeightDecl;
 use piecewise_planner::{IterationLogWriter, IterationRecord, LogHead};
-use piecewise_runtime::StepTraceWriter;
 use piecewise_runtime::engine::Engine;
+use piecewise_runtime::observe::StepTraceWriter;
 use piecewise_runtime::words::StepTrace;
 use std::fs::File;
 use std::io::{self, BufWriter};

@@ -1,6 +1,10 @@
 //! The tensor IR of piecewise: types, ops, regions, graphs, pieces and plans as data and text, the
 //! builder, the verifier and the reference evaluator. It depends on nothing else in the workspace.
 
+// The doubles below call it so.
+#[cfg(test)]
+extern crate self as piecewise_ir;
+
 mod array;
 pub mod builder;
 pub mod custom;
@@ -12,7 +16,8 @@ pub mod eval;
 pub mod literal;
 pub mod module;
 mod terms;
-#[cfg(piecewise_testing)]
+#[cfg(test)]
+#[path = "../../testing/src/graphs/mod.rs"]
 pub mod testing;
 pub mod text;
 mod treatment;

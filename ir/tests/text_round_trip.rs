@@ -1,8 +1,8 @@
 //! Printing, parsing and printing again gives the same bytes; no text makes the parser panic.
 
 use crate::support::Rng;
-use piecewise_ir::testing::soak;
 use piecewise_ir::text::{parse_graph, parse_module, print_graph, print_module};
+use piecewise_testing::soak;
 use proptest::prelude::*;
 
 proptest! {

@@ -12,8 +12,8 @@ use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::module::Module;
 use piecewise_ir::op::{Op, UnaryOp};
 use piecewise_ir::region::Region;
-use piecewise_ir::testing::RandomGraph;
 use piecewise_kernels::cuda::{PRELUDE, PartParam, RegionPart, RingForm};
+use piecewise_testing::RandomGraph;
 
 /// Random graphs that are looked at.
 const SEEDS: u64 = 60;

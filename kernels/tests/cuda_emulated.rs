@@ -13,7 +13,6 @@ use piecewise_ir::graph::{Graph, Loc, ValueDef};
 use piecewise_ir::module::Module;
 use piecewise_ir::op::{Op, ReduceOp};
 use piecewise_ir::region::{ParamMode, Region};
-use piecewise_ir::testing::RandomGraph;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::cpu::Isa;
 use piecewise_kernels::cpu::rows::{RowArg, RowCall, run_rows};
@@ -26,6 +25,7 @@ use piecewise_kernels::lower::{ArgKind, RowProgram, lower_node, lower_region};
 use piecewise_kernels::sampling::{
     DETAIL_WORDS, NO_ID, SampleControls, fill_token_row, mask_words, token_words,
 };
+use piecewise_testing::RandomGraph;
 
 /// Random programs that are run.
 const PROGRAMS: u64 = 6;

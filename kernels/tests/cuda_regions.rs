@@ -8,11 +8,11 @@ use piecewise_ir::entity::{Node, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
-use piecewise_ir::testing::RandomGraph;
 use piecewise_kernels::cuda::{
     LaunchRecipe, OperandRole, PRELUDE, narrow_region_kernel, node_kernel, region_kernel,
 };
 use piecewise_kernels::lower::LowerError;
+use piecewise_testing::RandomGraph;
 use std::collections::BTreeSet;
 
 const ARCHS: [&str; 6] = ["sm_80", "sm_87", "sm_89", "sm_90a", "sm_100", "sm_120"];

@@ -7,8 +7,8 @@ use piecewise_ir::eval::{Array, Evaluator, Rounding};
 use piecewise_ir::graph::{Graph, Loc};
 use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
-use piecewise_ir::testing::{RandomGraph, mix_ops};
 use piecewise_kernels::cuda::{PartParam, RegionPart};
+use piecewise_testing::{RandomGraph, mix_ops};
 
 const PASSES: &str = "canonicalize,fold,merge_matmuls,cse,dce,fuse";
 const SIZES: [u64; 2] = [5, 3];

@@ -2,7 +2,7 @@
 
 use crate::analysis::Names;
 use crate::check::check_plan;
-use crate::destination::{LifetimeRule, assign_slots};
+use crate::destination::assign_slots;
 use crate::manager::{Pass, PassContext, PassError, PassReport};
 use crate::plan::{PlanOptions, plan_arena};
 use crate::split::{SplitOptions, explain_steps, split};
@@ -63,7 +63,7 @@ impl Pass for DestinationPass {
     }
 
     fn run(&self, module: &mut Module, _: &mut PassContext) -> Result<PassReport, PassError> {
-        let done = assign_slots(module, LifetimeRule::Moments)?;
+        let done = assign_slots(module)?;
         let names = Names::of(module.graph());
         let mut report = PassReport::default();
         report.count_many("inputs", done.inputs);

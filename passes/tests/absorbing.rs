@@ -1,7 +1,9 @@
 //! Lifetimes around custom ops that absorb, and the planted plans that do not cover them.
 
 use crate::support::launches::{absorbing, plain};
-use crate::support::plans::{codes, node_granular_lifetimes_are_refused, planned_by};
+use crate::support::plans::{
+    codes, node_granular_lifetimes_are_refused, planned, planned_by_nodes,
+};
 use crate::support::{custom, loc, matmul, region, symbol, unary, weight};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
@@ -11,7 +13,6 @@ use piecewise_ir::op::{BinaryOp, Op, RowTreatment, UnaryOp};
 use piecewise_ir::region::ParamMode;
 use piecewise_ir::types::TensorType;
 use piecewise_passes::check::{LaunchAccess, MemberLaunches, check_launches, check_plan};
-use piecewise_passes::destination::LifetimeRule;
 
 /// An op of one operand that takes in the region before it, at 0, or after it, at 1.
 fn turn(splits: bool, absorbs: &[usize]) -> Op {
@@ -41,7 +42,7 @@ fn lifetimes_cover_a_custom_op_with_the_regions_that_it_absorbs() {
             g.set_outputs(vec![v]);
             g
         };
-        let module = planned_by(graph(), LifetimeRule::Moments);
+        let module = planned(graph());
         let steps = &module.stitch().expect("split").steps;
         let nodes = |step: &Step| module.stitch().expect("split").uses[step.id()].nodes.len();
         let of_splits = steps.iter().filter(|s| matches!(s, Step::Split(_))).map(nodes);
@@ -83,9 +84,9 @@ fn lifetimes_cover_an_op_that_is_launched_where_the_region_after_it_is() {
         members[0].launches = vec![first.clone(), beside_it.clone(), both];
         members
     };
-    let module = planned_by(g.clone(), LifetimeRule::Moments);
+    let module = planned(g.clone());
     assert_eq!(check_launches(&module, &late(&module)), Ok(()));
-    let module = planned_by(g, LifetimeRule::NodeGranular);
+    let module = planned_by_nodes(g);
     assert_eq!(check_launches(&module, &plain(&module)), Ok(()), "op by op the plan holds");
     assert!(codes(check_launches(&module, &late(&module))).contains(&"B0502"));
 }

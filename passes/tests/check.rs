@@ -1,7 +1,7 @@
 //! The checkers: each code with the planted fault that it finds.
 
 use crate::support::launches::{absorbing, plain};
-use crate::support::plans::{codes, node_granular_lifetimes_are_refused, planned_by};
+use crate::support::plans::{codes, node_granular_lifetimes_are_refused, planned};
 use crate::support::{Widths, custom, decoder, loc, matmul, region, symbol, unary, weight};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
@@ -15,12 +15,7 @@ use piecewise_ir::types::TensorType;
 use piecewise_passes::check::{
     LaunchAccess, MemberLaunches, ScratchRange, check_launches, check_plan,
 };
-use piecewise_passes::destination::LifetimeRule;
 use piecewise_passes::split::{SplitOptions, split};
-
-fn planned(graph: Graph) -> Module {
-    planned_by(graph, LifetimeRule::Moments)
-}
 
 /// The codes after `fault` changed the slots and the layout of a planned decoder.
 fn planted(fault: impl FnOnce(&mut Vec<SlotData>, &mut ArenaLayout)) -> Vec<&'static str> {

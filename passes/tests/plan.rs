@@ -3,13 +3,13 @@
 use crate::support::{Widths, decoder};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{Module, SlotKind};
-use piecewise_ir::testing::soak;
 use piecewise_passes::PassError;
-use piecewise_passes::destination::{LifetimeRule, assign_slots};
+use piecewise_passes::destination::assign_slots;
 use piecewise_passes::plan::{
     Item, Packing, PlanError, PlanOptions, PlanReport, largest_live_sum, pack, plan_arena,
 };
 use piecewise_passes::split::{SplitOptions, split};
+use piecewise_testing::soak;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
@@ -17,7 +17,7 @@ use proptest::test_runner::TestRunner;
 fn planned(graph: Graph) -> (Module, PlanReport) {
     let mut module = Module::new(graph);
     split(&mut module, &SplitOptions::default()).expect("splits");
-    assign_slots(&mut module, LifetimeRule::Moments).expect("has an order");
+    assign_slots(&mut module).expect("has an order");
     let report = plan_arena(&mut module, &PlanOptions::default()).expect("fits");
     (module, report)
 }
@@ -209,19 +209,19 @@ fn the_arena_does_not_depend_on_the_number_of_layers() {
 #[test]
 fn what_is_missing_or_absurd_is_an_error() {
     let mut module = Module::new(decoder(Widths::tiny(1)));
-    let slots = assign_slots(&mut module, LifetimeRule::Moments);
+    let slots = assign_slots(&mut module);
     assert!(matches!(slots, Err(PassError::Missing { run_first: "split", .. })));
     let plan = plan_arena(&mut module, &PlanOptions::default());
     assert!(matches!(plan, Err(PlanError::NoSlots)));
 
     split(&mut module, &SplitOptions::default()).expect("splits");
-    assign_slots(&mut module, LifetimeRule::Moments).expect("has an order");
+    assign_slots(&mut module).expect("has an order");
     let plan = plan_arena(&mut module, &PlanOptions { align: 24 });
     assert!(matches!(plan, Err(PlanError::Alignment { align: 24 })));
 
     let mut module = Module::new(decoder(Widths { max_tokens: 1 << 60, ..Widths::tiny(1) }));
     split(&mut module, &SplitOptions::default()).expect("splits");
-    assign_slots(&mut module, LifetimeRule::Moments).expect("has an order");
+    assign_slots(&mut module).expect("has an order");
     let plan = plan_arena(&mut module, &PlanOptions::default());
     let error = plan.expect_err("absurd bounds");
     assert!(error.to_string().starts_with("%ids takes "), "{error}");

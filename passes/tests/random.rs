@@ -5,8 +5,8 @@ use crate::common::{run, text};
 use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
 use piecewise_ir::region::ParamMode;
-use piecewise_ir::testing::{RandomGraph, random_arrays, soak};
 use piecewise_ir::text::parse_graph;
+use piecewise_testing::{RandomGraph, random_arrays, soak};
 use proptest::prelude::*;
 
 const PASSES: &str = "canonicalize,fold,merge_matmuls,cse,dce,fuse";

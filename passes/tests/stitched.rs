@@ -6,12 +6,12 @@ use piecewise_ir::entity::Value;
 use piecewise_ir::eval::{Array, Evaluator, Rounding};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{Module, Step};
-use piecewise_ir::testing::{RandomGraph, mix_ops, random_arrays, soak};
 use piecewise_ir::verify::verify_module;
 use piecewise_passes::check::{check_launches, check_plan};
-use piecewise_passes::destination::LifetimeRule;
 use piecewise_passes::plan::{PlanOptions, plan_arena};
 use piecewise_passes::{PassContext, PassManager, Pipeline, Registry};
+use piecewise_testing::lifetimes::assign_node_granular_slots;
+use piecewise_testing::{RandomGraph, mix_ops, random_arrays, soak};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -132,8 +132,7 @@ fn node_granular_plans_of_random_graphs_are_refused_where_launches_absorb() {
     let mut refused = 0;
     for seed in 0..60 {
         let mut module = through(RandomGraph::default().generate(seed), OPTIMIZED);
-        let rule = LifetimeRule::NodeGranular;
-        piecewise_passes::destination::assign_slots(&mut module, rule).expect("split");
+        assign_node_granular_slots(&mut module).expect("split");
         plan_arena(&mut module, &PlanOptions::default()).expect("fits");
         assert_eq!(check_launches(&module, &plain(&module)), Ok(()));
         refused += usize::from(check_launches(&module, &absorbing(&module)).is_err());

@@ -1,12 +1,12 @@
 //! What passes make of random graphs keeps every rule of modules, after each step.
 
 use piecewise_ir::module::Module;
-use piecewise_ir::testing::RandomGraph;
 use piecewise_ir::verify::verify_module;
-use piecewise_passes::destination::{LifetimeRule, assign_slots};
+use piecewise_passes::destination::assign_slots;
 use piecewise_passes::plan::{PlanOptions, plan_arena};
 use piecewise_passes::split::{SplitOptions, split};
 use piecewise_passes::{PassContext, PassManager, Pipeline, Registry};
+use piecewise_testing::RandomGraph;
 
 fn assert_verifies(module: &Module, what: &str, seed: u64) {
     if let Err(found) = verify_module(module) {
@@ -17,7 +17,7 @@ fn assert_verifies(module: &Module, what: &str, seed: u64) {
 fn split_and_plan(mut module: Module, seed: u64) {
     split(&mut module, &SplitOptions::default()).expect("splits");
     assert_verifies(&module, "split", seed);
-    assign_slots(&mut module, LifetimeRule::Moments).expect("has an order");
+    assign_slots(&mut module).expect("has an order");
     assert_verifies(&module, "destination", seed);
     plan_arena(&mut module, &PlanOptions::default()).expect("fits");
     assert_verifies(&module, "plan", seed);

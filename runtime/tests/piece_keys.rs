@@ -5,11 +5,11 @@ use piecewise_backend::compiler::{CompileError, Compiler, PieceAt, Store};
 use piecewise_backend::weights::WeightLayout;
 use piecewise_ir::entity::Entity;
 use piecewise_ir::module::{Stitch, UniquePiece};
-use piecewise_ir::testing::RandomGraph;
 use piecewise_ir::text::canonical_piece;
-use piecewise_runtime::artifact_store::PieceKey;
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::store::PieceKey;
 use piecewise_runtime::words::CompileLevel;
+use piecewise_testing::RandomGraph;
 use proptest::prelude::*;
 use serde_json::Value as Json;
 

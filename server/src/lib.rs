@@ -1,6 +1,7 @@
 //! An OpenAI-compatible server over an engine or an encoder of `piecewise`.
 
 pub mod chat;
+mod field;
 mod http;
 pub mod operate;
 pub mod structured;

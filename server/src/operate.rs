@@ -1,8 +1,8 @@
 //! What an operator asks of a running engine: to sleep and to wake, under the names that vLLM has for it,
 //! and what became of its graphs.
 
-pub use crate::http::Field;
-use crate::http::field;
+pub use crate::field::Field;
+use crate::field::field;
 use piecewise_runtime::engine::{Engine, EngineError};
 use piecewise_runtime::engine_thread::{EngineHandle, PauseMode, Rest, SleepError};
 use piecewise_runtime::words::{

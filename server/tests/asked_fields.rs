@@ -4,9 +4,9 @@
 use crate::client;
 use crate::tiny_engine::{folder, golden, tiny_engine};
 use piecewise::models::TextTokenizer;
-use piecewise_backend::cpu::CpuFaults;
 use piecewise_server::ServedModel;
 use piecewise_server::chat::ChatTemplate;
+use piecewise_testing::DeviceFaults;
 use serde_json::{Map, Value, json};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -57,7 +57,7 @@ fn serve() -> SocketAddr {
         end_ids: vec![265],
         ..ServedModel::default()
     };
-    client::serve_model(tiny_engine(CpuFaults::default(), 4), model)
+    client::serve_model(tiny_engine(DeviceFaults::default(), 4), model)
 }
 
 /// The JSON of an answer to a body with more fields in it.

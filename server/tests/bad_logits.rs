@@ -3,13 +3,13 @@
 use crate::client;
 use crate::overflowing::overflowing_model;
 use crate::tiny_engine::{engine_of, folder};
-use piecewise_backend::cpu::CpuFaults;
+use piecewise_testing::DeviceFaults;
 use serde_json::{Value, json};
 
 #[test]
 fn logits_that_are_nan_are_an_error_of_their_request_and_are_counted() {
     let model = overflowing_model(&folder());
-    let address = client::serve(engine_of(model.path(), "f16", CpuFaults::default(), 4));
+    let address = client::serve(engine_of(model.path(), "f16", DeviceFaults::default(), 4));
     let ask = |more: Value| {
         let mut body = json!({"prompt": [326, 680, 596], "max_tokens": 6, "temperature": 0});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

@@ -2,8 +2,8 @@
 
 use crate::client;
 use crate::tiny_engine::{golden, tiny_engine};
-use piecewise_backend::cpu::{CpuFault, CpuFaults, FaultKind, FaultPoint};
 use piecewise_server::Outcome;
+use piecewise_testing::{DeviceFault, DeviceFaults, FaultKind, FaultPoint};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ const REQUESTS: u32 = 32;
 const TOKENS: usize = 64;
 
 /// Faults that are planned once all requests run.
-type Planned = Arc<Mutex<Vec<CpuFault>>>;
+type Planned = Arc<Mutex<Vec<DeviceFault>>>;
 
 /// The tokens of a prompt and, where it ended the answer, the error; streamed or not.
 fn ask(address: SocketAddr, case: &Value, stream: bool) -> (Vec<Value>, Option<Value>) {
@@ -79,7 +79,7 @@ fn all_answered(address: SocketAddr, golden: &[Value]) -> bool {
 
 #[test]
 fn requests_outlive_a_device_that_fails_and_others_come_after_one_that_stays_lost() {
-    let (golden, faults, planned) = (golden(), CpuFaults::default(), Planned::default());
+    let (golden, faults, planned) = (golden(), DeviceFaults::default(), Planned::default());
     let mut engine = tiny_engine(faults.clone(), REQUESTS.into());
     let (strike, plan) = (faults.clone(), Arc::clone(&planned));
     engine.observe(Box::new(move |step| {
@@ -95,14 +95,14 @@ fn requests_outlive_a_device_that_fails_and_others_come_after_one_that_stays_los
         (FaultPoint::Replay, FaultKind::Sticky),
         (FaultPoint::Wait, FaultKind::Sticky),
     ] {
-        planned.lock().unwrap().push(CpuFault { point, kind, after: 3, times: 1 });
+        planned.lock().unwrap().push(DeviceFault { point, kind, after: 3, times: 1 });
         assert!(all_answered(address, &golden), "{point:?} {kind:?}");
         assert!(is_over(), "{point:?} {kind:?} did not happen");
     }
     // It can't be opened anew, for as often as anybody tries.
-    let lost = CpuFault { point: FaultPoint::Wait, kind: FaultKind::Sticky, after: 3, times: 1 };
+    let lost = DeviceFault { point: FaultPoint::Wait, kind: FaultKind::Sticky, after: 3, times: 1 };
     let stays =
-        CpuFault { point: FaultPoint::Reopen, kind: FaultKind::Refused, after: 0, times: 3 };
+        DeviceFault { point: FaultPoint::Reopen, kind: FaultKind::Refused, after: 0, times: 3 };
     planned.lock().unwrap().extend([lost, stays]);
     assert!(!all_answered(address, &golden));
     assert!(is_over());
@@ -112,11 +112,11 @@ fn requests_outlive_a_device_that_fails_and_others_come_after_one_that_stays_los
 /// What the driver keeps for the life of a process ends it, so that whoever keeps servers starts another.
 #[test]
 fn a_server_ends_where_its_process_can_have_no_device_any_more() {
-    let (golden, faults) = (golden(), CpuFaults::default());
+    let (golden, faults) = (golden(), DeviceFaults::default());
     let (address, end) = client::serve_to_its_end(tiny_engine(faults.clone(), REQUESTS.into()));
     assert!(all_answered(address, &golden));
     for point in [FaultPoint::Wait, FaultPoint::Reopen] {
-        faults.fail(CpuFault { point, kind: FaultKind::Sticky, after: 0, times: 1 });
+        faults.fail(DeviceFault { point, kind: FaultKind::Sticky, after: 0, times: 1 });
     }
     let (ids, error) = ask(address, &golden[0], false);
     let message = error.unwrap()["message"].as_str().unwrap().to_owned();

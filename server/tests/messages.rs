@@ -1,11 +1,13 @@
 //! Anthropic's Messages: requests in blocks, replies in blocks, whole and event by event.
 
 use crate::client::{ask_with, bind_as, serve_at};
-use crate::tiny_engine::{folder, golden, tiny_engine};
+use crate::overflowing::overflowing_model;
+use crate::tiny_engine::{engine_of, folder, golden, tiny_engine};
 use piecewise::models::TextTokenizer;
-use piecewise_backend::cpu::CpuFaults;
+use piecewise_runtime::engine::Engine;
 use piecewise_server::chat::{ChatTemplate, ReplyFormat};
-use piecewise_server::{ApiKeys, ServedModel};
+use piecewise_server::{ApiKeys, ServedModel, ServerOptions};
+use piecewise_testing::DeviceFaults;
 use serde_json::{Map, Value, json};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,8 +20,8 @@ const TEMPLATE: &str = "{% if enable_thinking is defined %}[{{ enable_thinking }
     {% for call in message.tool_calls or [] %}<{{ call.function.name }} {{ call.function.arguments.a }}>{% endfor %}\
     {{ message.tool_call_id }}{% endfor %}{% if add_generation_prompt %}A:{% endif %}";
 
-fn serve_as(keys: ApiKeys) -> SocketAddr {
-    let server = bind_as(|options| options.keys = keys);
+fn serve_as(engine: Box<dyn Engine>, change: impl FnOnce(&mut ServerOptions)) -> SocketAddr {
+    let server = bind_as(change);
     let model = ServedModel {
         tokenizer: Some(Arc::new(TextTokenizer::load(&folder(), 2048).unwrap())),
         template: Some(ChatTemplate::parse(TEMPLATE, Map::new()).unwrap()),
@@ -27,11 +29,11 @@ fn serve_as(keys: ApiKeys) -> SocketAddr {
         end_ids: vec![0],
         ..ServedModel::default()
     };
-    serve_at(server, tiny_engine(CpuFaults::default(), 4), model).0
+    serve_at(server, engine, model).0
 }
 
 fn serve() -> SocketAddr {
-    serve_as(ApiKeys::default())
+    serve_as(tiny_engine(DeviceFaults::default(), 4), |_| {})
 }
 
 /// Status, head and body of an answer to a request with this header.
@@ -183,8 +185,13 @@ fn a_reply_is_blocks_whole_and_event_by_event() {
         (&found["stop_reason"], &found["stop_sequence"]),
         (&json!("stop_sequence"), &json!("two"))
     );
-    // Thoughts, a word, and the use of a tool.
+    // A call that is cut off is not to be made.
     let call = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 7}}\n</tool_call>";
+    let cut = json!({"tools": tools(), "stop_sequences": ["7}"]});
+    let found = message(address, &with(&said(call), &cut));
+    let why = (&found["stop_reason"], &found["content"][0]["input"]);
+    assert_eq!(why, (&json!("stop_sequence"), &json!({})), "{found}");
+    // Thoughts, a word, and the use of a tool.
     let reply = said(&format!("<think>\nhm\n</think>\n\nI add.\n{call}"));
     let found = message(address, &with(&reply, &json!({"tools": tools()})));
     let content = found["content"].as_array().unwrap();
@@ -342,8 +349,37 @@ fn what_is_wrong_is_told_in_their_form() {
 }
 
 #[test]
+fn what_nobody_knows_is_passed_over_where_a_server_does_so() {
+    let engine = tiny_engine(DeviceFaults::default(), 4);
+    let address = serve_as(engine, |options| options.limits.ignores_unknown_fields = true);
+    let body = json!({"max_tokens": 1, "messages": [{"role": "user", "content": "x"}], "n": 2});
+    let (status, head, text) = raw(address, "POST /v1/messages", "", &body);
+    assert_eq!(status, 200, "{text}");
+    assert!(head.contains("\r\nx-ignored-fields: n\r\n"), "{head}");
+}
+
+#[test]
+fn what_fails_within_a_stream_is_an_event_of_it() {
+    let model = overflowing_model(&folder());
+    let engine = engine_of(model.path(), "f16", DeviceFaults::default(), 4);
+    let address = serve_as(engine, |_| {});
+    let body = json!({"max_tokens": 4, "messages": [{"role": "user", "content": "x"}]});
+    let (status, whole) = post(address, "/v1/messages", &body);
+    assert_eq!((status, &whole["error"]["type"]), (500, &json!("api_error")), "{whole}");
+    let body = with(&body, &json!({"stream": true}));
+    let (status, _, text) = raw(address, "POST /v1/messages", "", &body);
+    let lines =
+        text.lines().filter(|line| line.starts_with("event: ") || line.starts_with("data: "));
+    let [.., name, data] = Vec::from_iter(lines)[..] else { panic!("{text}") };
+    assert_eq!((status, name), (200, "event: error"), "{text}");
+    let told: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+    assert_eq!(told, whole);
+}
+
+#[test]
 fn a_key_comes_by_either_header() {
-    let address = serve_as(ApiKeys::of_lines("secret").unwrap());
+    let engine = tiny_engine(DeviceFaults::default(), 4);
+    let address = serve_as(engine, |options| options.keys = ApiKeys::of_lines("secret").unwrap());
     let body = json!({"messages": [{"role": "user", "content": "x"}]});
     for (header, status) in [
         ("", 401),

@@ -2,8 +2,8 @@
 
 use crate::client::{self, PATIENCE, ask, bind_as};
 use crate::tiny_engine::{golden, tiny_engine};
-use piecewise_backend::cpu::{CpuFault, CpuFaults, FaultKind, FaultPoint};
 use piecewise_server::ApiKeys;
+use piecewise_testing::{DeviceFault, DeviceFaults, FaultKind, FaultPoint};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::thread::JoinHandle;
@@ -47,7 +47,7 @@ fn metric(address: SocketAddr, name: &str) -> f64 {
 /// until the order has reached it. That answer, and the one to the order.
 fn told_to_sleep_during(
     address: SocketAddr,
-    (faults, case): (&CpuFaults, &Value),
+    (faults, case): (&DeviceFaults, &Value),
     request: String,
 ) -> (JoinHandle<(u16, Value)>, Value) {
     let before = metric(address, "vllm:generation_tokens_total");
@@ -69,7 +69,7 @@ const LONG: usize = 900;
 
 #[test]
 fn a_server_sleeps_and_wakes_and_loses_nothing() {
-    let (golden, faults) = (golden(), CpuFaults::default());
+    let (golden, faults) = (golden(), DeviceFaults::default());
     let address = client::serve(tiny_engine(faults.clone(), 4));
     for level in [1, 2] {
         let request = format!("POST /sleep?level={level}");
@@ -94,7 +94,7 @@ fn a_server_sleeps_and_wakes_and_loses_nothing() {
 
 #[test]
 fn running_requests_are_waited_for_or_end_as_an_operator_says() {
-    let (golden, faults) = (golden(), CpuFaults::default());
+    let (golden, faults) = (golden(), DeviceFaults::default());
     let address = client::serve(tiny_engine(faults.clone(), 4));
     let sleep = |mode: &str| {
         let request = format!("POST /sleep?mode={mode}");
@@ -114,7 +114,7 @@ fn running_requests_are_waited_for_or_end_as_an_operator_says() {
 
 #[test]
 fn the_graphs_of_a_server_are_shown_enabled_and_run_in_another_mode() {
-    let (golden, faults) = (golden(), CpuFaults::default());
+    let (golden, faults) = (golden(), DeviceFaults::default());
     let address = client::serve(tiny_engine(faults.clone(), 4));
     let started = ok(address, "GET /graphs");
     assert_eq!(started["mode"], "full_and_piecewise", "{started}");
@@ -128,7 +128,7 @@ fn the_graphs_of_a_server_are_shown_enabled_and_run_in_another_mode() {
     }
     // Refused so often in a row, the graph of one sequence is not tried any more.
     let (point, kind) = (FaultPoint::Replay, FaultKind::Refused);
-    faults.fail(CpuFault { point, kind, after: 0, times: 3 });
+    faults.fail(DeviceFault { point, kind, after: 0, times: 3 });
     assert_golden(&generate(address, &golden[0], 24), &golden[0], 24);
     let failed = ok(address, "GET /graphs");
     assert_eq!((&failed["disabled"], &failed["failures"]), (&json!(1), &json!(3)), "{failed}");
@@ -138,7 +138,7 @@ fn the_graphs_of_a_server_are_shown_enabled_and_run_in_another_mode() {
     assert_golden(&generate(address, &golden[0], 24), &golden[0], 24);
     assert!(launches(&ok(address, "GET /graphs")) >= launches(&enabled) + 20, "it replays again");
     // The one that is disabled is among those that are captured again.
-    faults.fail(CpuFault { point, kind, after: 0, times: 3 });
+    faults.fail(DeviceFault { point, kind, after: 0, times: 3 });
     assert_golden(&generate(address, &golden[0], 24), &golden[0], 24);
     let failed = ok(address, "GET /graphs");
     assert_eq!(failed["disabled"], 1, "{failed}");

@@ -4,9 +4,9 @@
 use crate::client::{ask, bind_as, serve_at};
 use crate::tiny_engine::{folder, golden, tiny_engine};
 use piecewise::models::TextTokenizer;
-use piecewise_backend::cpu::CpuFaults;
 use piecewise_server::ServedModel;
 use piecewise_server::chat::{ChatTemplate, ReplyFormat};
+use piecewise_testing::DeviceFaults;
 use serde_json::{Map, Value, json};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn serve(ignores_unknown_fields: bool) -> SocketAddr {
         format: ReplyFormat::new(Some("none"), Some("none"), "").unwrap(),
         ..ServedModel::default()
     };
-    serve_at(server, tiny_engine(CpuFaults::default(), 4), model).0
+    serve_at(server, tiny_engine(DeviceFaults::default(), 4), model).0
 }
 
 /// Status, head and body of an answer.

@@ -2,9 +2,9 @@
 
 use crate::client;
 use crate::tiny_engine::tiny_engine;
-use piecewise_backend::cpu::CpuFaults;
 use piecewise_kernels::sampling::Sampling;
 use piecewise_runtime::engine::{Engine, Request, RequestEvent};
+use piecewise_testing::DeviceFaults;
 use serde_json::{Value, json};
 
 const PROMPT: [u32; 6] = [5, 9, 12, 5, 30, 7];
@@ -24,7 +24,7 @@ fn offline(engine: &mut dyn Engine, sampling: Sampling) -> Vec<u32> {
 
 #[test]
 fn each_field_of_sampling_is_the_engine_s_own() {
-    let [mut alone, served] = [(); 2].map(|()| tiny_engine(CpuFaults::default(), 4));
+    let [mut alone, served] = [(); 2].map(|()| tiny_engine(DeviceFaults::default(), 4));
     let address = client::serve(served);
     let hot = Sampling { temperature: 1.5, seed: 11, ..Sampling::default() };
     // What was generated comes again, so that penalties tell themselves apart.

@@ -1,6 +1,7 @@
 //! What a model is put together from.
 
 use super::notice::Watcher;
+use super::options::Purpose;
 use crate::device::{OpenDevice, all_threads};
 use crate::models::{Checkpoint, CheckpointError, DecoderConfig};
 use piecewise_backend::compiler::Store;
@@ -10,7 +11,7 @@ use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_passes::pipeline::DEFAULT_PIPELINE;
 use piecewise_passes::{Observer, Registry};
-use piecewise_runtime::config::{ConfigError, ConfigLayers, Purpose};
+use piecewise_runtime::config::{ConfigError, ConfigLayers};
 use std::sync::Arc;
 
 /// Where the graph comes from.

@@ -36,6 +36,7 @@ mod given;
 mod keys;
 pub mod launches;
 mod notice;
+mod options;
 pub mod plan_view;
 mod planned;
 mod settings;
@@ -43,7 +44,7 @@ mod settings;
 pub use error::{AssemblyError, BoundOfGraph};
 pub use given::Assembly;
 pub use notice::Notice;
-pub use piecewise_runtime::config::Purpose;
+pub use options::Purpose;
 pub use planned::{LoweredPiece, LoweredUnique, Planned, Tuned};
 pub use settings::Settings;
 

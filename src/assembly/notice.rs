@@ -26,3 +26,12 @@ pub(super) fn tell(watcher: &mut Option<Watcher>, notice: Notice<'_>) {
         (None, Notice::Progress(_)) => {}
     }
 }
+
+/// What tells a watcher, if there is one, how far something is.
+pub(super) fn telling(watcher: &mut Option<Watcher>) -> impl FnMut(Progress) + Send + '_ {
+    move |progress| {
+        if let Some(watcher) = watcher {
+            watcher(Notice::Progress(progress));
+        }
+    }
+}

@@ -3,16 +3,13 @@
 use super::dumps::passes::of_passes;
 use super::error::AssemblyError;
 use super::given::{Assembly, Model};
-use super::notice::{Notice, Watcher, tell};
+use super::notice::{Notice, Watcher, tell, telling};
+use super::options::{Purpose, build_options, engine_options};
 use super::settings::{Settings, symbols_of};
-use crate::device::{CompilerOptions, OpenDevice, OpenError, Opened, lock};
+use crate::device::{Built, CompilerOptions, ModelParts, OpenDevice};
 use crate::models::{Checkpoint, DecoderBounds, DecoderConfig, decoder};
 use crate::session::{InMemoryWeights, Session, StepSymbol};
 use piecewise_backend::compiler::{Compiler, NoStore, Store};
-use piecewise_backend::cpu::CpuDevice;
-use piecewise_backend::cuda::CudaDevice;
-use piecewise_backend::device::Device;
-use piecewise_backend::measure::MeasuredDevice;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::dtype::DType;
@@ -24,16 +21,15 @@ use piecewise_ir::verify::verify_graph_with;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_passes::RunReport;
 use piecewise_passes::manager::check_awaited;
-use piecewise_runtime::artifact_store::{
-    CacheStore, LateCompiler, Lowering, NoCache, compile_jobs,
-};
 use piecewise_runtime::batch::{RoleMap, row_probe};
-use piecewise_runtime::config::{Purpose, RuntimeConfig};
-use piecewise_runtime::engine::{BatchingEngine, Engine};
-use piecewise_runtime::kv::KvShape;
-use piecewise_runtime::measure::{ModelTimer, StepTimer};
-use piecewise_runtime::model::{BuildOptions, CompiledModel, check_layers};
+use piecewise_runtime::config::RuntimeConfig;
+use piecewise_runtime::device::check_layers;
+use piecewise_runtime::engine::Engine;
+use piecewise_runtime::measure::StepTimer;
+use piecewise_runtime::memory::KvShape;
 use piecewise_runtime::pipeline::{PlanError, Planner};
+use piecewise_runtime::steps::{BuildOptions, CompiledModel};
+use piecewise_runtime::store::{CacheStore, LateCompiler, Lowering, NoCache, compile_jobs};
 use piecewise_runtime::words::{Ledger, ModelError, SymbolTable};
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeSet;
@@ -48,7 +44,6 @@ pub use lowering::{LoweredPiece, LoweredUnique};
 pub use tuned::Tuned;
 
 use checkpoint::check_checkpoint;
-use lowering::telling;
 
 /// A planned module with what it is to be compiled and run by. Each piece is lowered at most once
 /// at each size, by the first who asks for it.
@@ -335,31 +330,8 @@ impl Planned {
     }
 
     /// Compiles what is not compiled yet, loads the weights and captures the graphs.
-    fn build(self, options: BuildOptions) -> Result<Built, AssemblyError> {
-        let device = self.device()?.clone();
-        let ops = Arc::clone(&self.ops);
-        Ok(match &device.0 {
-            Opened::Cpu(device) => {
-                let device = lock(device).share(ops);
-                Built::Cpu(Box::new(self.build_on(device, options)?))
-            }
-            Opened::Cuda(device) => {
-                let opened = lock(device);
-                let ordinal = opened.report().ordinal;
-                let device = opened.share(OpRegistry::clone(&ops));
-                let device = device.map_err(|source| OpenError::Cuda { ordinal, source })?;
-                drop(opened);
-                Built::Cuda(Box::new(self.build_on(device, options)?))
-            }
-            Opened::Arch(arch) => return Err(OpenError::NoDevice { arch: *arch }.into()),
-        })
-    }
-
-    fn build_on<D: Device>(
-        self,
-        device: D,
-        options: BuildOptions,
-    ) -> Result<CompiledModel<D>, AssemblyError> {
+    fn build(self, options: BuildOptions) -> Result<Box<dyn Built>, AssemblyError> {
+        let room = self.device()?.share(&self.ops)?;
         self.artifacts()?;
         self.check_room()?;
         let (compiler, store) = (self.compiler_on(self.device()?), Arc::clone(self.shared_store()));
@@ -371,10 +343,10 @@ impl Planned {
         let mut watcher = watcher.into_inner();
         let mut progress = telling(&mut watcher);
         let weights = weights.unwrap_or_else(|| Box::new(InMemoryWeights::new())).into();
-        let module = Arc::new(module);
-        let build = CompiledModel::build;
-        let (planned, tune) = (Arc::clone(&module), options.tune);
-        let mut model = build(planned, options, compiled, &*store, device, weights, &mut progress)?;
+        let (module, tune) = (Arc::new(module), options.tune);
+        let (planned, kept) = (Arc::clone(&module), Arc::clone(&store));
+        let parts = ModelParts { module: planned, options, compiled, store: kept, weights };
+        let mut model = room.build(parts, &mut progress)?;
         model.specialize_late(late, LateCompiler { module, compiler, store }, tune);
         if let Some((from, bytes)) = limit {
             model.limit_memory(from, bytes);
@@ -387,7 +359,7 @@ impl Planned {
 
     fn options(&self, roles: Option<&RoleMap>) -> Result<BuildOptions, AssemblyError> {
         let outputs = self.module.graph().outputs().len();
-        Ok(self.settings.config.build_options(roles, outputs, self.purpose)?)
+        Ok(build_options(&self.settings.config, roles, outputs, self.purpose)?)
     }
 
     /// The same for a device that is there, on which ops are probed.
@@ -431,10 +403,7 @@ impl Planned {
             options.dispatcher.rules.specialized.clear();
         }
         let config = self.settings.config.clone();
-        match self.build(options)? {
-            Built::Cpu(model) => engine_of(*model, roles, &config),
-            Built::Cuda(model) => engine_of(*model, roles, &config),
-        }
+        Ok(self.build(options)?.into_engine(roles, &|most| engine_options(&config, most))?)
     }
 
     /// A session over the model. Every output is read back.
@@ -445,10 +414,7 @@ impl Planned {
         let symbols = StepSymbol::all(self.module.graph(), &self.symbols)?;
         let options = self.options_there(None)?;
         let passes = self.passes.clone();
-        Ok(match self.build(options)? {
-            Built::Cpu(model) => Session::new(model, symbols, passes),
-            Built::Cuda(model) => Session::new(model, symbols, passes),
-        })
+        Ok(Session::new(self.build(options)?.into_model(), symbols, passes))
     }
 
     /// A timer over the model, whose sequences have room for so many positions each.
@@ -459,24 +425,6 @@ impl Planned {
     pub fn timer(self, positions: &[u64]) -> Result<Box<dyn StepTimer>, AssemblyError> {
         let roles = self.roles_to_serve()?;
         let options = self.options_there(Some(&roles))?;
-        Ok(match self.build(options)? {
-            Built::Cpu(model) => Box::new(ModelTimer::new(*model, roles, positions)?),
-            Built::Cuda(model) => Box::new(ModelTimer::new(*model, roles, positions)?),
-        })
+        Ok(self.build(options)?.into_timer(roles, positions)?)
     }
-}
-
-/// A model on the device that it was built for.
-enum Built {
-    Cpu(Box<CompiledModel<CpuDevice>>),
-    Cuda(Box<CompiledModel<CudaDevice>>),
-}
-
-fn engine_of<D: MeasuredDevice>(
-    model: CompiledModel<D>,
-    roles: RoleMap,
-    config: &RuntimeConfig,
-) -> Result<Box<dyn Engine>, AssemblyError> {
-    let options = config.engine_options(&model, &roles);
-    Ok(Box::new(BatchingEngine::new(model, roles, options)?))
 }

@@ -1,11 +1,14 @@
 use super::*;
 use crate::prelude::*;
-use piecewise_backend::cuda::{CallFault, CudaDevice, CudaOptions, Faults};
+use piecewise_backend::cuda::CudaOptions;
 use piecewise_backend::store::MemoryStore;
 use piecewise_ir::module::SlotKind;
 use piecewise_ir::op::Op;
 use piecewise_kernels::attention::PAGE_ROWS;
+use piecewise_passes::pipeline::DEFAULT_PIPELINE;
 use piecewise_runtime::config::Source;
+use piecewise_testing::cuda::simulated;
+use piecewise_testing::{CallFault, Faults};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,6 +17,7 @@ use std::time::{Duration, Instant};
 mod bounds;
 mod dumps;
 mod keys;
+mod options;
 mod own_ops;
 mod own_plans;
 mod own_rows;
@@ -315,8 +319,8 @@ fn a_text_that_brings_its_plan_runs_by_it_and_no_pass_runs() {
 #[test]
 fn a_device_that_makes_no_stream_is_named_by_its_own_number() {
     let faults = Faults::default();
-    let options = CudaOptions { ordinal: 1, faults: faults.clone(), ..CudaOptions::default() };
-    let device = CudaDevice::simulated(options, OpRegistry::new()).unwrap().into();
+    let options = CudaOptions { ordinal: 1, ..CudaOptions::default() };
+    let device = simulated(options, OpRegistry::new(), &faults).unwrap().into();
     faults.fail(CallFault::always("cuStreamCreate", 2));
     let error = graph().on(&device).session().unwrap_err();
     let AssemblyError::Device(error) = &error else { panic!("{error}") };

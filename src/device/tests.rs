@@ -1,5 +1,5 @@
 use super::*;
-use piecewise_backend::cuda::{Arch, CudaLibrary, Faults};
+use piecewise_backend::cuda::{Arch, CudaLibrary, LibraryError};
 
 #[test]
 fn devices_come_back_as_they_are_written() {
@@ -32,32 +32,45 @@ fn architectures_go_by_every_name_that_they_have_and_old_ones_are_refused_by_the
     assert!(refused.to_string().contains("sm_75"), "{refused}");
 }
 
-#[test]
-fn without_a_driver_auto_is_the_processor_and_says_why() {
-    let faults = Faults::default();
-    faults.miss(CudaLibrary::Driver);
-    let options = CudaOptions { faults, ..CudaOptions::default() };
-    let (device, reason) = DeviceSpec::Auto.resolve_as(&options);
-    assert_eq!(device, DeviceSpec::Cpu);
-    assert!(reason.unwrap().to_string().contains(&CudaLibrary::Driver.to_string()));
-    let opened = DeviceSpec::Auto.open_as(1, options).unwrap();
-    assert!(matches!(opened.0, Opened::Cpu(_)));
-    assert_eq!(DeviceSpec::Cpu.resolve(), (DeviceSpec::Cpu, None));
+/// A machine without this library.
+fn without(library: CudaLibrary) -> CudaProbe {
+    let missing = || LibraryError::NotFound { library, tried: "nothing".to_owned() };
+    let mut probe = CudaProbe::run(&CudaOptions::default());
+    match library {
+        CudaLibrary::Driver => probe.driver = Err(missing().into()),
+        CudaLibrary::Nvrtc => probe.nvrtc = Err(missing().into()),
+        CudaLibrary::CublasLt => probe.cublas_lt = Err(missing()),
+    }
+    probe
 }
 
 #[test]
-fn what_is_missing_for_a_device_asked_for_is_an_error_that_names_it() {
+fn without_a_driver_auto_is_the_processor_and_says_why() {
+    let (device, reason) = DeviceSpec::Auto.resolve_by(|| without(CudaLibrary::Driver));
+    assert_eq!(device, DeviceSpec::Cpu);
+    assert!(reason.unwrap().to_string().contains(&CudaLibrary::Driver.to_string()));
+    assert_eq!(device.open(1).unwrap().spec(), DeviceSpec::Cpu);
+    assert_eq!(DeviceSpec::Cpu.resolve(), (DeviceSpec::Cpu, None));
+}
+
+/// Of what is missing a probe says which it is; without a driver at all, that is what is said first.
+#[test]
+fn what_is_missing_for_a_device_is_an_error_that_names_it() {
     for library in [CudaLibrary::Driver, CudaLibrary::Nvrtc, CudaLibrary::CublasLt] {
-        let faults = Faults::default();
-        faults.miss(library);
-        let options = CudaOptions { faults, ..CudaOptions::default() };
-        let error = DeviceSpec::Cuda(3).open_as(1, options).unwrap_err();
-        let OpenError::Cuda { ordinal: 3, source } = &error else { panic!("{error}") };
-        // Without a driver at all, that is what is said first.
+        let (device, reason) = DeviceSpec::Auto.resolve_by(|| without(library));
+        assert_eq!(device, DeviceSpec::Cpu);
         let expected = [library.to_string(), CudaLibrary::Driver.to_string()];
-        assert!(expected.iter().any(|name| source.to_string().contains(name)), "{source}");
+        let reason = reason.unwrap().to_string();
+        assert!(expected.iter().any(|name| reason.contains(name)), "{reason}");
     }
     let arch = DeviceSpec::Arch(Arch { number: 90 }).open(1).unwrap();
     let compiler = arch.compiler(&Arc::new(OpRegistry::builtin()), CompilerOptions::default());
     assert_eq!(compiler.target(), "cuda:sm_90a");
+}
+
+/// No machine has so many devices: where there is a driver, it is asked, and its answer is named.
+#[test]
+fn a_device_that_is_not_there_is_an_error_of_its_number() {
+    let error = DeviceSpec::Cuda(300).open(1).unwrap_err();
+    assert!(matches!(error, OpenError::Cuda { ordinal: 300, .. }), "{error}");
 }

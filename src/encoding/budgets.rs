@@ -264,7 +264,7 @@ fn packing_costs(most: u64) -> Result<StepCosts, PlannerError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use piecewise_ir::testing::{Rng, soak};
+    use piecewise_testing::{Rng, soak};
 
     fn bounds(max_rows: u64, max_items: u64) -> EncoderBounds {
         EncoderBounds { max_rows, max_items, max_frames: u64::MAX }

@@ -14,9 +14,9 @@ use crate::session::{Session, SessionError};
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::config::{ConfigError, ConfigLayers};
 use piecewise_runtime::engine::{Engine, EngineError, RowSource};
-use piecewise_runtime::kv::RowsId;
-use piecewise_runtime::model::Model;
-use piecewise_runtime::stats::Statistics;
+use piecewise_runtime::memory::RowsId;
+use piecewise_runtime::observe::Statistics;
+use piecewise_runtime::steps::Model;
 use std::path::Path;
 
 /// An image may have any number of tokens.

@@ -119,7 +119,7 @@ fn of_neighbours(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use piecewise_ir::testing::{Rng, soak};
+    use piecewise_testing::{Rng, soak};
 
     /// The least cost over all partitions, by putting each item into each step there is.
     fn brute_force(

@@ -12,8 +12,9 @@ use crate::models::Checkpoint;
 use crate::models::encoder::EncoderBounds;
 use piecewise_ir::graph::Graph;
 use piecewise_runtime::config::ConfigLayers;
-use piecewise_runtime::metrics::{EngineLoad, Snapshot};
-use piecewise_runtime::model::Model;
+use piecewise_runtime::observe::Snapshot;
+use piecewise_runtime::steps::Model;
+use piecewise_runtime::words::EngineLoad;
 use std::io::Write;
 use std::sync::Arc;
 

@@ -68,7 +68,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use piecewise_ir::testing::{Rng, soak};
+    use piecewise_testing::{Rng, soak};
 
     #[test]
     fn the_largest_goes_to_the_least_loaded() {

@@ -11,8 +11,8 @@ use super::protocol::{ItemEncoder, ItemError, ItemOutputs};
 use super::runner::Encoder;
 use metrics::PathMetrics;
 use piecewise_runtime::engine_thread::{Phase, Place, Shared, SubmitError};
-use piecewise_runtime::metrics::{EngineLoad, Metrics, RequestMetrics, RequestTimes};
-use piecewise_runtime::words::{FinishReason, Usage};
+use piecewise_runtime::observe::{Metrics, RequestMetrics, RequestTimes};
+use piecewise_runtime::words::{EngineLoad, FinishReason, Usage};
 use std::collections::VecDeque;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Weak};
@@ -305,7 +305,7 @@ fn shares(items: &[usize], most: usize) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use piecewise_ir::testing::{Rng, soak};
+    use piecewise_testing::{Rng, soak};
 
     #[test]
     fn every_call_that_waits_takes_part_in_a_round() {

@@ -216,14 +216,6 @@ impl TextTokenizer {
     pub fn vocabulary(&self) -> Vocabulary {
         self.vocabulary.get_or_init(|| Vocabulary::of(&self.inner, self.vocab_size)).clone()
     }
-
-    /// A stream that turns ids into text one by one, as if they followed `prompt_ids`.
-    ///
-    /// # Errors
-    /// As [`TextTokenizer::decode`] of `prompt_ids`.
-    pub fn stream_after(&self, prompt_ids: &[u32]) -> Result<TextStream<&Self>, TokenizerError> {
-        TextStream::after(self, prompt_ids, false)
-    }
 }
 
 /// Checks that there is at least one token id and that a model with `vocab_size` knows each.

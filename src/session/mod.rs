@@ -19,8 +19,8 @@ pub use weights::InMemoryWeights;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_passes::RunReport;
-use piecewise_runtime::metrics::Snapshot;
-use piecewise_runtime::model::{Model, StepOutputs, Ticket};
+use piecewise_runtime::observe::Snapshot;
+use piecewise_runtime::steps::{Model, StepOutputs, Ticket};
 use piecewise_runtime::words::{Dispatch, ModelError, StepData, StepTimes};
 use std::collections::BTreeMap;
 
@@ -91,7 +91,7 @@ impl Session {
         &self.passes
     }
 
-    /// Everything that is counted, for [`Metrics`](piecewise_runtime::metrics::Metrics).
+    /// Everything that is counted, for [`Metrics`](piecewise_runtime::observe::Metrics).
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             statistics: self.model.statistics().clone(),

@@ -3,7 +3,7 @@
 use super::error::SessionError;
 use piecewise_ir::dtype::DType;
 use piecewise_kernels::inputs::Element;
-use piecewise_runtime::model::StepOutputs;
+use piecewise_runtime::steps::StepOutputs;
 use piecewise_runtime::words::ModelError;
 
 /// The outputs of a step, of its real rows alone.

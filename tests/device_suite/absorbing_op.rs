@@ -17,18 +17,18 @@ use piecewise_ir::eval::{Array, Evaluator};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{Module, UniquePiece};
 use piecewise_ir::op::RowTreatment;
-use piecewise_ir::testing::{Rng, norm_error, random_arrays};
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::op::cuda::{
     CudaImplementation, CudaOp, CudaOpCall, GridAxis, LaunchRecipe, OpKernels, Param, Scalar,
 };
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
-use piecewise_passes::destination::{LifetimeRule, assign_slots};
 use piecewise_passes::plan::{PlanOptions, plan_arena};
-use piecewise_runtime::artifact_store::compile_module;
-use piecewise_runtime::model::CompiledModel;
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::steps::CompiledModel;
+use piecewise_runtime::store::compile_module;
 use piecewise_runtime::words::{CompileLevel, GraphMode, ModelError, SymbolTable};
+use piecewise_testing::lifetimes::assign_node_granular_slots;
+use piecewise_testing::{Rng, norm_error, random_arrays};
 use std::sync::Arc;
 
 const WIDTH: u64 = 48;
@@ -295,7 +295,7 @@ fn plans_and_pieces_hold_what_an_op_absorbs() {
         let op = op_at(place, Loads::Elements);
         let mut granular = module(op);
         build::<SimulatedCuda>(&Arc::new(granular.clone()), op, GraphMode::Full, 0).unwrap();
-        assign_slots(&mut granular, LifetimeRule::NodeGranular).unwrap();
+        assign_node_granular_slots(&mut granular).unwrap();
         plan_arena(&mut granular, &PlanOptions::default()).unwrap();
         let granular = Arc::new(granular);
         let refused = build::<SimulatedCuda>(&granular, op, GraphMode::Full, 0).map(|_| ());

@@ -11,12 +11,13 @@ use piecewise_backend::weights::{NormalWeights, WeightLayout};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Entity;
 use piecewise_ir::module::Stitch;
-use piecewise_ir::testing::{Rng, norm_error};
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::model::CompiledModel;
+use piecewise_runtime::steps::CompiledModel;
+use piecewise_runtime::store::compile_module;
 use piecewise_runtime::words::{GraphMode, SymbolTable};
+use piecewise_testing::artifacts::{last_ways, narrowed};
+use piecewise_testing::{Rng, norm_error};
 use std::sync::Arc;
 
 /// Compiles pieces of one alternative and one way of each part: those at these places, or the last.
@@ -28,7 +29,7 @@ pub(crate) struct One {
 
 impl One {
     fn choice(&self, artifact: &Artifact) -> Choice {
-        let mut choice = artifact.last_ways(self.alternative);
+        let mut choice = last_ways(artifact, self.alternative);
         choice.ways.iter_mut().for_each(|last| *last = self.way.min(*last));
         choice
     }
@@ -66,7 +67,7 @@ impl Compiler for One {
         store: &dyn Store,
     ) -> Result<Artifact, CompileError> {
         let artifact = self.all.compile(at, layouts, store)?;
-        let kept = artifact.narrowed(&self.choice(&artifact));
+        let kept = narrowed(&artifact, &self.choice(&artifact));
         Ok(kept.unwrap_or_else(|reason| panic!("{reason}")))
     }
 }

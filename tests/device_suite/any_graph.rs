@@ -10,16 +10,16 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::eval::Array;
 use piecewise_ir::literal::Scalar;
 use piecewise_ir::module::Module;
-use piecewise_ir::testing::random_weight;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
-use piecewise_runtime::model::{BuildOptions, CompiledModel, Model};
+use piecewise_runtime::steps::{BuildOptions, CompiledModel, Model};
+use piecewise_runtime::store::compile_module;
 use piecewise_runtime::words::sizes::SizeList;
 use piecewise_runtime::words::{
     CaptureWhen, Checks, GraphMode, ModelError, OnCaptureFailure, StepData, StepMode,
 };
+use piecewise_testing::random_weight;
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub(crate) const MODES: [(GraphMode, StepMode); 3] = [
     (GraphMode::Full, StepMode::Full),
 ];
 
-/// The weights of `piecewise_ir::testing::random_arrays` under this seed.
+/// The weights of `piecewise_testing::random_arrays` under this seed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RandomWeights(pub u64);
 

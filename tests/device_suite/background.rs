@@ -6,10 +6,10 @@ use crate::small_decoder::Setup;
 use crate::target::Target;
 use piecewise_backend::device::Device;
 use piecewise_ir::dtype::DType;
-use piecewise_ir::testing::{Rng, soak};
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::steps::{CompiledModel, Model};
 use piecewise_runtime::words::{CaptureWhen, GraphMode};
+use piecewise_testing::{Rng, soak};
 use std::time::{Duration, Instant};
 
 const STEPS: u32 = 2000;

@@ -7,7 +7,7 @@ use crate::target::Target;
 use piecewise_backend::device::{Address, Device};
 use piecewise_runtime::batch::Sampling;
 use piecewise_runtime::engine::{BatchingEngine, Engine, Request, RequestEvent, TokenConstraint};
-use piecewise_runtime::model::Model;
+use piecewise_runtime::steps::Model;
 use piecewise_runtime::words::{FinishReason, GraphMode, roles};
 
 /// Steps of all together before a row is NaN.

@@ -14,8 +14,8 @@ use piecewise_ir::custom::Attrs;
 use piecewise_ir::dtype::DType::F32;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpArgs, CudaOpCall};
 use piecewise_kernels::op::{OpError, OpRegistry};
-use piecewise_runtime::model::{BuildOptions, Model};
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::steps::{BuildOptions, Model};
 use piecewise_runtime::words::{
     CompileLevel, FallbackReason, GraphMode, ModelError, OnCaptureFailure, StepData, StepMode,
 };

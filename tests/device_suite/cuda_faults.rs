@@ -5,15 +5,16 @@ use crate::equal_modes::two_steps;
 use crate::sequences::{Left, Sequences, Turn, try_step};
 use crate::small_decoder::Setup;
 use crate::target::{Cuda, Target};
-use piecewise_backend::cuda::{CallFault, CudaDevice, CudaOptions, Faults};
+use piecewise_backend::cuda::{CudaDevice, CudaOptions};
 use piecewise_backend::device::DeviceError;
 use piecewise_backend::weights::NormalWeights;
-use piecewise_ir::testing::Rng;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::model::{BuildOptions, CompiledModel, Model};
+use piecewise_runtime::steps::{BuildOptions, CompiledModel, Model};
+use piecewise_runtime::store::compile_module;
 use piecewise_runtime::words::{FallbackReason, GraphMode, ModelError, OnCaptureFailure, StepMode};
+use piecewise_testing::cuda::open_faulty;
+use piecewise_testing::{CallFault, Faults, Rng};
 use std::sync::Arc;
 
 fn setup() -> Setup {
@@ -25,8 +26,8 @@ fn build(
     on_capture_failure: OnCaptureFailure,
 ) -> Result<CompiledModel<CudaDevice>, ModelError> {
     let registry = Arc::new(OpRegistry::builtin());
-    let options = CudaOptions { faults: faults.clone(), ..CudaOptions::default() };
-    let device = CudaDevice::open(options, OpRegistry::clone(&registry)).unwrap();
+    let (options, ops) = (CudaOptions::default(), OpRegistry::clone(&registry));
+    let device = open_faulty(options, ops, faults).unwrap();
     let compiler = device.compiler(registry);
     let setup = setup();
     let options = BuildOptions { on_capture_failure, probes: Vec::new(), ..setup.options() };

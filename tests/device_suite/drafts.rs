@@ -9,8 +9,8 @@ use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::{
     BatchBuffers, Chunk, ChunkRows, ChunkTokens, SampleControls, Sampling,
 };
-use piecewise_runtime::kv::{PagePool, PageTable};
-use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::memory::{PagePool, PageTable};
+use piecewise_runtime::steps::{CompiledModel, Model};
 use piecewise_runtime::words::{GraphMode, StepMode};
 use std::sync::Arc;
 

@@ -10,9 +10,9 @@ use piecewise::encoding::{
     Encoder, ImageItem, ItemEncoder, ItemOutputs, TextEncoder, TextItem, VisionEncoder,
 };
 use piecewise::models::encoder::TextOutput;
-use piecewise_ir::testing::{Rng, soak};
 use piecewise_runtime::config::ConfigLayers;
 use piecewise_runtime::words::GraphMode;
+use piecewise_testing::{Rng, soak};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 

@@ -10,8 +10,8 @@ use crate::encoder_reference::{
 use piecewise::encoding::{Encoder, ImageItem, ItemEncoder, TextEncoder, TextItem, VisionEncoder};
 use piecewise::models::encoder::TextOutput;
 use piecewise_ir::dtype::DType;
-use piecewise_ir::testing::{Rng, norm_error};
 use piecewise_runtime::config::ConfigLayers;
+use piecewise_testing::{Rng, norm_error};
 use serde_json::{Value, json};
 use std::path::Path;
 

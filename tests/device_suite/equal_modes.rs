@@ -5,10 +5,10 @@ use crate::small_decoder::Setup;
 use crate::target::Target;
 use piecewise_backend::device::Device;
 use piecewise_ir::dtype::DType;
-use piecewise_ir::testing::{Rng, norm_error};
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::model::CompiledModel;
+use piecewise_runtime::steps::CompiledModel;
 use piecewise_runtime::words::{Checks, GraphMode, StepMode};
+use piecewise_testing::{Rng, norm_error};
 
 /// Sizes at, beside and between what kernels are cut at; each target takes those that it is quick
 /// enough for, and its largest step.

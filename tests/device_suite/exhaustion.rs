@@ -9,15 +9,15 @@ use crate::small_decoder::{Setup, WEIGHTS};
 use crate::target::{Cpu, Cuda, Target, in_own_process};
 use piecewise_backend::cuda::{CudaDevice, CudaOptions};
 use piecewise_backend::device::{Device, DeviceError};
-use piecewise_ir::testing::Rng;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request};
-use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::steps::{CompiledModel, Model};
 use piecewise_runtime::words::{
     CaptureWhen, FallbackReason, GraphMode, ModelError, OnCaptureFailure, StepMode,
     SuspendedWeights,
 };
+use piecewise_testing::Rng;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::time::{Duration, Instant};
 

@@ -10,12 +10,12 @@ use piecewise_backend::weights::{NormalWeights, WeightLayout};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Entity;
 use piecewise_ir::graph::ValueDef;
-use piecewise_ir::testing::Rng;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::step::{LaunchContext, StepContext};
 use piecewise_runtime::batch::{ChunkRows, Sampling};
-use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::steps::{CompiledModel, Model};
 use piecewise_runtime::words::{Checks, GraphMode, ModelError, StepMode, roles};
+use piecewise_testing::Rng;
 use std::sync::Arc;
 
 const CANARY: u8 = 0xab;

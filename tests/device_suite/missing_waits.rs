@@ -4,16 +4,16 @@
 use crate::any_graph::{MODES, RandomWeights, build_by, options};
 use crate::like_first::LikeFirst;
 use crate::target::{Breakable, Cuda, SimulatedCuda};
-use piecewise_backend::cuda::{CallFault, Faults};
 use piecewise_backend::device::Device;
 use piecewise_ir::builder::Builder;
 use piecewise_ir::custom::Attrs;
 use piecewise_ir::dtype::DType::F32;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall};
 use piecewise_kernels::op::{OpError, OpRegistry};
-use piecewise_runtime::model::{BuildOptions, CompiledModel, Model};
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::steps::{BuildOptions, CompiledModel, Model};
 use piecewise_runtime::words::{Checks, CompileLevel, ModelError, StepData};
+use piecewise_testing::{CallFault, Faults};
 use std::sync::Arc;
 
 const WIDTH: u64 = 16;

@@ -5,10 +5,10 @@ use crate::small_decoder::Setup;
 use crate::target::{Cpu, Target};
 use piecewise_backend::measure::{LaunchCounts, MeasuredDevice};
 use piecewise_ir::module::Step;
-use piecewise_ir::testing::Rng;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::steps::{CompiledModel, Model};
 use piecewise_runtime::words::{CompileLevel, GraphMode, ModelError, StepMode};
+use piecewise_testing::Rng;
 
 /// Runs a prompt of five tokens, then a decode step; what each launched.
 fn prompt_and_decode<D: MeasuredDevice>(model: &mut CompiledModel<D>) -> [(Left, LaunchCounts); 2] {

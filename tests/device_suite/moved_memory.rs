@@ -6,9 +6,10 @@ use crate::sequences::{Sequences, set_states, states, step};
 use crate::small_decoder::Setup;
 use crate::target::Target;
 use piecewise_backend::device::{Device, Reservation};
-use piecewise_ir::testing::Rng;
-use piecewise_runtime::model::{CompiledModel, Memory, Model};
+use piecewise_runtime::device::Memory;
+use piecewise_runtime::steps::{CompiledModel, Model};
 use piecewise_runtime::words::{CaptureWhen, Checks, GraphState, StepMode};
+use piecewise_testing::Rng;
 
 /// Parts of a model's memory.
 const PARTS: [fn(&mut Memory) -> &mut Reservation; 3] =

@@ -6,23 +6,23 @@ use crate::like_first::LikeFirst;
 use crate::sequences::{Sequences, Turn, roles_of, set_states, states, step};
 use crate::small_decoder::Setup;
 use crate::target::{Breakable, Breaks, Target};
-use piecewise_backend::cpu::FaultPoint;
-use piecewise_backend::host_time;
 use piecewise_ir::builder::Builder;
 use piecewise_ir::custom::Attrs;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
-use piecewise_ir::testing::{Rng, norm_error};
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall, Param, Scalar};
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_runtime::batch::{ChunkRows, full_steps};
 use piecewise_runtime::dispatch::OtherWay;
 use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request, RequestEvent};
-use piecewise_runtime::model::{BuildOptions, Model};
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::steps::{BuildOptions, Model};
 use piecewise_runtime::words::{
     CaptureWhen, CompileLevel, FallbackReason, GraphMode, StepData, StepMode, SuspendedWeights,
 };
+use piecewise_testing::FaultPoint;
+use piecewise_testing::host_time;
+use piecewise_testing::{Rng, norm_error};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -260,7 +260,7 @@ pub(crate) fn dear_padding_is_launched<T: Target>() {
             let ones: Vec<u8> = (0..rows * WIDTH).flat_map(|_| 1f32.to_le_bytes()).collect();
             let (counts, inputs) = ([rows], [&ones[..]]);
             let step = StepData { counts: &counts, inputs: &inputs, ..StepData::default() };
-            let run = |model: &mut piecewise_runtime::model::CompiledModel<T::Device>| {
+            let run = |model: &mut piecewise_runtime::steps::CompiledModel<T::Device>| {
                 let ticket = model.submit(&step).unwrap();
                 let left = elements(DType::F32, model.read(&ticket).unwrap().bytes(0).unwrap());
                 (left, model.last_step().unwrap())

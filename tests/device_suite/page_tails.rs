@@ -10,15 +10,15 @@ use piecewise_ir::custom::Attrs;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType::F32;
 use piecewise_ir::graph::Graph;
-use piecewise_ir::testing::Rng;
 use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall, Param, Scalar};
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::checks::KvPoison;
-use piecewise_runtime::model::{BuildOptions, Model};
+use piecewise_runtime::memory::KvPoison;
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::steps::{BuildOptions, Model};
 use piecewise_runtime::words::{Checks, CompileLevel, GraphMode, StepMode, roles};
+use piecewise_testing::Rng;
 use std::sync::Arc;
 
 const WIDTH: u64 = 16;

@@ -5,11 +5,11 @@ use crate::sequences::{Sequences, Turn, step};
 use crate::small_decoder::Setup;
 use crate::target::Target;
 use piecewise_backend::device::Device;
-use piecewise_ir::testing::Rng;
 use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_runtime::batch::{ChunkRows, StepView};
-use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::steps::{CompiledModel, Model};
 use piecewise_runtime::words::{Checks, GraphMode, ModelError, PageFault, StepData, roles};
+use piecewise_testing::Rng;
 
 fn turn(sequence: usize, tokens: u64) -> Turn {
     Turn { sequence, tokens, rows: ChunkRows::Last, feedback: false }

@@ -11,14 +11,14 @@ use piecewise_ir::builder::Builder;
 use piecewise_ir::custom::Attrs;
 use piecewise_ir::dtype::DType::F32;
 use piecewise_ir::entity::Entity;
-use piecewise_ir::testing::Rng;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpArgs, CudaOpCall};
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
 use piecewise_runtime::batch::{ChunkRows, RoleMap, probes};
-use piecewise_runtime::model::{BuildOptions, CompiledModel, Model};
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::steps::{BuildOptions, CompiledModel, Model};
 use piecewise_runtime::words::{CompileLevel, GraphMode, ModelError, SymbolTable};
+use piecewise_testing::Rng;
 use std::sync::{Arc, OnceLock};
 
 const WIDTH: u64 = 16;

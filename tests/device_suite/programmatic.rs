@@ -9,8 +9,8 @@ use piecewise_backend::measure::MeasuredDevice;
 use piecewise_backend::weights::NormalWeights;
 use piecewise_ir::dtype::DType;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::artifact_store::compile_module;
-use piecewise_runtime::model::CompiledModel;
+use piecewise_runtime::steps::CompiledModel;
+use piecewise_runtime::store::compile_module;
 use piecewise_runtime::words::GraphMode;
 use std::sync::Arc;
 

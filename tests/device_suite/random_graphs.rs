@@ -6,9 +6,10 @@ use crate::user_op::registry;
 use piecewise_ir::eval::Evaluator;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
-use piecewise_ir::testing::{RandomArrays, RandomGraph, mix_ops, norm_error, random_arrays, soak};
+
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::words::{CompileLevel, GraphMode, StepMode};
+use piecewise_testing::{RandomArrays, RandomGraph, mix_ops, norm_error, random_arrays, soak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -9,11 +9,11 @@ use crate::small_decoder::{Setup, WEIGHTS};
 use crate::target::Target;
 use piecewise_backend::artifact::PieceSize;
 use piecewise_ir::dtype::DType;
-use piecewise_ir::testing::{Rng, norm_error, soak};
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::checks::KvPoison;
-use piecewise_runtime::model::Model;
+use piecewise_runtime::memory::KvPoison;
+use piecewise_runtime::steps::Model;
 use piecewise_runtime::words::{Checks, GraphMode, StepMode, SuspendedWeights};
+use piecewise_testing::{Rng, norm_error, soak};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 

@@ -8,15 +8,15 @@ use crate::target::{
     Breakable, Breaks, Cpu, Cuda, SimulatedCuda, Strike, Target, in_own_process,
     in_own_process_with,
 };
-use piecewise_backend::cpu::{FaultKind, FaultPoint};
 use piecewise_backend::device::Device;
-use piecewise_ir::testing::soak;
 use piecewise_runtime::engine::{BatchingEngine, Engine, RequestEvent};
-use piecewise_runtime::model::Model;
-use piecewise_runtime::stats::Statistics;
+use piecewise_runtime::observe::Statistics;
+use piecewise_runtime::steps::Model;
 use piecewise_runtime::words::{
     CaptureWhen, Checks, GraphMode, GraphReport, GraphState, OnCaptureFailure,
 };
+use piecewise_testing::soak;
+use piecewise_testing::{FaultKind, FaultPoint};
 use std::ffi::OsStr;
 
 /// Where something fails, and in which ways.

@@ -5,10 +5,11 @@ use crate::small_decoder::{Setup, WEIGHTS};
 use crate::target::{Cuda, SimulatedCuda, Target, in_own_process};
 use piecewise::assembly::{Assembly, AssemblyError};
 use piecewise::device::{DeviceSpec, OpenDevice};
-use piecewise_backend::cuda::{CallFault, CudaDevice, CudaOptions, Faults};
+use piecewise_backend::cuda::CudaOptions;
 use piecewise_backend::store::MemoryStore;
 use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_kernels::op::OpRegistry;
+use piecewise_testing::{CallFault, Faults, cuda};
 use std::sync::{Arc, OnceLock};
 
 /// What else happens on a device while a model is refused.
@@ -87,8 +88,7 @@ fn cuda_a_share_of_what_is_free_is_what_is_taken() {
 
 /// A device with the memory of a simulated driver, which nobody else takes of.
 fn simulated(faults: &Faults) -> Option<OpenDevice> {
-    let options = CudaOptions { faults: faults.clone(), ..CudaOptions::default() };
-    let device = || CudaDevice::simulated(options, OpRegistry::new()).unwrap();
+    let device = || cuda::simulated(CudaOptions::default(), OpRegistry::new(), faults).unwrap();
     SimulatedCuda::is_there().then(|| device().into())
 }
 

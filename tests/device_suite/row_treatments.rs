@@ -13,12 +13,12 @@ use piecewise_ir::dtype::DType::{F32, I32};
 use piecewise_ir::eval::Array;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::op::RowTreatment;
-use piecewise_ir::testing::MixOp;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::model::CompiledModel;
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::steps::CompiledModel;
 use piecewise_runtime::words::{CompileLevel, StepMode};
+use piecewise_testing::MixOp;
 use std::sync::Arc;
 
 const WIDTH: u64 = 16;

@@ -3,16 +3,16 @@
 
 use crate::small_decoder::{Setup, VOCAB};
 use crate::target::{Breakable, Breaks, Cpu, Cuda, Strike, Target, in_own_process};
-use piecewise_backend::cpu::{FaultKind, FaultPoint};
 use piecewise_backend::device::Device;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::{RoleMap, Sampling};
 use piecewise_runtime::engine::{
-    BatchingEngine, Engine, EngineOptions, Request, RequestEvent, RequestId, TokenConstraint,
-    TokenLogprobs,
+    BatchingEngine, Engine, EngineOptions, Request, RequestEvent, TokenConstraint, TokenLogprobs,
 };
-use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::steps::{CompiledModel, Model};
+use piecewise_runtime::words::RequestId;
 use piecewise_runtime::words::{Checks, FinishReason, GraphMode};
+use piecewise_testing::{FaultKind, FaultPoint};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 

@@ -2,14 +2,14 @@
 
 use crate::small_decoder::VOCAB;
 use piecewise_backend::device::Device;
-use piecewise_ir::testing::Rng;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::{
     BatchBuffers, Chunk, ChunkRows, ChunkTokens, RoleMap, SampleControls, Sampling, StepView,
 };
-use piecewise_runtime::kv::{PagePool, PageTable};
-use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::memory::{PagePool, PageTable};
+use piecewise_runtime::steps::{CompiledModel, Model};
 use piecewise_runtime::words::{Dispatch, ModelError};
+use piecewise_testing::Rng;
 
 /// A sequence with its pages.
 #[derive(Debug, Default)]

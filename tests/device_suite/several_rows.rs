@@ -8,16 +8,16 @@ use piecewise_ir::custom::OpDefs;
 use piecewise_ir::dtype::DType::F32;
 use piecewise_ir::eval::{Array, Evaluator};
 use piecewise_ir::graph::Graph;
-use piecewise_ir::testing::{Rng, norm_error, random_arrays};
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::dispatch::{Dispatcher, OwnSizes, SizeRules};
-use piecewise_runtime::model::{BuildOptions, CompiledModel, Model};
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::steps::{BuildOptions, CompiledModel, Model};
+use piecewise_runtime::store::compile_module;
 use piecewise_runtime::words::sizes::SizeList;
 use piecewise_runtime::words::{
     CaptureWhen, Checks, CompileLevel, GraphMode, ModelError, OnCaptureFailure, StepData, StepMode,
 };
+use piecewise_testing::{Rng, norm_error, random_arrays};
 use std::sync::Arc;
 
 const WIDTH: u64 = 8;

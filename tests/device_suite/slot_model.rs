@@ -18,12 +18,13 @@ use piecewise_kernels::op::cuda::{
 };
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_kernels::roles;
-use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::batch::RoleMap;
 use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
-use piecewise_runtime::engine::{BatchingEngine, EngineOptions, Request, RequestEvent, RequestId};
-use piecewise_runtime::model::{BuildOptions, CompiledModel, Model};
+use piecewise_runtime::engine::{BatchingEngine, EngineOptions, Request, RequestEvent};
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::steps::{BuildOptions, CompiledModel, Model};
+use piecewise_runtime::store::compile_module;
+use piecewise_runtime::words::RequestId;
 use piecewise_runtime::words::sizes::SizeList;
 use piecewise_runtime::words::{CaptureWhen, Checks, CompileLevel, GraphMode, OnCaptureFailure};
 use std::collections::BTreeMap;

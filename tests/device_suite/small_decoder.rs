@@ -9,11 +9,11 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::batch::{Probe, RoleMap, probes};
 use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
-use piecewise_runtime::model::{BuildOptions, CompiledModel};
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::steps::{BuildOptions, CompiledModel};
+use piecewise_runtime::store::compile_module;
 use piecewise_runtime::words::sizes::SizeList;
 use piecewise_runtime::words::{
     CaptureWhen, Checks, CompileLevel, GraphMode, ModelError, OnCaptureFailure, SymbolTable,

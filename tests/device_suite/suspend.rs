@@ -6,10 +6,10 @@ use crate::small_decoder::{Setup, WEIGHTS};
 use crate::target::Target;
 use piecewise_backend::device::Device;
 use piecewise_backend::measure::MeasuredDevice;
-use piecewise_ir::testing::Rng;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::steps::{CompiledModel, Model};
 use piecewise_runtime::words::{ModelError, StepMode, SuspendedWeights};
+use piecewise_testing::Rng;
 use std::time::Instant;
 
 /// What a prompt and two decodes of two sequences leave.

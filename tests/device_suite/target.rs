@@ -3,14 +3,15 @@
 
 use crate::skip::skipped;
 use piecewise_backend::compiler::{Compiler, NoStore, Store};
-use piecewise_backend::cpu::{AbsorbingCompiler, CpuCompiler, CpuDevice};
-use piecewise_backend::cpu::{CpuFault, CpuFaults, FaultKind, FaultPoint};
-use piecewise_backend::cuda::{
-    CallFault, CudaDevice, CudaOptions, CudaProbe, Faults, LazyNvrtc, library_dirs,
-};
+use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
+use piecewise_backend::cuda::{CudaDevice, CudaOptions, CudaProbe, LazyNvrtc, library_dirs};
 use piecewise_backend::device::Device;
 use piecewise_backend::store::MemoryStore;
 use piecewise_kernels::op::OpRegistry;
+use piecewise_testing::{
+    AbsorbingCompiler, CallFault, DeviceFault, DeviceFaults, FaultKind, FaultPoint, Faults,
+    FaultyDevice, absorbing_ops, cuda,
+};
 use std::ffi::OsStr;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -66,26 +67,32 @@ pub(crate) trait Target {
     }
 }
 
+/// The CPU, which runs what either of its compilers makes.
+fn cpu(registry: &OpRegistry, threads: usize, faults: DeviceFaults) -> FaultyDevice<CpuDevice> {
+    let device = CpuDevice::new(absorbing_ops(registry), threads).unwrap();
+    FaultyDevice::new(device, faults)
+}
+
 /// The CPU with its own compiler.
 pub(crate) struct Cpu;
 
 impl Target for Cpu {
-    type Device = CpuDevice;
+    type Device = FaultyDevice<CpuDevice>;
     const NAME: &'static str = "cpu";
     const PADDED_STEPS: u32 = 1000;
     const RANDOM_GRAPHS: u32 = 1000;
 
-    fn make(registry: &Arc<OpRegistry>, threads: usize) -> (CpuDevice, Box<dyn Compiler>) {
-        let device = CpuDevice::new(Arc::clone(registry), threads).unwrap();
+    fn make(registry: &Arc<OpRegistry>, threads: usize) -> (Self::Device, Box<dyn Compiler>) {
+        let device = cpu(registry, threads, DeviceFaults::default());
         (device, Box::new(CpuCompiler::new(Arc::clone(registry), threads)))
     }
 
-    fn share(device: &CpuDevice, registry: &Arc<OpRegistry>) -> CpuDevice {
-        device.share(Arc::clone(registry))
+    fn share(device: &Self::Device, registry: &Arc<OpRegistry>) -> Self::Device {
+        device.share(absorbing_ops(registry))
     }
 
     fn others(registry: &Arc<OpRegistry>, threads: usize) -> Vec<Box<dyn Compiler>> {
-        vec![Box::new(AbsorbingCompiler::new(Arc::clone(registry), threads))]
+        vec![Box::new(AbsorbingCompiler::new(registry, threads))]
     }
 }
 
@@ -93,17 +100,17 @@ impl Target for Cpu {
 pub(crate) struct AbsorbingCpu;
 
 impl Target for AbsorbingCpu {
-    type Device = CpuDevice;
+    type Device = FaultyDevice<CpuDevice>;
     const NAME: &'static str = "absorbing cpu";
     const RANDOM_GRAPHS: u32 = 60;
 
-    fn make(registry: &Arc<OpRegistry>, threads: usize) -> (CpuDevice, Box<dyn Compiler>) {
-        let device = CpuDevice::new(Arc::clone(registry), threads).unwrap();
-        (device, Box::new(AbsorbingCompiler::new(Arc::clone(registry), threads)))
+    fn make(registry: &Arc<OpRegistry>, threads: usize) -> (Self::Device, Box<dyn Compiler>) {
+        let device = cpu(registry, threads, DeviceFaults::default());
+        (device, Box::new(AbsorbingCompiler::new(registry, threads)))
     }
 
-    fn share(device: &CpuDevice, registry: &Arc<OpRegistry>) -> CpuDevice {
-        device.share(Arc::clone(registry))
+    fn share(device: &Self::Device, registry: &Arc<OpRegistry>) -> Self::Device {
+        device.share(absorbing_ops(registry))
     }
 
     fn others(registry: &Arc<OpRegistry>, threads: usize) -> Vec<Box<dyn Compiler>> {
@@ -187,9 +194,9 @@ pub(crate) trait Breakable: Target {
     fn breakable(registry: &Arc<OpRegistry>) -> (Self::Device, Box<dyn Compiler>, Self::Breaks);
 }
 
-impl Breaks for CpuFaults {
+impl Breaks for DeviceFaults {
     fn plan(&self, Strike { point, kind, after }: Strike) {
-        self.fail(CpuFault { point, kind, after, times: 1 });
+        self.fail(DeviceFault { point, kind, after, times: 1 });
     }
 
     fn slow(&self, point: FaultPoint, each: Duration) {
@@ -202,14 +209,13 @@ impl Breaks for CpuFaults {
 }
 
 impl Breakable for Cpu {
-    type Breaks = CpuFaults;
+    type Breaks = DeviceFaults;
     const AFTER: &'static [u32] = &[0, 1, 5, 21];
 
-    fn breakable(registry: &Arc<OpRegistry>) -> (CpuDevice, Box<dyn Compiler>, CpuFaults) {
-        let (mut device, compiler) = Self::make(registry, 1);
-        let faults = CpuFaults::default();
-        device.set_faults(faults.clone());
-        (device, compiler, faults)
+    fn breakable(registry: &Arc<OpRegistry>) -> (Self::Device, Box<dyn Compiler>, DeviceFaults) {
+        let faults = DeviceFaults::default();
+        let compiler = CpuCompiler::new(Arc::clone(registry), 1);
+        (cpu(registry, 1, faults.clone()), Box::new(compiler), faults)
     }
 }
 
@@ -259,8 +265,8 @@ impl Breakable for Cuda {
 
     fn breakable(registry: &Arc<OpRegistry>) -> (CudaDevice, Box<dyn Compiler>, Faults) {
         let faults = Faults::default();
-        let options = CudaOptions { faults: faults.clone(), ..CudaOptions::default() };
-        let device = CudaDevice::open(options, OpRegistry::clone(registry)).unwrap();
+        let (options, ops) = (CudaOptions::default(), OpRegistry::clone(registry));
+        let device = cuda::open_faulty(options, ops, &faults).unwrap();
         let compiler = device.compiler(Arc::clone(registry));
         (device, Box::new(compiler), faults)
     }
@@ -306,8 +312,8 @@ impl Breakable for SimulatedCuda {
 
     fn breakable(registry: &Arc<OpRegistry>) -> (CudaDevice, Box<dyn Compiler>, Faults) {
         let faults = Faults::default();
-        let options = CudaOptions { faults: faults.clone(), ..CudaOptions::default() };
-        let device = CudaDevice::simulated(options, OpRegistry::clone(registry)).unwrap();
+        let (options, ops) = (CudaOptions::default(), OpRegistry::clone(registry));
+        let device = cuda::simulated(options, ops, &faults).unwrap();
         let compiler = device.compiler(Arc::clone(registry));
         (device, Box::new(compiler), faults)
     }

@@ -4,12 +4,14 @@ use crate::small_decoder::{Setup, WEIGHTS};
 use crate::target::{Cuda, SimulatedCuda, Target};
 use piecewise::assembly::Assembly;
 use piecewise::device::{DeviceSpec, OpenDevice};
-use piecewise_backend::cuda::{CudaDevice, CudaOptions};
+use piecewise_backend::cuda::CudaOptions;
 use piecewise_backend::store::{MemoryStore, Store};
 use piecewise_backend::tuning::TuningReport;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::model::{Gain, Verdict, WaysOrigin};
+use piecewise_runtime::device::{Gain, Verdict, WaysOrigin};
 use piecewise_runtime::words::GraphMode;
+use piecewise_testing::Faults;
+use piecewise_testing::cuda::simulated;
 use std::sync::Arc;
 
 /// Of a model with the sizes 1 and 4 alone, in pieces.
@@ -77,7 +79,8 @@ fn cpu_what_was_tuned_is_what_a_start_takes() {
 #[test]
 fn simulated_cuda_what_was_tuned_is_what_a_start_takes() {
     if SimulatedCuda::is_there() {
-        let device = CudaDevice::simulated(CudaOptions::default(), OpRegistry::new()).unwrap();
+        let device =
+            simulated(CudaOptions::default(), OpRegistry::new(), &Faults::default()).unwrap();
         is_remembered(&device.into(), true);
     }
 }

@@ -16,14 +16,14 @@ use piecewise_ir::eval::{Array, Evaluator};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_ir::op::RowTreatment;
-use piecewise_ir::testing::{MixOp, Rng, norm_error, random_arrays};
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall};
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
-use piecewise_runtime::artifact_store::compile_module;
-use piecewise_runtime::model::{BuildOptions, CompiledModel};
 use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::steps::{BuildOptions, CompiledModel};
+use piecewise_runtime::store::compile_module;
 use piecewise_runtime::words::{Checks, CompileLevel, GraphMode, ModelError, StepMode};
+use piecewise_testing::{MixOp, Rng, norm_error, random_arrays};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

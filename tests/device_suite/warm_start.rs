@@ -6,14 +6,15 @@ use crate::sequences::Left;
 use crate::small_decoder::Setup;
 use crate::target::{Cuda, Target};
 use piecewise_backend::compiler::{Compiler, Store};
-use piecewise_backend::cuda::{CudaDevice, CudaLibrary, CudaOptions, Faults};
+use piecewise_backend::cuda::driver::system::SystemDriver;
+use piecewise_backend::cuda::{CudaDevice, CudaOptions, LazyNvrtc, library_dirs};
 use piecewise_backend::device::Device;
 use piecewise_backend::store::MemoryStore;
 use piecewise_backend::weights::NormalWeights;
 use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::artifact_store::compile_module;
-use piecewise_runtime::model::{CompiledModel, Model};
+use piecewise_runtime::steps::{CompiledModel, Model};
+use piecewise_runtime::store::compile_module;
 use piecewise_runtime::words::ModelError;
 use std::sync::Arc;
 
@@ -80,21 +81,17 @@ fn a_model_from_a_filled_store_needs_no_nvrtc() {
     if !Cuda::is_there() {
         return;
     }
-    let made = |store: &MemoryStore, faults: Faults| {
+    let made = |store: &MemoryStore, nvrtc: LazyNvrtc| {
         let registry = Arc::new(OpRegistry::builtin());
-        let options = CudaOptions { faults, ..CudaOptions::default() };
-        let device = CudaDevice::open(options, OpRegistry::clone(&registry)).unwrap();
+        let driver = Arc::new(SystemDriver::open().unwrap());
+        let (options, ops) = (CudaOptions::default(), OpRegistry::clone(&registry));
+        let device = CudaDevice::over(driver, nvrtc, options, ops).unwrap();
         let compiler = device.compiler(registry);
         build(device, &compiler, store)
     };
-    let without = || {
-        let faults = Faults::default();
-        faults.miss(CudaLibrary::Nvrtc);
-        faults
-    };
     let store = MemoryStore::new();
-    let mut cold = made(&store, Faults::default()).unwrap();
-    check_equal(&mut cold, &mut made(&store, without()).unwrap());
-    let error = made(&MemoryStore::new(), without()).unwrap_err().to_string();
+    let mut cold = made(&store, LazyNvrtc::new(library_dirs(&[]), None)).unwrap();
+    check_equal(&mut cold, &mut made(&store, LazyNvrtc::missing()).unwrap());
+    let error = made(&MemoryStore::new(), LazyNvrtc::missing()).unwrap_err().to_string();
     assert!(error.contains("NVRTC was not found"), "{error}");
 }

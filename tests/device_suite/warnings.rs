@@ -3,11 +3,11 @@
 use crate::sampling_controls::{engine_of, got};
 use crate::small_decoder::Setup;
 use crate::target::{Breakable, Breaks, Cpu, Strike};
-use piecewise_backend::cpu::{FaultKind, FaultPoint};
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::engine::{Engine, Request};
-use piecewise_runtime::model::Model;
+use piecewise_runtime::steps::Model;
 use piecewise_runtime::words::{CaptureWhen, GraphMode, OnCaptureFailure};
+use piecewise_testing::{FaultKind, FaultPoint};
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 

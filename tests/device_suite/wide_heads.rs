@@ -6,9 +6,9 @@ use crate::sequences::{Left, Sequences, Turn, set_states, step};
 use crate::small_decoder::Setup;
 use crate::target::{Cpu, Target};
 use piecewise_ir::dtype::DType;
-use piecewise_ir::testing::{Rng, norm_error};
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::words::GraphMode;
+use piecewise_testing::{Rng, norm_error};
 
 /// Tokens of each sequence in each step: prompts beside decodes, chunks that go on, steps of
 /// decodes, and a last one that sees many keys.

@@ -111,6 +111,7 @@ def of_anthropic(server):
                 return await stream.get_final_text(), (await client.messages.create(**asked)).content[0].text
 
     assert asyncio.run(asynchronous()) == (text, text)
+    assert [model.id for model in client.models.list()] == [MODEL]
     assert "claude" in raised(anthropic.NotFoundError, lambda: client.messages.create(**{**asked, "model": "claude"}))
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
     pictured = {**asked, "messages": [{"role": "user", "content": [image]}]}

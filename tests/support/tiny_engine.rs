@@ -1,10 +1,11 @@
 //! An engine of the tiny model as servers have it, on a device that fails as a test says.
 
 use piecewise::assembly::Assembly;
-use piecewise::device::OpenDevice;
-use piecewise_backend::cpu::{CpuDevice, CpuFaults};
+use piecewise::device::{DeviceSpec, OpenDevice};
+use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::engine::Engine;
+use piecewise_testing::{DeviceFaults, FaultyDevice};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ pub(crate) fn golden() -> Vec<Value> {
     serde_json::from_slice(&std::fs::read(folder().join("golden.json")).unwrap()).unwrap()
 }
 
-pub(crate) fn tiny_engine(faults: CpuFaults, max_num_seqs: u64) -> Box<dyn Engine> {
+pub(crate) fn tiny_engine(faults: DeviceFaults, max_num_seqs: u64) -> Box<dyn Engine> {
     engine_of(&folder(), "f32", faults, max_num_seqs)
 }
 
@@ -26,14 +27,19 @@ pub(crate) fn tiny_engine(faults: CpuFaults, max_num_seqs: u64) -> Box<dyn Engin
 pub(crate) fn engine_of(
     folder: &Path,
     dtype: &str,
-    faults: CpuFaults,
+    faults: DeviceFaults,
     max_num_seqs: u64,
 ) -> Box<dyn Engine> {
-    let mut device = CpuDevice::new(Arc::new(OpRegistry::new()), 2).unwrap();
-    device.set_faults(faults);
+    let device = CpuDevice::new(Arc::new(OpRegistry::new()), 2).unwrap();
+    let device = OpenDevice::own(
+        DeviceSpec::Cpu,
+        FaultyDevice::new(device, faults),
+        |device, ops| Ok(device.share(ops)),
+        |device, ops, _| Box::new(CpuCompiler::new(ops, device.threads())),
+    );
     Assembly::folder(folder)
         .unwrap()
-        .on(&OpenDevice::from(device))
+        .on(&device)
         .set("dtype", dtype)
         .set("cache.enabled", false)
         .set("sampling_controls", true)

@@ -5,10 +5,10 @@ use crate::wire::{
     Event, EventKind, Finish, Output, OutputError, Prefill, Reason, Stats, monotonic, outputs,
 };
 use crate::zmtp::{Sender, ZmtpError};
-use piecewise_runtime::engine::{Engine, RequestId, TokenLogprobs};
+use piecewise_runtime::engine::{Engine, TokenLogprobs};
 use piecewise_runtime::engine_thread::{Failure, Update};
-use piecewise_runtime::metrics::EngineLoad;
-use piecewise_runtime::words::{FinishReason, Usage};
+use piecewise_runtime::words::RequestId;
+use piecewise_runtime::words::{EngineLoad, FinishReason, Usage};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};

@@ -7,9 +7,8 @@
 //! same rank is back or the front end is gone.
 
 use crate::wire::{
-    Finish, Output, OutputError, Reason, Stats, call_id, failure, outputs, request_id,
+    Finish, Kind, Output, OutputError, Reason, Stats, call_id, failure, outputs, request_id,
 };
-use crate::worker::Kind;
 use crate::zmtp::{Address, Connection, Decoder, Item, Receiver, Role, Sender, ZmtpError};
 use std::collections::BTreeSet;
 use std::ffi::OsString;

@@ -8,13 +8,13 @@ use crate::probes::{self, Probed};
 use crate::requests::Asked;
 use crate::stand_in::{Log, StandIn, Watch};
 use crate::utility;
-use crate::wire::{Added, Call, OutputError, call_id, failure, ready, request_id};
+use crate::wire::{Added, Call, Kind, OutputError, call_id, failure, ready, request_id};
 use crate::zmtp::{Address, ZmtpError};
 use piecewise_runtime::engine::{Engine, TokenConstraint};
 use piecewise_runtime::engine_thread::{
     EngineHandle, EngineThread, Phase, SubmitError, ThreadOptions,
 };
-use piecewise_runtime::metrics::Metrics;
+use piecewise_runtime::observe::Metrics;
 use piecewise_server::chat::ReplyFormat;
 use piecewise_server::structured::{Structures, Thoughts};
 use std::net::{SocketAddr, TcpListener};
@@ -59,30 +59,6 @@ pub struct Model {
     pub structures: Option<Structures>,
     /// How replies have thoughts, behind which a structure begins; none by default.
     pub reasoning: ReplyFormat,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Add,
-    Abort,
-    /// Of ranks that step together, which these don't.
-    Wave,
-    Utility,
-}
-
-impl Kind {
-    /// The kind of a message and what it carries, where it is as it should be.
-    pub(crate) fn of(frames: &[Vec<u8>]) -> Option<(Self, &[u8])> {
-        let [kind, payload, ..] = frames else { return None };
-        let kind = match kind.as_slice() {
-            [0] => Self::Add,
-            [1] => Self::Abort,
-            [2] => Self::Wave,
-            [3] => Self::Utility,
-            _ => return None,
-        };
-        Some((kind, payload))
-    }
 }
 
 /// Ids at the end of a prompt that a mark may have, with white space behind it.

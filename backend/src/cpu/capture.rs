@@ -1,22 +1,12 @@
 //! Capture: freezing bound calls, under the rules that hold for every backend.
 
+use super::captured::CpuCaptured;
 use super::device::CpuDevice;
 use super::program::{BoundCall, CpuProgram};
-use crate::binding;
-use crate::device::{BoundAddress, CaptureRule, DeviceError};
+use crate::device::{CaptureRule, DeviceError};
 use derive_more::{Deref, DerefMut};
 use piecewise_kernels::step::CaptureSupport;
 use std::sync::Arc;
-
-/// A captured graph: calls with raw addresses and the sizes they were captured for. It keeps
-/// alive the memory and kernels that it points to.
-#[derive(Debug)]
-pub struct CpuCaptured {
-    pub(super) calls: Vec<Arc<BoundCall>>,
-    /// Where the calls of each program end.
-    ends: Vec<usize>,
-    pub(super) sizes: Vec<u64>,
-}
 
 /// A device inside a capture. What would allocate or wait fails; dropping it, also while
 /// unwinding, makes the device as it was before.
@@ -25,6 +15,14 @@ pub struct CaptureScope<'a> {
     #[deref(forward)]
     #[deref_mut(forward)]
     device: &'a mut CpuDevice,
+}
+
+impl CpuDevice {
+    /// Enters the state in which programs are captured: until the scope is dropped, whatever
+    /// allocates or waits is an error.
+    pub fn capture_scope(&mut self) -> CaptureScope<'_> {
+        CaptureScope::begin(self)
+    }
 }
 
 impl<'a> CaptureScope<'a> {
@@ -72,15 +70,5 @@ impl<'a> CaptureScope<'a> {
 impl Drop for CaptureScope<'_> {
     fn drop(&mut self) {
         self.device.is_capturing = false;
-    }
-}
-
-impl CpuCaptured {
-    pub(super) fn addresses(&self) -> Vec<BoundAddress<'_>> {
-        let launches = self
-            .calls
-            .iter()
-            .map(|call| (call.name.as_str(), call.operands.iter().map(|operand| &operand.at)));
-        binding::addresses(launches, &self.ends)
     }
 }

@@ -4,7 +4,7 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 use super::image::{CustomKernel, IMAGE_VERSION, Kernel};
-use super::program::check_arguments;
+use super::program::{check_arguments, workspace};
 use crate::artifact::{Alternative, Arg, Artifact, Digest, Launch, PieceSize, Way};
 use crate::compiler::{CompileError, Compiler, ImageListing, PieceAt, Store};
 use crate::lowering::{Positions, launch_name, location, node_args, row_major};
@@ -29,13 +29,13 @@ pub struct CpuCompiler {
 }
 
 /// A node's kernel and what it works on.
-pub(super) struct NodeLaunch {
-    pub(super) name: String,
-    pub(super) kernel: Kernel,
-    pub(super) args: Vec<Arg>,
-    pub(super) scratch: u64,
-    pub(super) grid: u64,
-    pub(super) capture: CaptureSupport,
+struct NodeLaunch {
+    name: String,
+    kernel: Kernel,
+    args: Vec<Arg>,
+    scratch: u64,
+    grid: u64,
+    capture: CaptureSupport,
 }
 
 impl CpuCompiler {
@@ -69,18 +69,15 @@ impl CpuCompiler {
                 let op = op.ok_or_else(|| failed("its op has no implementation".to_owned()))?;
                 scratch = scratch.max(op.scratch_bytes(&custom.call(limits, self.workers)));
             }
-            #[cfg(piecewise_testing)]
-            if let Kernel::Absorbed(_) = &kernel {
-                scratch = way.scratch;
-            }
-            most = most.max(aligned(scratch));
+            let (held, _) = workspace(&launch.args, u64::MAX);
+            most = most.max(held.saturating_add(aligned(scratch)));
         }
         Ok(most)
     }
 
     /// Lowers one node of a piece.
     #[expect(clippy::wildcard_enum_match_arm, reason = "lowering names the other ops")]
-    pub(super) fn node(
+    fn node(
         &self,
         piece: &UniquePiece,
         operands: &Positions<'_>,
@@ -157,14 +154,14 @@ fn aligned(bytes: u64) -> u64 {
 
 /// Collects launches and images into an artifact.
 #[derive(Default)]
-pub(super) struct Assembly {
+struct Assembly {
     launches: Vec<Launch>,
     scratch: u64,
     images: Vec<(Digest, Vec<u8>)>,
 }
 
 impl Assembly {
-    pub(super) fn push(
+    fn push(
         &mut self,
         nodes: Vec<u32>,
         launch: NodeLaunch,
@@ -191,7 +188,7 @@ impl Assembly {
         Ok(())
     }
 
-    pub(super) fn finish(self, piece: &UniquePiece, size: PieceSize) -> Artifact {
+    fn finish(self, piece: &UniquePiece, size: PieceSize) -> Artifact {
         let Self { launches, scratch, images } = self;
         let alternatives = vec![Alternative::single(launches, scratch)];
         Artifact { piece: piece.hash, size, alternatives, images }

@@ -1,6 +1,6 @@
 //! The CPU device.
 
-use super::capture::{CaptureScope, CpuCaptured};
+use super::captured::CpuCaptured;
 use super::image::Kernel;
 use super::launch::{Workspace, run_calls};
 use super::materialize::materialize;
@@ -36,8 +36,6 @@ pub struct CpuDevice {
     profile: Option<Profile>,
     pub(super) counts: LaunchCounts,
     pub(super) is_capturing: bool,
-    #[cfg(piecewise_testing)]
-    faults: super::faults::CpuFaults,
 }
 
 impl CpuDevice {
@@ -62,11 +60,7 @@ impl CpuDevice {
     /// A device with memory of its own on the threads of this one.
     #[must_use]
     pub fn share(&self, registry: Arc<OpRegistry>) -> Self {
-        Self {
-            #[cfg(piecewise_testing)]
-            faults: self.faults.clone(),
-            ..Self::over(Arc::clone(&self.pool), registry)
-        }
+        Self::over(Arc::clone(&self.pool), registry)
     }
 
     fn over(pool: Arc<rayon::ThreadPool>, registry: Arc<OpRegistry>) -> Self {
@@ -81,8 +75,6 @@ impl CpuDevice {
             profile: None,
             counts: LaunchCounts::default(),
             is_capturing: false,
-            #[cfg(piecewise_testing)]
-            faults: super::faults::CpuFaults::default(),
         }
     }
 
@@ -103,21 +95,7 @@ impl CpuDevice {
         self.profile.take().map(Profile::into_times).unwrap_or_default()
     }
 
-    /// What is planned to fail from now on.
-    #[cfg(piecewise_testing)]
-    pub fn set_faults(&mut self, faults: super::faults::CpuFaults) {
-        self.faults = faults;
-    }
-
-    /// Enters the state in which programs are captured: until the scope is dropped, whatever
-    /// allocates or waits is an error.
-    pub fn capture_scope(&mut self) -> CaptureScope<'_> {
-        CaptureScope::begin(self)
-    }
-
     fn outside_capture(&self, what: &str, rule: CaptureRule) -> Result<(), DeviceError> {
-        #[cfg(piecewise_testing)]
-        self.faults.check_lost(what)?;
         match self.is_capturing {
             false => Ok(()),
             true => Err(DeviceError::Capture { label: what.to_owned(), rule }),
@@ -295,10 +273,7 @@ impl Device for CpuDevice {
     }
 
     fn wait(&mut self, (): &()) -> Result<(), DeviceError> {
-        self.outside_capture("a wait", CaptureRule::NoSynchronization)?;
-        #[cfg(piecewise_testing)]
-        self.faults.pass(super::faults::FaultPoint::Wait, "a wait")?;
-        Ok(())
+        self.outside_capture("a wait", CaptureRule::NoSynchronization)
     }
 
     fn mark(&mut self, _: Option<Instant>) -> Result<Instant, DeviceError> {
@@ -332,10 +307,6 @@ impl Device for CpuDevice {
         context: LaunchContext<'_>,
     ) -> Result<(), DeviceError> {
         self.outside_capture("a launch", CaptureRule::NoSynchronization)?;
-        #[cfg(piecewise_testing)]
-        if let Some(call) = program.calls.first() {
-            self.faults.pass(super::faults::FaultPoint::Launch, &call.label)?;
-        }
         let Self { workspace, profile, pool, team, counts, .. } = self;
         counts.plain_launches += program.calls.len() as u64;
         run_calls(&program.calls, context, workspace, profile.as_mut(), (pool, team))
@@ -348,15 +319,11 @@ impl Device for CpuDevice {
         sizes: &[u64],
     ) -> Result<CpuCaptured, DeviceError> {
         self.outside_capture(label, CaptureRule::NoAllocation)?;
-        #[cfg(piecewise_testing)]
-        self.faults.pass(super::faults::FaultPoint::Capture, label)?;
         self.capture_scope().freeze(label, programs, sizes)
     }
 
     fn replay(&mut self, graph: &CpuCaptured) -> Result<(), DeviceError> {
         self.outside_capture("a replay", CaptureRule::NoSynchronization)?;
-        #[cfg(piecewise_testing)]
-        self.faults.pass(super::faults::FaultPoint::Replay, "a captured graph")?;
         let context = LaunchContext::Capture(&graph.sizes);
         let Self { workspace, profile, pool, team, counts, .. } = self;
         counts.graph_launches += 1;
@@ -368,8 +335,6 @@ impl Device for CpuDevice {
         self.memory = Memory::default();
         self.host.clear();
         self.is_capturing = false;
-        #[cfg(piecewise_testing)]
-        self.faults.reopen()?;
         Ok(())
     }
 

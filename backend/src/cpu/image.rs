@@ -27,12 +27,6 @@ pub(super) enum Kernel {
     MatMul(Box<Matmul>),
     /// A custom op, found by name when the artifact is bound.
     Custom(CustomKernel),
-    #[cfg(piecewise_testing)]
-    /// Row programs and a matmul as one launch.
-    Absorbed(Absorbed),
-    #[cfg(piecewise_testing)]
-    /// Fills results of these types with NaNs (the largest value, for integers).
-    Poison(Vec<TensorType>),
 }
 
 /// A custom op as one use calls it: kernels of equal uses are one.
@@ -44,27 +38,6 @@ pub(super) struct CustomKernel {
     pub(super) results: Vec<TensorType>,
     pub(super) mutates: Vec<usize>,
     /// Bytes of scratch for one thread.
-    pub(super) scratch: u64,
-}
-
-#[cfg(piecewise_testing)]
-/// Parts that run one after the other as one launch. Each part's arguments are positions in the
-/// launch's arguments.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(super) struct Absorbed {
-    pub(super) parts: Vec<AbsorbedPart>,
-}
-
-#[cfg(piecewise_testing)]
-/// A part of an absorbed launch.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(super) struct AbsorbedPart {
-    pub(super) kernel: Kernel,
-    /// Positions in the launch's arguments, in the order that the kernel expects.
-    pub(super) args: Vec<u32>,
-    /// Bytes of the launch's scratch before this part's own.
-    pub(super) scratch_at: u64,
-    /// Bytes of this part's own scratch.
     pub(super) scratch: u64,
 }
 
@@ -98,10 +71,6 @@ impl Kernel {
             Self::Rows(_) => "rows",
             Self::MatMul(_) => "matmul",
             Self::Custom(custom) => &custom.name,
-            #[cfg(piecewise_testing)]
-            Self::Absorbed(_) => "absorbed",
-            #[cfg(piecewise_testing)]
-            Self::Poison(_) => "poison",
         }
     }
 
@@ -115,10 +84,6 @@ impl Kernel {
             Self::Rows(_) => "row program",
             Self::MatMul(_) => "matmul",
             Self::Custom(_) => "custom op",
-            #[cfg(piecewise_testing)]
-            Self::Absorbed(_) => "row programs and a matmul",
-            #[cfg(piecewise_testing)]
-            Self::Poison(_) => "fills results with NaN",
         };
         let name = self.name().to_owned();
         let (language, text) = match self {
@@ -141,8 +106,6 @@ impl Kernel {
                 (types, written.fold(0, |bits, i| bits | 1 << i))
             }
             Self::Rows(_) => (Vec::new(), 0),
-            #[cfg(piecewise_testing)]
-            Self::Absorbed(_) | Self::Poison(_) => (Vec::new(), 0),
         }
     }
 
@@ -154,8 +117,6 @@ impl Kernel {
                 .rows_problem(limits, limits)
                 .map_or(u64::MAX, |(problem, _)| matmul_scratch_bytes(&problem, threads) as u64),
             Self::Custom(custom) => custom.scratch,
-            #[cfg(piecewise_testing)]
-            Self::Absorbed(_) | Self::Poison(_) => 0,
         }
     }
 
@@ -164,15 +125,6 @@ impl Kernel {
             Self::Rows(program) => program.check().map_err(|e| e.to_string()),
             Self::MatMul(matmul) => matmul.check_rows(),
             Self::Custom(custom) => custom.check(),
-            #[cfg(piecewise_testing)]
-            Self::Poison(_) => Ok(()),
-            #[cfg(piecewise_testing)]
-            Self::Absorbed(absorbed) => absorbed.parts.iter().try_for_each(|part| {
-                if matches!(part.kernel, Self::Absorbed(_)) {
-                    return Err("an absorbed launch inside another".to_owned());
-                }
-                part.kernel.check()
-            }),
         }
     }
 }

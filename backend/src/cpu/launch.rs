@@ -6,12 +6,10 @@
 
 use super::image::{CustomKernel, Kernel};
 use super::profile::Profile;
-use super::program::{BoundCall, BoundPart};
+use super::program::BoundCall;
 use crate::device::{Address, DeviceError};
 use crate::matmul::Matmul;
 use piecewise_ir::custom::Attrs;
-#[cfg(piecewise_testing)]
-use piecewise_ir::types::TensorType;
 use piecewise_kernels::cpu::Isa;
 use piecewise_kernels::cpu::matmul::{MatmulArgs, matmul};
 use piecewise_kernels::cpu::rows::{RowArg, RowCall, run_rows};
@@ -34,9 +32,8 @@ impl Workspace {
     pub(super) fn fit(&mut self, call: &BoundCall) {
         self.counts.clear();
         self.counts.reserve(call.limits.len());
-        let most = call.parts.iter().map(|part| part.addresses.len()).max().unwrap_or(0);
         self.row_args.clear();
-        self.row_args.reserve(most);
+        self.row_args.reserve(call.addresses.len());
     }
 }
 
@@ -75,14 +72,10 @@ impl BoundCall {
 
     /// Whether it may want other threads.
     pub(super) fn is_parallel(&self, sizes: &[u64]) -> bool {
-        self.parts.iter().any(|part| match &*part.kernel {
-            Kernel::Rows(program) => part.row_call(program, &[], sizes).is_parallel(),
+        match &*self.kernel {
+            Kernel::Rows(program) => self.row_call(program, &[], sizes).is_parallel(),
             Kernel::MatMul(_) | Kernel::Custom(_) => true,
-            #[cfg(piecewise_testing)]
-            Kernel::Absorbed(_) => true,
-            #[cfg(piecewise_testing)]
-            Kernel::Poison(_) => false,
-        })
+        }
     }
 
     fn run(
@@ -94,30 +87,20 @@ impl BoundCall {
         self.check_memory()?;
         let Workspace { counts, row_args } = workspace;
         read_counts(self.counts, context.sizes(), self.limits.len(), counts);
-        for part in &self.parts {
-            match &*part.kernel {
-                Kernel::Rows(program) => self.rows(part, program, counts, row_args),
-                Kernel::MatMul(matmul) => self.matmul(part, matmul, context, counts)?,
-                Kernel::Custom(custom) => self.custom(part, custom, context, counts)?,
-                #[cfg(piecewise_testing)]
-                Kernel::Poison(types) => poison(part, types, context.sizes()),
-                #[cfg(piecewise_testing)]
-                Kernel::Absorbed(_) => {}
+        match &*self.kernel {
+            Kernel::Rows(program) => {
+                self.rows(program, counts, row_args);
+                Ok(())
             }
+            Kernel::MatMul(matmul) => self.matmul(matmul, context, counts),
+            Kernel::Custom(custom) => self.custom(custom, context, counts),
         }
-        Ok(())
     }
 
-    fn rows(
-        &self,
-        part: &BoundPart,
-        program: &RowProgram,
-        counts: &[u64],
-        row_args: &mut Vec<RowArg>,
-    ) {
+    fn rows(&self, program: &RowProgram, counts: &[u64], row_args: &mut Vec<RowArg>) {
         row_args.clear();
-        for (i, (decl, &address)) in program.args.iter().zip(&part.addresses).enumerate() {
-            let backed = part.mappings[i].as_ref().is_some_and(|m| m.is_backed());
+        for (i, (decl, &address)) in program.args.iter().zip(&self.addresses).enumerate() {
+            let backed = self.mappings[i].as_ref().is_some_and(|m| m.is_backed());
             let extent = match decl.kind {
                 ArgKind::Table if decl.written && !backed => 0,
                 // A state is as large as it was made; of anything else the true rows are real.
@@ -131,12 +114,11 @@ impl BoundCall {
         // sizes that `check_sizes` holds these to; `check_memory` found the memory backed (where
         // not, it reads as zeros and nothing is written) and that no argument that is written shares
         // bytes with another or with the scratch; a device runs one launch at a time.
-        unsafe { run_rows(&part.row_call(program, row_args, counts)) };
+        unsafe { run_rows(&self.row_call(program, row_args, counts)) };
     }
 
     fn matmul(
         &self,
-        part: &BoundPart,
         spec: &Matmul,
         context: LaunchContext<'_>,
         counts: &[u64],
@@ -148,7 +130,7 @@ impl BoundCall {
         if rows == 0 || problem.batch == 0 {
             return Ok(());
         }
-        let binding = part.arguments("matmul", &NO_ATTRS, context, counts);
+        let binding = self.arguments("matmul", &NO_ATTRS, context, counts);
         // SAFETY: as for row programs; the scratch is this launch's alone.
         let args = unsafe { CpuOpArgs::new(binding) };
         let taken = || -> Result<_, OpError> {
@@ -161,20 +143,17 @@ impl BoundCall {
 
     fn custom(
         &self,
-        part: &BoundPart,
         kernel: &CustomKernel,
         context: LaunchContext<'_>,
         counts: &[u64],
     ) -> Result<(), DeviceError> {
-        let Some(op) = &part.op else { return Ok(()) };
-        let binding = part.arguments(&kernel.name, &kernel.attrs, context, counts);
+        let Some(op) = &self.op else { return Ok(()) };
+        let binding = self.arguments(&kernel.name, &kernel.attrs, context, counts);
         // SAFETY: as for row programs.
         let args = unsafe { CpuOpArgs::new(binding) };
         op.run(&args).map_err(|error| self.failed(error.to_string()))
     }
-}
 
-impl BoundPart {
     fn arguments<'a>(
         &'a self,
         name: &'a str,
@@ -201,16 +180,6 @@ impl BoundPart {
             scratch: self.scratch,
             scratch_bytes: self.scratch_bytes,
         }
-    }
-}
-
-#[cfg(piecewise_testing)]
-/// Fills results with bytes that are a NaN in every float type.
-fn poison(part: &BoundPart, types: &[TensorType], sizes: &[u64]) {
-    for (ty, &address) in types.iter().zip(&part.addresses) {
-        let start: *mut u8 = std::ptr::with_exposed_provenance_mut(address);
-        // SAFETY: as for row programs.
-        unsafe { start.write_bytes(0xff, ty.bytes(sizes) as usize) };
     }
 }
 

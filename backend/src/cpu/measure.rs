@@ -1,7 +1,7 @@
 //! The processor as benchmarks see it: work is done when a call returns, so that the clock of the
 //! host is the device's.
 
-use super::capture::CpuCaptured;
+use super::captured::CpuCaptured;
 use super::device::CpuDevice;
 use super::memory::free_bytes;
 use super::program::{BoundCall, CpuProgram};
@@ -48,7 +48,7 @@ impl MeasuredDevice for CpuDevice {
     fn launches<'a>(&self, program: &'a CpuProgram) -> Vec<LaunchView<'a>> {
         let view = |call: &'a Arc<BoundCall>| LaunchView {
             name: &call.name,
-            kernel: &call.kernel,
+            kernel: call.kernel.name(),
             nodes: &call.nodes,
         };
         program.calls.iter().map(view).collect()

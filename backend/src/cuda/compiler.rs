@@ -75,7 +75,7 @@ impl CudaCompiler {
 
     /// The same compiler, whose kernels note where and when their blocks run, as those of a device
     /// that was opened so do. What it compiles has keys of its own.
-    #[cfg(piecewise_testing)]
+    #[must_use]
     pub fn with_stamps(self) -> Self {
         Self { stamps: true, ..self }
     }

@@ -27,7 +27,7 @@ use super::stream::Stream;
 use crate::artifact::Artifact;
 use crate::binding::{self, Images};
 use crate::device::{
-    Address, Binding, BoundAddress, ByteRows, Device, DeviceError, HostBlock, Reservation,
+    Address, Binding, BoundAddress, ByteRows, Clock, Device, DeviceError, HostBlock, Reservation,
 };
 use crate::measure::LaunchCounts;
 use crate::tuning::{LibraryAlgorithm, LibraryProduct};
@@ -142,6 +142,10 @@ impl Device for CudaDevice {
         format!("cuda:{} {}", self.options.ordinal, self.context.device)
     }
 
+    fn clock(&self) -> Clock {
+        self.driver().clock()
+    }
+
     fn free_bytes(&self) -> u64 {
         self.enter().map(|()| self.driver().free_bytes().unwrap_or(0)).unwrap_or(0)
     }
@@ -168,8 +172,8 @@ impl Device for CudaDevice {
         let n = bytes.len() as u64;
         self.memory.check("a write", to, n)?;
         if n > 0 {
-            self.driver()
-                .copy_in(to.0, bytes.as_ptr(), n, self.stream.handle)
+            // SAFETY: the bytes are borrowed until the stream is waited for below.
+            unsafe { self.driver().copy_in(to.0, bytes.as_ptr(), n, self.stream.handle) }
                 .map_err(|e| device_error(format!("write {n} bytes to {to}"), &e))?;
         }
         self.finish()
@@ -180,8 +184,9 @@ impl Device for CudaDevice {
         let n = bytes.len() as u64;
         self.memory.check("a read", from, n)?;
         if n > 0 {
-            self.driver()
-                .copy_out(bytes.as_mut_ptr(), from.0, n, self.stream.handle)
+            let to = bytes.as_mut_ptr();
+            // SAFETY: the bytes are borrowed alone until the stream is waited for below.
+            unsafe { self.driver().copy_out(to, from.0, n, self.stream.handle) }
                 .map_err(|e| device_error(format!("read {n} bytes at {from}"), &e))?;
         }
         self.finish()
@@ -294,8 +299,8 @@ impl Device for CudaDevice {
         if bytes == 0 {
             return Ok(());
         }
-        self.driver()
-            .copy_in(to.0, from, bytes, self.stream.handle)
+        // SAFETY: the block is lent to the copy, so that nobody writes to these bytes before it is done.
+        unsafe { self.driver().copy_in(to.0, from, bytes, self.stream.handle) }
             .map_err(|e| device_error(format!("copy {bytes} bytes to {to}"), &e))
     }
 
@@ -311,8 +316,8 @@ impl Device for CudaDevice {
         if rows.width == 0 || rows.count == 0 {
             return Ok(());
         }
-        self.driver()
-            .copy_in_rows(to.0, from, rows, self.stream.handle)
+        // SAFETY: as for `copy_in`.
+        unsafe { self.driver().copy_in_rows(to.0, from, rows, self.stream.handle) }
             .map_err(|e| device_error(format!("copy {rows:?} to {to}"), &e))
     }
 
@@ -329,8 +334,8 @@ impl Device for CudaDevice {
         if bytes == 0 {
             return Ok(());
         }
-        self.driver()
-            .copy_out(to, from.0, bytes, self.stream.handle)
+        // SAFETY: the block is lent to the copy, so that nobody uses these bytes before it is done.
+        unsafe { self.driver().copy_out(to, from.0, bytes, self.stream.handle) }
             .map_err(|e| device_error(format!("copy {bytes} bytes at {from}"), &e))
     }
 

@@ -47,7 +47,8 @@ impl PinnedBlock {
         pages.resize(count, HostPage([0; 4096]));
         let length = size_of_val(&pages[..]) as u64;
         let start = NonNull::from(&mut pages[..]).cast();
-        let pinned = context.driver.pin(start.as_ptr(), length);
+        // SAFETY: the pages live as long as the block, which unpins them when it is dropped.
+        let pinned = unsafe { context.driver.pin(start.as_ptr(), length) };
         pinned.map_err(|e| memory_error(what, bytes, 0, &e))?;
         Ok(Self { context: context.clone(), _pages: pages, start, block, used: None })
     }

@@ -1,8 +1,7 @@
 //! NVRTC, opened by the first kernel that is not in the cache.
 
-use super::library::CudaLibrary;
+use super::library::{CudaLibrary, LibraryError};
 use super::nvrtc::{Nvrtc, NvrtcError};
-use super::probe::missing;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
@@ -14,31 +13,16 @@ pub struct LazyNvrtc {
     /// Empty until it was found: a library that is not there yet is looked for again.
     opened: Arc<OnceLock<Nvrtc>>,
     is_missing: bool,
-    #[cfg(piecewise_testing)]
-    compiles_fast: bool,
 }
 
 impl LazyNvrtc {
     /// NVRTC in `dirs`, or where the loader finds it. Where the driver's major version is known,
     /// newer ones are passed over, and so is code that they made.
     pub fn new(dirs: Vec<PathBuf>, driver_major: Option<u32>) -> Self {
-        Self {
-            dirs,
-            driver_major,
-            opened: Arc::default(),
-            is_missing: false,
-            #[cfg(piecewise_testing)]
-            compiles_fast: false,
-        }
+        Self { dirs, driver_major, opened: Arc::default(), is_missing: false }
     }
 
-    /// The same, which will be [`Nvrtc::compiling_fast`].
-    #[cfg(piecewise_testing)]
-    pub fn compiling_fast(self) -> Self {
-        Self { compiles_fast: true, ..self }
-    }
-
-    /// An NVRTC that can't be found.
+    /// No NVRTC: only what a store has is run, and nothing looks for the library.
     pub fn missing() -> Self {
         Self { is_missing: true, ..Self::new(Vec::new(), None) }
     }
@@ -62,12 +46,10 @@ impl LazyNvrtc {
 
     fn open(&self) -> Result<Nvrtc, NvrtcError> {
         if self.is_missing {
-            return Err(missing(CudaLibrary::Nvrtc).into());
+            let (library, tried) = (CudaLibrary::Nvrtc, "nothing: it is left out".to_owned());
+            return Err(LibraryError::NotFound { library, tried }.into());
         }
-        let nvrtc = Nvrtc::open(&self.dirs, self.driver_major)?;
-        #[cfg(piecewise_testing)]
-        let nvrtc = if self.compiles_fast { nvrtc.compiling_fast() } else { nvrtc };
-        Ok(nvrtc)
+        Nvrtc::open(&self.dirs, self.driver_major)
     }
 }
 

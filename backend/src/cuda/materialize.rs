@@ -193,7 +193,9 @@ impl Loader {
             let n = chunk.len() as u64;
             block.bytes_mut(0..n, copies)?.copy_from_slice(chunk);
             let from = block.lend(0..n, copies)?;
-            context.driver.copy_in(to, from, n, self.stream.handle).map_err(failed)?;
+            // SAFETY: the block is lent to the copy, so that nobody writes to these bytes before it is
+            // done.
+            unsafe { context.driver.copy_in(to, from, n, self.stream.handle) }.map_err(failed)?;
             upload.copied = Some(CudaEvent::record(&self.stream, false, None).map_err(failed)?);
             to += n;
         }

@@ -17,7 +17,7 @@ mod compiler;
 mod context;
 mod custom;
 mod device;
-mod driver;
+pub mod driver;
 mod error;
 mod event;
 mod graph;
@@ -46,6 +46,9 @@ mod site;
 mod stamps;
 mod stream;
 #[cfg(test)]
+#[path = "../../../testing/src/driver/mod.rs"]
+pub mod testing;
+#[cfg(test)]
 mod tests;
 mod tuning;
 
@@ -54,8 +57,6 @@ pub use captured::CudaCaptured;
 pub use code::Code;
 pub use compiler::CudaCompiler;
 pub use device::CudaDevice;
-#[cfg(piecewise_testing)]
-pub use driver::faulty::{CallFault, Faults};
 pub use error::{CallError, CudaError, CudaVersion};
 pub use event::CudaEvent;
 pub use graph::GraphSummary;

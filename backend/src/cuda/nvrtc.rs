@@ -174,8 +174,8 @@ pub struct Nvrtc {
     path: &'static str,
     version: (u32, u32),
     archs: Vec<Arch>,
-    #[cfg(piecewise_testing)]
-    compiles_fast: bool,
+    /// What every source is compiled with, beside its own options.
+    options: Vec<String>,
 }
 
 impl Nvrtc {
@@ -204,21 +204,16 @@ impl Nvrtc {
         })?;
         let archs = archs.into_iter().map(|number: c_int| Arch { number: number.max(0) as u32 });
         let version = (major.max(0) as u32, minor.max(0) as u32);
-        Ok(Self {
-            api,
-            path: library.path,
-            version,
-            archs: archs.collect(),
-            #[cfg(piecewise_testing)]
-            compiles_fast: false,
-        })
+        Ok(Self { api, path: library.path, version, archs: archs.collect(), options: Vec::new() })
     }
 
-    /// The same, that compiles in half the time, to code that is slow and that nothing is to run: what
-    /// it takes is the same. Only from version 13 on.
-    #[cfg(piecewise_testing)]
-    pub fn compiling_fast(self) -> Self {
-        Self { compiles_fast: self.version.0 >= 13, ..self }
+    /// The same, which compiles every source with this option, too: `-lineinfo` for a profiler,
+    /// `--Ofast-compile=max` for code that only has to compile. What it makes names the option, but not in its key: give
+    /// it a store of its own.
+    #[must_use]
+    pub fn with_option(mut self, option: &str) -> Self {
+        self.options.push(option.to_owned());
+        self
     }
 
     /// Major and minor version: `(13, 0)` of 13.0.
@@ -226,9 +221,10 @@ impl Nvrtc {
         self.version
     }
 
-    /// What an image's provenance says of this library: `nvrtc 13.0`.
+    /// What an image's provenance says of this library, `nvrtc 13.0`, and of options of one's own.
     pub fn identity(&self) -> String {
-        format!("nvrtc {}.{}", self.version.0, self.version.1)
+        let version = format!("nvrtc {}.{}", self.version.0, self.version.1);
+        self.options.iter().fold(version, |identity, option| format!("{identity} {option}"))
     }
 
     /// The file that was opened, as the loader was given it.
@@ -258,8 +254,7 @@ impl Nvrtc {
         let mut options =
             Vec::from_iter(options_of(self.version, arch).into_iter().map(CString::new));
         options.extend(source.options.iter().map(|option| CString::new(*option)));
-        #[cfg(piecewise_testing)]
-        options.extend(self.compiles_fast.then(|| CString::new("--Ofast-compile=max")));
+        options.extend(self.options.iter().map(|option| CString::new(option.as_str())));
         let options = options.into_iter().collect::<Result<Vec<_>, _>>();
         let options = options.map_err(nul("an option"))?;
         let pointers =

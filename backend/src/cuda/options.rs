@@ -1,6 +1,5 @@
 //! What is said of a CUDA device when it is opened.
 
-use super::driver::faulty::Faults;
 use std::path::PathBuf;
 
 /// How a CUDA device is opened.
@@ -19,20 +18,4 @@ pub struct CudaOptions {
     /// Compile kernels whose blocks note where and when they run, for
     /// [`crate::measure::MeasuredDevice::block_times`]. What is compiled so has keys of its own.
     pub stamps: bool,
-    /// What is planned to fail.
-    #[cfg(piecewise_testing)]
-    pub faults: Faults,
-    /// Whether products of the library do nothing, as kernels of a simulated driver do.
-    #[cfg(piecewise_testing)]
-    pub simulates_library: bool,
-}
-
-impl CudaOptions {
-    /// What is planned to fail: nothing but in tests.
-    pub(super) fn faults(&self) -> Faults {
-        #[cfg(piecewise_testing)]
-        return self.faults.clone();
-        #[cfg(not(piecewise_testing))]
-        Faults::default()
-    }
 }

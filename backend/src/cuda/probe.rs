@@ -1,10 +1,9 @@
 //! What of CUDA is on this machine, without touching any of it in a way that could panic.
 
-use super::driver::faulty::{Faults, FaultyDriver};
 use super::driver::system::SystemDriver;
 use super::driver::{Attribute, Driver};
 use super::error::{CallError, CudaError, CudaVersion};
-use super::library::{CudaLibrary, LibraryError, library_dirs};
+use super::library::{LibraryError, library_dirs};
 use super::lt_api::find;
 use super::nvrtc::{Arch, Nvrtc, NvrtcError};
 use super::options::CudaOptions;
@@ -132,26 +131,13 @@ pub struct ProbeRow {
     pub detail: String,
 }
 
-pub(super) fn missing(library: CudaLibrary) -> LibraryError {
-    LibraryError::NotFound { library, tried: "a planned fault".to_owned() }
-}
-
-/// The system's driver, with planned faults.
-pub(super) fn open_driver(faults: &Faults) -> Result<FaultyDriver<SystemDriver>, CudaError> {
-    if faults.misses(CudaLibrary::Driver) {
-        return Err(missing(CudaLibrary::Driver).into());
-    }
-    Ok(FaultyDriver { inner: SystemDriver::open()?, faults: faults.clone() })
-}
-
 impl CudaProbe {
     /// Looks for the driver, its devices, NVRTC and cuBLASLt where a device that is opened with
     /// `options` would: the libraries in its folders first (see
     /// [`library_dirs`](super::library_dirs)), then by the loader's rules. It changes nothing and
     /// does not fail: what is missing is in the report.
     pub fn run(options: &CudaOptions) -> Self {
-        let (dirs, faults) = (library_dirs(&options.library_dirs), options.faults());
-        let driver = open_driver(&faults);
+        let (dirs, driver) = (library_dirs(&options.library_dirs), SystemDriver::open());
         let (mut devices, mut device_error) = (Vec::new(), None);
         if let Ok(driver) = &driver {
             match read_devices(driver) {
@@ -159,26 +145,16 @@ impl CudaProbe {
                 Err(error) => device_error = Some(error),
             }
         }
-        let driver = driver.map(|driver| DriverReport {
-            path: driver.inner.path.to_owned(),
-            version: driver.inner.version,
-        });
+        let driver = driver
+            .map(|driver| DriverReport { path: driver.path.to_owned(), version: driver.version });
         let major = driver.as_ref().ok().map(|driver| driver.version.major());
-        let nvrtc = match faults.misses(CudaLibrary::Nvrtc) {
-            true => Err(missing(CudaLibrary::Nvrtc).into()),
-            false => Nvrtc::open(&dirs, major).map(|nvrtc| NvrtcReport {
-                path: nvrtc.path().to_owned(),
-                version: nvrtc.version(),
-                archs: nvrtc.archs().to_vec(),
-            }),
-        };
-        let cublas_lt = match faults.misses(CudaLibrary::CublasLt) {
-            true => Err(missing(CudaLibrary::CublasLt)),
-            false => find(&dirs, major).map(|(library, version)| CublasLtReport {
-                path: library.path.to_owned(),
-                version,
-            }),
-        };
+        let nvrtc = Nvrtc::open(&dirs, major).map(|nvrtc| NvrtcReport {
+            path: nvrtc.path().to_owned(),
+            version: nvrtc.version(),
+            archs: nvrtc.archs().to_vec(),
+        });
+        let cublas_lt = find(&dirs, major)
+            .map(|(library, version)| CublasLtReport { path: library.path.to_owned(), version });
         Self { driver, devices, device_error, nvrtc, cublas_lt }
     }
 
@@ -283,6 +259,7 @@ fn read_devices(driver: &dyn Driver) -> Result<Vec<DeviceReport>, CudaError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::CudaLibrary;
 
     fn device() -> DeviceReport {
         DeviceReport {
@@ -325,6 +302,10 @@ mod tests {
         insta::assert_snapshot!(probe);
     }
 
+    fn missing(library: CudaLibrary) -> LibraryError {
+        LibraryError::NotFound { library, tried: "a planned fault".to_owned() }
+    }
+
     #[test]
     fn without_nvrtc_models_run_from_a_filled_cache() {
         let mut probe = complete();
@@ -337,11 +318,13 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named_with_its_remedy() {
-        let faults = Faults::default();
-        for library in [CudaLibrary::Driver, CudaLibrary::Nvrtc, CudaLibrary::CublasLt] {
-            faults.miss(library);
-        }
-        let probe = CudaProbe::run(&CudaOptions { faults, ..CudaOptions::default() });
+        let probe = CudaProbe {
+            driver: Err(missing(CudaLibrary::Driver).into()),
+            devices: Vec::new(),
+            device_error: None,
+            nvrtc: Err(missing(CudaLibrary::Nvrtc).into()),
+            cublas_lt: Err(missing(CudaLibrary::CublasLt)),
+        };
         assert!(matches!(probe.check(0), Err(CudaError::Library(_))));
         insta::assert_snapshot!(probe);
     }

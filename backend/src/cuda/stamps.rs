@@ -88,7 +88,9 @@ impl Stamps {
         let mut bytes = vec![0; self.blocks as usize * BLOCK_BYTES];
         let failed = |e| device_error("read the times of blocks", &e);
         let (to, n) = (bytes.as_mut_ptr(), bytes.len() as u64);
-        context.driver.copy_out(to, self.memory.address, n, stream.handle).map_err(failed)?;
+        // SAFETY: the bytes are this function's own until the stream is waited for below.
+        unsafe { context.driver.copy_out(to, self.memory.address, n, stream.handle) }
+            .map_err(failed)?;
         stream.synchronize().map_err(failed)?;
         let word = |at: usize| {
             let mut word = [0; 8];

@@ -18,6 +18,7 @@ use piecewise_ir::op::{BinaryOp, Op, UnaryOp};
 use piecewise_ir::region::{ParamMode, Region};
 use piecewise_ir::types::TensorType;
 use piecewise_ir::weight::Recipe;
+use piecewise_testing::artifacts::{last_ways, narrowed};
 
 /// Enough for tiles to be preferred; no whole tiles of columns, no whole slices of k.
 const ROWS: u64 = 2112;
@@ -154,7 +155,7 @@ fn agrees<T: Target>(product: &Product, after: After, dtype: DType, reals: [u64;
     let rows = product.rows;
     let first = compile_on::<T>(&product.piece, PieceSize::Exact(rows), &[rows]);
     assert_eq!(first.first_launches().count(), 1, "{after:?}");
-    let general = first.narrowed(&first.last_ways(usize::MAX)).unwrap();
+    let general = narrowed(&first, &last_ways(&first, usize::MAX)).unwrap();
     for real in reals {
         let got = run::<T>(product, first.clone(), real, false);
         let want = run::<T>(product, general.clone(), real, false);
@@ -203,7 +204,7 @@ pub fn gates_of_every_value_agree<T: Target>() {
             let product = product(dtype, after, [ROWS, DEPTH]);
             let (real, inner) = ((1 << 16) / VALUES, COLUMNS / 2);
             let tiles = compile_on::<T>(&product.piece, PieceSize::Exact(ROWS), &[ROWS]);
-            let general = tiles.narrowed(&tiles.last_ways(usize::MAX)).unwrap();
+            let general = narrowed(&tiles, &last_ways(&tiles, usize::MAX)).unwrap();
             let fill = |bench: &mut BenchOn<T>| {
                 let mut x = pattern(dtype, &[ROWS, DEPTH], 0);
                 let mut w = pattern(dtype, &[COLUMNS, DEPTH], 0);

@@ -6,6 +6,7 @@ use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
 use piecewise_backend::cuda::{CudaCompiler, CudaDevice, CudaOptions, CudaProbe};
 use piecewise_backend::device::Device;
 use piecewise_kernels::op::OpRegistry;
+use piecewise_testing::absorbing_ops;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// A device and its compiler.
@@ -39,7 +40,7 @@ impl Target for Cpu {
     }
 
     fn device(registry: Arc<OpRegistry>, threads: usize) -> CpuDevice {
-        CpuDevice::new(registry, threads).unwrap()
+        CpuDevice::new(absorbing_ops(&registry), threads).unwrap()
     }
 
     fn with_compiler<R>(run: impl FnOnce(&dyn Compiler) -> R) -> R {

@@ -10,7 +10,8 @@ use piecewise_backend::weights::WeightSource;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::op::Op;
-use piecewise_runtime::engine::{Engine, Request, RequestEvent, RequestId};
+use piecewise_runtime::engine::{Engine, Request, RequestEvent};
+use piecewise_runtime::words::RequestId;
 use piecewise_runtime::words::GraphMode;
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail, ensure};
 use piecewise_runtime::measure::{GroupSummary, LaunchSummary, StepTimer, Timeline};
-use piecewise_runtime::model::StepLaunch;
+use piecewise_runtime::steps::StepLaunch;
 use piecewise_runtime::words::GraphMode;
 use serde::Serialize;
 use std::cell::RefCell;

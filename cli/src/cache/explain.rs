@@ -6,7 +6,7 @@ use crate::print::{print_line, print_report};
 use piecewise::assembly::Planned;
 use piecewise_backend::artifact::PieceSize;
 use piecewise_cache::{EntryInfo, FactorDifference, KeyHex};
-use piecewise_runtime::artifact_store::{CacheStore, PIECE_KIND};
+use piecewise_runtime::store::{CacheStore, PIECE_KIND};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::process::ExitCode;

@@ -3,8 +3,8 @@
 use crate::model_args::file_layers;
 use anyhow::Context;
 use piecewise_cache::{Cache, CacheAccess};
-use piecewise_runtime::artifact_store::{CacheStore, NoCache, cache_dir};
 use piecewise_runtime::config::CacheConfig;
+use piecewise_runtime::store::{CacheStore, NoCache, cache_dir};
 use std::path::PathBuf;
 
 /// Which cache a command works on.

@@ -5,7 +5,7 @@ use crate::print::{print_line, print_report};
 use anyhow::{Context, bail};
 use piecewise_backend::artifact::{Access, ArgRef, Artifact, Digest, Launch, Part, Way};
 use piecewise_cache::{Cache, Entry, EntryInfo, KeyHex};
-use piecewise_runtime::artifact_store::{PIECE_KIND, StoredPiece};
+use piecewise_runtime::store::{PIECE_KIND, StoredPiece};
 use serde_json::{Value as Json, json};
 use std::process::ExitCode;
 

@@ -53,24 +53,34 @@ fn shown(engine: &dyn Engine) -> String {
 mod tests {
     use super::*;
     use piecewise::assembly::Assembly;
-    use piecewise::device::OpenDevice;
-    use piecewise_backend::cpu::{CpuDevice, CpuFault, CpuFaults, FaultKind, FaultPoint};
+    use piecewise::device::{DeviceSpec, OpenDevice};
+    use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
     use piecewise_kernels::op::OpRegistry;
     use piecewise_runtime::engine::Request;
+    use piecewise_testing::{DeviceFault, DeviceFaults, FaultKind, FaultPoint, FaultyDevice};
     use std::path::Path;
     use std::sync::Arc;
 
     #[test]
     fn what_a_failure_disabled_is_shown_enabled_and_replayed() {
-        let faults = CpuFaults::default();
-        let mut device = CpuDevice::new(Arc::new(OpRegistry::new()), 1).unwrap();
-        device.set_faults(faults.clone());
-        let capture =
-            CpuFault { point: FaultPoint::Capture, kind: FaultKind::Refused, after: 0, times: 1 };
+        let faults = DeviceFaults::default();
+        let device = CpuDevice::new(Arc::new(OpRegistry::new()), 1).unwrap();
+        let device = OpenDevice::own(
+            DeviceSpec::Cpu,
+            FaultyDevice::new(device, faults.clone()),
+            |device, ops| Ok(device.share(ops)),
+            |device, ops, _| Box::new(CpuCompiler::new(ops, device.threads())),
+        );
+        let capture = DeviceFault {
+            point: FaultPoint::Capture,
+            kind: FaultKind::Refused,
+            after: 0,
+            times: 1,
+        };
         faults.fail(capture);
         let mut engine = Assembly::folder(Path::new("../examples/tiny-qwen3"))
             .unwrap()
-            .on(&OpenDevice::from(device))
+            .on(&device)
             .set("cache.enabled", false)
             .set("graph_mode", "full_decode_only")
             .set("probe_capture", false)

@@ -1,8 +1,9 @@
 //! Token ids to rows and embeddings.
 
 use super::super::progress::watcher;
+use super::args::EncodeArgs;
+use super::items::{Named, Output, encode_items};
 use super::tensors::{TensorFile, Tensors};
-use super::{EncodeArgs, Named, Output, encode_items};
 use anyhow::bail;
 use piecewise::encoding::{TextEncoder, TextItem};
 use piecewise::models::Checkpoint;

@@ -213,7 +213,6 @@ impl Graph {
     }
 
     /// Looks a declared symbol up; `None` where nothing is called so.
-    #[cfg(piecewise_testing)]
     pub fn symbol_named(&self, name: &str) -> Option<Symbol> {
         self.symbols.iter().find(|(_, decl)| decl.name == name).map(|(symbol, _)| symbol)
     }

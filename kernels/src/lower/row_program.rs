@@ -1,5 +1,8 @@
 //! Row programs as data: what a kernel image of a region holds.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use derive_more::Display;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Symbol};

@@ -3,7 +3,7 @@
 use piecewise_ir::entity::{Entity, Value};
 use piecewise_ir::eval::{Array, Evaluator, Rounding};
 use piecewise_ir::graph::Graph;
-use piecewise_ir::testing::{mix_ops, random_arrays};
+use piecewise_testing::{mix_ops, random_arrays};
 
 /// Every value but states, by value, of arrays that follow from `seed`.
 pub(crate) fn evaluate(graph: &Graph, sizes: &[u64], seed: u64) -> Vec<Option<Array>> {

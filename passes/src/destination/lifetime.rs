@@ -5,39 +5,24 @@ use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{LiveRange, Stitch};
 use piecewise_ir::op::Op;
 
-/// How long a value lives around the nodes that write and read it.
-#[derive(
-    Clone, Copy, PartialEq, Eq, Hash, Debug, Default, serde::Serialize, serde::Deserialize,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum LifetimeRule {
-    /// A matmul, or a custom op at what it may absorb, the regions of its piece that produce its
-    /// operands and those that consume its result are one moment: what any of them reads is live to
-    /// the end of the last, what any writes from the start of the first. Survives every lowering
-    /// that is allowed.
-    #[default]
-    Moments,
-    /// From the writer to the last reader. **Wrong** as soon as a lowering gives a part of a
-    /// region to another node: it exists to show that the launch checker refuses such a plan.
-    NodeGranular,
-}
-
 /// The lifetimes of the results of a step.
+///
+/// A matmul, or a custom op at what it may absorb, the regions of its piece that produce its operands
+/// and those that consume its result are one moment: what any of them reads is live to the end of the
+/// last, what any writes from the start of the first. That survives every lowering that is allowed.
 pub(super) struct Lifetimes {
     live: Vec<Option<LiveRange>>,
 }
 
 impl Lifetimes {
-    /// The lifetimes of every result in `graph` under `rule`.
-    pub(super) fn of(graph: &Graph, stitch: &Stitch, rule: LifetimeRule) -> Self {
+    /// The lifetimes of every result in `graph`.
+    pub(super) fn of(graph: &Graph, stitch: &Stitch) -> Self {
         let order = stitch.node_order();
         let mut spans = vec![LiveRange { start: 0, end: 0 }; graph.node_count()];
         for (at, node) in order.iter().enumerate() {
             spans[node.index()] = LiveRange { start: at, end: at };
         }
-        if rule == LifetimeRule::Moments {
-            spans = spans_of_moments(graph, stitch, &spans);
-        }
+        let spans = spans_of_moments(graph, stitch, &spans);
         let mut live: Vec<Option<LiveRange>> = vec![None; graph.value_count()];
         for &node in &order {
             let span = spans[node.index()];

@@ -6,8 +6,6 @@
 
 mod lifetime;
 
-pub use lifetime::LifetimeRule;
-
 use crate::manager::PassError;
 use lifetime::Lifetimes;
 use piecewise_ir::entity::{Arena, Entity, Node, Slot, Value};
@@ -30,11 +28,11 @@ pub struct SlotReport {
     pub copies: Vec<Node>,
 }
 
-/// Gives every input and every result a slot with its lifetime by `rule`. Offsets are dropped.
+/// Gives every input and every result a slot with its lifetime. Offsets are dropped.
 ///
 /// # Errors
 /// When the module is not split.
-pub fn assign_slots(module: &mut Module, rule: LifetimeRule) -> Result<SlotReport, PassError> {
+pub fn assign_slots(module: &mut Module) -> Result<SlotReport, PassError> {
     let (pass, needs, run_first) = ("destination", "the order of the step", "split");
     let stitch = module.stitch().ok_or_else(|| PassError::Missing {
         pass: pass.to_owned(),
@@ -43,7 +41,7 @@ pub fn assign_slots(module: &mut Module, rule: LifetimeRule) -> Result<SlotRepor
     })?;
     let graph = module.graph();
     let order = stitch.node_order();
-    let lifetimes = Lifetimes::of(graph, stitch, rule);
+    let lifetimes = Lifetimes::of(graph, stitch);
     let crosses = crossing_values(graph, stitch);
     let last = order.len().saturating_sub(1);
 

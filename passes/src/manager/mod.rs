@@ -1,5 +1,6 @@
 //! The pass manager: runs a pipeline over a module, verifies, times and reports each pass.
 
+mod budget;
 mod changes;
 mod diff;
 mod dump;
@@ -8,6 +9,7 @@ mod observer;
 mod pass;
 mod registry;
 
+pub use budget::Rewrites;
 pub use changes::{BisectLog, Change, Changes, PrintChanged};
 pub use diff::unified_diff;
 pub use dump::DumpDir;

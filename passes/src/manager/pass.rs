@@ -1,7 +1,7 @@
 //! What a pass is, what it is given and what it reports.
 
+use super::budget::Rewrites;
 use super::error::PassError;
-use crate::rewrite::Rewrites;
 use piecewise_ir::custom::OpDefs;
 use piecewise_ir::module::Module;
 use std::collections::BTreeMap;

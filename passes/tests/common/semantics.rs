@@ -44,7 +44,7 @@ impl CustomOpDef for Mix {
 }
 
 fn ops() -> OpDefs {
-    let mut ops = piecewise_ir::testing::mix_ops();
+    let mut ops = piecewise_testing::mix_ops();
     ops.register(Arc::new(Mix));
     ops
 }

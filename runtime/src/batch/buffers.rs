@@ -1,7 +1,7 @@
 //! The buffers of a batch: filled chunk by chunk, reused from step to step.
 
 use super::role_map::RoleMap;
-use crate::kv::{Page, PageTable, StateSlot};
+use crate::memory::{Page, PageTable, StateSlot};
 use crate::words::{FillError, InputSource, StepData, SymbolClass};
 use piecewise_kernels::inputs::{
     BatchView, FollowingIds, SequenceInStep, TokenValues, ValuesInStep,

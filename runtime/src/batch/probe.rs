@@ -3,7 +3,7 @@
 use super::buffers::{BatchBuffers, Chunk, ChunkRows, ChunkTokens};
 use super::role_map::RoleMap;
 use crate::dispatch::Dispatcher;
-use crate::kv::{PagePool, PageTable, StateSlot};
+use crate::memory::{PagePool, PageTable, StateSlot};
 use crate::words::{StepData, StepSizes, SymbolClass, SymbolTable};
 use piecewise_ir::dim::SymbolDecl;
 use piecewise_ir::dtype::DType;

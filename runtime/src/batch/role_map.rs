@@ -2,7 +2,7 @@
 
 use super::error::RoleError;
 use super::feedback;
-use crate::kv::StateKind;
+use crate::memory::StateKind;
 use crate::words::{FillError, MAX_OWN, SymbolClass, SymbolTable, roles};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::kv::{PagePool, PageTable};
+use crate::memory::{PagePool, PageTable};
 use crate::testing::{Bounds, fake_graph};
 use crate::words::{FillError, SymbolTable};
 use piecewise_ir::dim::SymbolDecl;

@@ -10,7 +10,6 @@ mod words;
 
 pub use error::{ConfigError, ConfigWarning};
 pub use layers::{ConfigEntry, ConfigLayers, Configured, Source};
-pub use resolve::Purpose;
 pub use schema::KeyDoc;
 pub use values::{CacheConfig, DumpConfig, RemoteUrl, RuntimeConfig, ShortSizeLists, Sizes};
 pub use words::{TheirWord, float_named, their_word};

@@ -1,36 +1,12 @@
-//! From keys to what a model is built and served with.
+//! From keys to the sizes and bounds that steps are dispatched by.
 
 use super::error::{ConfigError, ConfigWarning};
 use super::values::{MOST, RuntimeConfig, ShortSizeLists, Sizes};
-use crate::batch::{RoleMap, full_steps, probes};
 use crate::dispatch::{Dispatcher, OwnSizes, SizeRules};
-use crate::engine::EngineOptions;
-use crate::model::{BuildOptions, CompiledModel};
 use crate::words::sizes::SizeList;
-use crate::words::{CaptureWhen, CompileLevel, GraphMode, OnCaptureFailure, StepMode};
-use piecewise_backend::device::Device;
-use piecewise_backend::tuning::TuneMode;
+use crate::words::{CaptureWhen, CompileLevel, GraphMode, StepMode};
 use std::borrow::Cow;
 use std::time::Duration;
-
-/// Bytes of logits that one step may bring back.
-const LOGIT_BYTES: u64 = 256 << 20;
-
-/// How long a start measures that is told to, where nothing else is said.
-const TUNE_AT_START: Duration = Duration::from_secs(20);
-
-/// What a model is built for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Purpose {
-    /// Sampled ids are read back.
-    #[default]
-    Generate,
-    /// Logits of every position are read back too.
-    Logits,
-    /// Of a graph that is stepped by hand, nothing is read back: its outputs are for another model on
-    /// the device.
-    Rows,
-}
 
 impl RuntimeConfig {
     /// The graph mode in force: levels below `piecewise` capture nothing.
@@ -258,63 +234,6 @@ impl RuntimeConfig {
         warnings
     }
 
-    /// How to build a model of a graph that has these outputs. `roles` says which of them a graph
-    /// over sequences samples; without it, all are read back.
-    ///
-    /// # Errors
-    /// As for [`Self::dispatcher`].
-    pub fn build_options(
-        &self,
-        roles: Option<&RoleMap>,
-        outputs: usize,
-        purpose: Purpose,
-    ) -> Result<BuildOptions, ConfigError> {
-        let dispatcher = self.dispatcher()?;
-        let least = self.max_num_rows().max(self.max_num_seqs());
-        let mut max_logit_rows = least;
-        let mut read_outputs: Vec<_> = match roles {
-            _ if purpose == Purpose::Rows => Vec::new(),
-            Some(roles) => roles.sampled.into_iter().chain(roles.details).collect(),
-            None => (0..outputs).collect(),
-        };
-        let logits = roles.and_then(|roles| roles.logits);
-        if let (Purpose::Logits, Some((output, vocab))) = (purpose, logits) {
-            read_outputs.push(output);
-            let rows = LOGIT_BYTES / vocab.saturating_mul(4).max(1);
-            max_logit_rows = rows.clamp(least, self.max_num_tokens.max(least));
-        }
-        let probed = roles.filter(|_| self.probes());
-        let probes = probed.map_or(Vec::new(), |roles| probes(roles, &dispatcher));
-        let tune = match (self.level, self.tune) {
-            // Who looks for a fault does not wait for what is faster.
-            (CompileLevel::Eager | CompileLevel::Trace, TuneMode::Measure) => TuneMode::Load,
-            (_, tune) => tune,
-        };
-        let tuning_steps = roles.filter(|_| tune == TuneMode::Measure);
-        let tuning_steps = tuning_steps.map_or(Vec::new(), |roles| full_steps(roles, &dispatcher));
-        Ok(BuildOptions {
-            dispatcher,
-            probes,
-            max_logit_rows,
-            read_outputs,
-            capture: self.capture,
-            // A step that its graph is missing for would be an error, too, only later.
-            on_capture_failure: match self.strict {
-                true => OnCaptureFailure::Error,
-                false => self.on_capture_failure,
-            },
-            capture_attempts: self.capture_attempts,
-            recapture_limit: self.recapture_limit,
-            capture_exclude: self.capture_exclude.clone(),
-            tune,
-            tune_budget: self.tune_seconds.map_or(TUNE_AT_START, Duration::from_secs),
-            tuning_steps,
-            strict: self.strict,
-            checks: self.checks,
-            measure_padding: self.measure_padding,
-        })
-    }
-
     /// Whether what ops say of their capture is probed.
     pub fn probes(&self) -> bool {
         self.probe_capture && self.level == CompileLevel::Piecewise
@@ -323,21 +242,6 @@ impl RuntimeConfig {
     /// How often a line about steps is logged.
     pub fn stats_interval(&self) -> Option<Duration> {
         self.stats_interval_seconds.filter(|seconds| *seconds > 0).map(Duration::from_secs)
-    }
-
-    /// How to serve with a model: its bounds, reduced to the configured ones.
-    pub fn engine_options<D: Device>(
-        &self,
-        model: &CompiledModel<D>,
-        roles: &RoleMap,
-    ) -> EngineOptions {
-        let mut options = EngineOptions::of(model, roles);
-        options.max_num_tokens = options.max_num_tokens.min(self.max_num_tokens);
-        options.max_num_seqs = options.max_num_seqs.min(self.max_num_seqs());
-        options.max_seq_len = options.max_seq_len.min(self.max_seq_len);
-        options.prefix_cache &= self.prefix_cache;
-        options.stats_interval = self.stats_interval();
-        options
     }
 }
 

@@ -1,8 +1,5 @@
 use super::*;
-use crate::batch::RoleMap;
-use crate::testing::{Bounds, fake_graph};
-use crate::words::{CompileLevel, GraphMode, OnCaptureFailure};
-use piecewise_backend::tuning::TuneMode;
+use crate::words::{CompileLevel, GraphMode};
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -210,62 +207,11 @@ fn lists_that_end_below_their_bounds_are_extended_where_that_is_asked_for() {
 }
 
 #[test]
-fn a_failed_capture_is_an_error_where_steps_must_replay_and_else_launches() {
-    let of = |text: &str| {
-        let options = config(text).unwrap().build_options(None, 1, Purpose::Generate).unwrap();
-        options.on_capture_failure
-    };
-    assert_eq!(of(""), OnCaptureFailure::Launch);
-    assert_eq!(of("on_capture_failure = \"error\""), OnCaptureFailure::Error);
-    assert_eq!(of("strict = true"), OnCaptureFailure::Error);
-}
-
-/// Of a start; what tunes has no limit.
-#[test]
-fn nothing_is_measured_unless_that_is_asked_for_and_then_for_so_long() {
-    let of = |text: &str| {
-        let options = config(text).unwrap().build_options(None, 1, Purpose::Generate).unwrap();
-        (options.tune, options.tune_budget)
-    };
-    assert_eq!(of("").0, TuneMode::Load);
-    assert_eq!(of("tune = \"measure\""), (TuneMode::Measure, Duration::from_secs(20)));
-    let seconds = "tune = \"measure\"\ntune_seconds = 3";
-    assert_eq!(of(seconds), (TuneMode::Measure, Duration::from_secs(3)));
-}
-
-#[test]
 fn sizes_are_read_from_flags() {
     assert_eq!("64".parse(), Ok(Sizes::UpTo(64)));
     assert_eq!("1, 2,4".parse(), Ok(Sizes::List(vec![1, 2, 4])));
     assert_eq!("7,".parse(), Ok(Sizes::List(vec![7])));
     assert!("1,,2".parse::<Sizes>().is_err() && "-1".parse::<Sizes>().is_err());
-}
-
-fn roles() -> RoleMap {
-    let graph = fake_graph(Bounds::default());
-    let symbols = crate::words::SymbolTable::new(graph.symbols()).unwrap();
-    let ops = piecewise_kernels::op::OpRegistry::builtin();
-    RoleMap::resolve(&graph, &symbols, &ops).unwrap()
-}
-
-#[test]
-fn levels_that_fuse_nothing_measure_nothing() {
-    use CompileLevel::{Compile, Eager, Piecewise, Trace};
-    for (level, measures) in [(Eager, false), (Trace, false), (Compile, true), (Piecewise, true)] {
-        let config = RuntimeConfig { level, tune: TuneMode::Measure, ..Default::default() };
-        let options = config.build_options(Some(&roles()), 2, Purpose::Generate).unwrap();
-        assert_eq!(options.tune == TuneMode::Measure, measures);
-        assert_eq!(options.tuning_steps.is_empty(), !measures);
-    }
-}
-
-#[test]
-fn what_is_read_back_follows_the_purpose() {
-    let (config, roles) = (RuntimeConfig::default(), roles());
-    let generate = config.build_options(Some(&roles), 2, Purpose::Generate).unwrap();
-    assert_eq!((generate.read_outputs, generate.max_logit_rows), (vec![1], 64));
-    let logits = config.build_options(Some(&roles), 2, Purpose::Logits).unwrap();
-    assert_eq!((logits.read_outputs, logits.max_logit_rows), (vec![1, 0], 512));
 }
 
 proptest! {

@@ -1,6 +1,6 @@
 //! The sizes that have programs, and those that have graphs.
 
-use super::Dispatcher;
+use super::dispatcher::Dispatcher;
 use crate::words::{Over, StepMode, StepSizes, SymbolClass, SymbolTable};
 use piecewise_backend::artifact::PieceSize;
 use std::collections::BTreeSet;

@@ -1,5 +1,10 @@
 use super::*;
-use piecewise_ir::testing::soak;
+use crate::words::sizes::SizeList;
+use crate::words::{
+    Dispatch, FallbackReason, GraphMode, MAX_OWN, NO_ROWS, StepMode, StepShape, StepSizes,
+};
+use piecewise_backend::artifact::PieceSize;
+use piecewise_testing::soak;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 

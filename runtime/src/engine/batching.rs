@@ -1,19 +1,177 @@
-//! The interface, over continuous batching.
+//! The engine of a device: what it has in hand, and its interface.
 
-use super::BatchingEngine;
 use super::error::EngineError;
-use super::interface::Engine;
-use super::record::{StepObserver, TraceObserver};
-use super::request::{EngineOptions, Request, RequestEvent, RequestId, RowSource, check_length};
-use super::sequence::Sequence;
-use crate::batch::full_steps;
-use crate::kv::{KvObserver, RowsId, SlotPool};
-use crate::metrics::{EngineLoad, Metrics, Snapshot};
-use crate::model::Model;
-use crate::words::{GraphMode, ModelError, SuspendedWeights, Usage};
-use piecewise_backend::device::Device;
+use super::interface::{Engine, StepObserver, TraceObserver};
+use super::masks::Masks;
+use super::order::Turns;
+use super::request::{EngineOptions, Request, RequestEvent, RowSource, check_length};
+use super::sequence::{Planned, Sequence};
+use crate::batch::{BatchBuffers, RoleMap, full_steps};
+use crate::memory::{
+    EmbeddingPool, KvObserver, KvPoison, PagePool, RowsId, SampleStates, SlotPool,
+};
+use crate::observe::{Metrics, Snapshot, Ticker};
+use crate::steps::{CompiledModel, Model, Ticket};
+use crate::words::{
+    EngineLoad, GraphMode, ModelError, PrefixCounts, RequestId, SuspendedWeights, Usage,
+};
+use piecewise_backend::device::{Device, DeviceError};
 use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::WeightSource;
+use piecewise_ir::dtype::DType;
+use piecewise_planner::IterationRecord;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Instant;
+
+#[derive(Default, derive_more::Debug)]
+#[debug("Watchers")]
+pub(super) struct Watchers {
+    pub(super) ticker: Option<Ticker>,
+    pub(super) metrics: Option<Metrics>,
+    pub(super) published: Option<Instant>,
+    pub(super) kv: Option<KvObserver>,
+    pub(super) traces: Option<TraceObserver>,
+}
+
+/// A submitted step that is not read yet.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    pub(super) ticket: Ticket,
+    pub(super) record: IterationRecord,
+    /// Whose each row of logits is.
+    pub(super) rows: Vec<Row>,
+    /// The ids that were sampled, and what is told of each; filled when it is read.
+    pub(super) sampled: Vec<i32>,
+    pub(super) details: Vec<u8>,
+    /// Whether some row wants log-probabilities.
+    pub(super) wants_logprobs: bool,
+}
+
+/// A row of logits of a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    pub(super) request: RequestId,
+    /// The conversation's, so that what an earlier one had in flight is told apart.
+    pub(super) turn: u32,
+    /// Its position, where it tells of the id of the prompt that follows it; else it samples.
+    pub(super) tells: Option<u64>,
+}
+
+/// The [`Engine`] of a device: continuous batching.
+#[derive(derive_more::Debug)]
+#[debug("BatchingEngine of {options:?}, {} running, {} waiting, {model:?}", running.len(), waiting.len())]
+pub struct BatchingEngine<D: Device> {
+    pub(super) model: CompiledModel<D>,
+    pub(super) options: EngineOptions,
+    pub(super) roles: RoleMap,
+    pub(super) batch: BatchBuffers,
+    pub(super) pool: PagePool,
+    pub(super) slots: SlotPool,
+    pub(super) embeddings: EmbeddingPool,
+    /// Where the graph does what requests may ask of sampling.
+    pub(super) sample_states: Option<SampleStates<D>>,
+    pub(super) masks: Masks,
+    /// Entries of the state of sampled ids that no running sequence has.
+    pub(super) entries: Vec<u32>,
+    pub(super) sequences: BTreeMap<RequestId, Sequence>,
+    /// In the order of their priorities, and of admission within one.
+    pub(super) running: Vec<RequestId>,
+    /// In the order of their priorities, and of their clients' turns within one.
+    pub(super) waiting: VecDeque<RequestId>,
+    pub(super) turns: Turns,
+    /// Of those that run or wait.
+    pub(super) deadlines: BTreeSet<(Instant, RequestId)>,
+    /// Finished and kept, the longest idle first.
+    pub(super) kept: Vec<RequestId>,
+    pub(super) in_flight: VecDeque<InFlight>,
+    pub(super) spare: Vec<InFlight>,
+    pub(super) plan: Vec<Planned>,
+    pub(super) next_id: u64,
+    pub(super) preemptions: u64,
+    pub(super) prefix_counts: PrefixCounts,
+    pub(super) retried_steps: u64,
+    /// Requests that ended since their logits gave no id.
+    pub(super) bad_logits: u64,
+    /// What is named where they do.
+    pub(super) computes_in: DType,
+    /// Failures since a step was read.
+    pub(super) failures: u32,
+    pub(super) poison: Option<KvPoison>,
+    pub(super) observer: Option<StepObserver>,
+    pub(super) watchers: Watchers,
+}
+
+impl<D: Device> BatchingEngine<D> {
+    /// Serves with `model`, whose graph's roles are `roles`.
+    ///
+    /// # Errors
+    /// When an option is beyond what the model was built for.
+    pub fn new(
+        mut model: CompiledModel<D>,
+        roles: RoleMap,
+        options: EngineOptions,
+    ) -> Result<Self, EngineError> {
+        let sample_states = Self::sample_states(&mut model, &roles)?;
+        let graph = model.module().graph();
+        let computes_in = Self::narrowest(graph);
+        let options = options.checked(&model, &roles)?;
+        let entries = u32::try_from(roles.sampled_entries).unwrap_or(u32::MAX);
+        let poison = model.checks().poison.then(|| KvPoison::new(graph, model.memory()));
+        let seqs = options.max_num_seqs as usize;
+        let ticker = options.stats_interval.map(Ticker::new);
+        Ok(Self {
+            batch: BatchBuffers::new(roles.clone()),
+            pool: PagePool::new(roles.kv_rows),
+            slots: SlotPool::new(graph, model.memory(), roles.state_slots),
+            embeddings: EmbeddingPool::new(graph, model.memory()),
+            sample_states,
+            masks: Masks::default(),
+            entries: (0..entries).rev().collect(),
+            sequences: BTreeMap::new(),
+            running: Vec::with_capacity(seqs),
+            waiting: VecDeque::new(),
+            turns: Turns::default(),
+            deadlines: BTreeSet::new(),
+            kept: Vec::new(),
+            in_flight: VecDeque::with_capacity(2),
+            spare: Vec::with_capacity(2),
+            plan: Vec::with_capacity(seqs),
+            next_id: 0,
+            preemptions: 0,
+            prefix_counts: PrefixCounts::default(),
+            retried_steps: 0,
+            bad_logits: 0,
+            computes_in,
+            failures: 0,
+            poison,
+            observer: None,
+            watchers: Watchers { ticker, ..Watchers::default() },
+            model,
+            options,
+            roles,
+        })
+    }
+
+    /// The states that sampling goes by, where the graph is told what rows ask for.
+    pub(super) fn sample_states(
+        model: &mut CompiledModel<D>,
+        roles: &RoleMap,
+    ) -> Result<Option<SampleStates<D>>, DeviceError> {
+        let logits = roles.logits.filter(|_| roles.has_controls());
+        let (device, lies) = model.device_beside();
+        SampleStates::new(device, lies, logits.map(|(_, vocabulary)| vocabulary))
+    }
+
+    /// What steps run on; the engine alone steps it.
+    pub fn model(&self) -> &CompiledModel<D> {
+        &self.model
+    }
+
+    /// The model, to inspect memory or recapture between steps.
+    pub fn model_mut(&mut self) -> &mut CompiledModel<D> {
+        &mut self.model
+    }
+}
 
 impl<D: Device> Engine for BatchingEngine<D> {
     fn add(&mut self, request: Request) -> Result<RequestId, EngineError> {

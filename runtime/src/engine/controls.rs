@@ -1,6 +1,6 @@
 //! What requests ask of sampling besides its parameters: whether that can be, and how a step is told.
 
-use super::BatchingEngine;
+use super::batching::BatchingEngine;
 use super::error::EngineError;
 use super::masks::Asking;
 use super::request::{EngineOptions, Request, RequestEvent};
@@ -8,8 +8,7 @@ use super::sequence::Sequence;
 use crate::batch::{RoleMap, Sampling};
 use crate::words::FinishReason;
 use piecewise_backend::device::{Device, DeviceError};
-use piecewise_kernels::sampling::SampleControls;
-pub use piecewise_kernels::sampling::{MAX_LOGIT_BIASES, MAX_TOP_LOGPROBS};
+use piecewise_kernels::sampling::{MAX_LOGIT_BIASES, MAX_TOP_LOGPROBS, SampleControls};
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
 use std::fmt::Display;

@@ -1,9 +1,8 @@
 //! What can go wrong while requests are served.
 
-use super::request::RequestId;
 use crate::batch::RoleError;
-use crate::kv::{PoolFull, RowsError, RowsId};
-use crate::words::{FillError, ModelError};
+use crate::memory::{PoolFull, RowsError, RowsId};
+use crate::words::{FillError, ModelError, RequestId};
 use piecewise_backend::device::DeviceError;
 
 /// Why a request is refused or a step failed.

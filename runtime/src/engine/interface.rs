@@ -1,14 +1,21 @@
 //! The interface of an engine, whatever its device.
 
 use super::error::EngineError;
-use super::record::{StepObserver, TraceObserver};
-use super::request::{EngineOptions, Request, RequestEvent, RequestId, RowSource};
-use crate::kv::{KvObserver, RowsId, SlotPool};
-use crate::metrics::{EngineLoad, Metrics, Snapshot};
-use crate::model::Model;
-use crate::words::{GraphMode, SuspendedWeights, Usage};
+use super::request::{EngineOptions, Request, RequestEvent, RowSource};
+use crate::memory::{KvObserver, RowsId, SlotPool};
+use crate::observe::{Metrics, Snapshot};
+use crate::steps::Model;
+use crate::words::{EngineLoad, GraphMode, RequestId, StepTrace, SuspendedWeights, Usage};
 use piecewise_backend::weights::WeightSource;
+use piecewise_planner::IterationRecord;
 use std::any::Any;
+
+/// Is called with every step that was read back, with its wall time and the device's (see
+/// [`StepTimes`](crate::words::StepTimes)).
+pub type StepObserver = Box<dyn FnMut(&IterationRecord) + Send>;
+
+/// Is called with every traced step that was read back.
+pub type TraceObserver = Box<dyn FnMut(StepTrace) + Send>;
 
 /// Serves requests with a compiled model: requests are added, continued and removed at any time
 /// between two steps, and each step says what it brought about.
@@ -126,7 +133,7 @@ pub trait Engine: Any + std::fmt::Debug + Send {
     fn metrics(&mut self) -> Metrics;
 
     /// Traces the steps to come and calls `observer` with each, or traces no longer; see
-    /// [`StepTraceWriter`](crate::step_trace::StepTraceWriter). A trace ends where the device is lost.
+    /// [`StepTraceWriter`](crate::observe::StepTraceWriter). A trace ends where the device is lost.
     ///
     /// # Errors
     /// When work before failed.

@@ -1,13 +1,12 @@
 //! Logits of every position of a prompt.
 
-use super::BatchingEngine;
+use super::batching::BatchingEngine;
 use super::error::EngineError;
 use super::interface::Engine;
-use super::own_rows::largest;
 use super::request::{Request, check_ids};
+use super::schedule::largest;
 use crate::batch::{Chunk, ChunkRows, ChunkTokens, SampleControls, Sampling, TokenValues};
-use crate::kv::{PageTable, StateSlot};
-use crate::model::Model;
+use crate::memory::{PageTable, StateSlot};
 use piecewise_backend::device::Device;
 
 impl<D: Device> BatchingEngine<D> {

@@ -1,8 +1,8 @@
 //! Masks of the rows of a step, made beside each other: between two steps a device waits for the longest,
 //! not for the sum of all.
 
-use super::request::RequestId;
-use super::turn_controls::TurnControls;
+use super::sequence::TurnControls;
+use crate::words::RequestId;
 use rayon::iter::{IndexedParallelIterator, IntoParallelRefMutIterator, ParallelIterator};
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 use std::fmt::Display;

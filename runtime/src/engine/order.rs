@@ -1,8 +1,9 @@
 //! Who goes before whom: the lower priority first. Of equal ones the clients take turns, and of one
 //! client's requests who came first goes first.
 
-use super::BatchingEngine;
-use super::request::{Client, RequestEvent, RequestId};
+use super::batching::BatchingEngine;
+use super::request::{Client, RequestEvent};
+use crate::words::RequestId;
 use piecewise_backend::device::Device;
 use std::collections::HashMap;
 

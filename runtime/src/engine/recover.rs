@@ -1,12 +1,11 @@
 //! What the engine does about a device that was lost, and about steps that failed.
 
-use super::BatchingEngine;
+use super::batching::BatchingEngine;
 use super::error::EngineError;
 use super::interface::Engine;
 use super::request::RequestEvent;
-use crate::checks::KvPoison;
-use crate::kv::{SampleStates, SlotPool};
-use crate::model::Model;
+use crate::memory::{KvPoison, SlotPool};
+use crate::steps::Model;
 use crate::words::FinishReason;
 use piecewise_backend::device::Device;
 
@@ -15,19 +14,16 @@ use piecewise_backend::device::Device;
 const PATIENCE: u32 = 3;
 
 impl<D: Device> BatchingEngine<D> {
-    /// Runs a step, and sees to it that what fails costs time alone: a step that failed is tried
-    /// again, and a device that was lost is opened anew.
-    pub(super) fn step_over_failures(
+    /// Makes good for a step that the device failed at: the next is tried, on a device that is opened anew
+    /// where it was lost.
+    ///
+    /// # Errors
+    /// The same error, after too many in a row.
+    pub(super) fn mend(
         &mut self,
+        error: EngineError,
         events: &mut Vec<RequestEvent>,
     ) -> Result<bool, EngineError> {
-        if self.model.is_lost() {
-            self.recover(events)?;
-        }
-        let error = match self.try_step(events) {
-            Err(error) if error.is_lost() || error.is_of_device() => error,
-            other => return other,
-        };
         self.failures += 1;
         if error.is_lost() {
             tracing::warn!("{error}; its requests are computed again");
@@ -67,7 +63,7 @@ impl<D: Device> BatchingEngine<D> {
         self.embeddings.lose(graph, memory);
         self.slots = SlotPool::new(graph, memory, self.roles.state_slots);
         self.poison = self.poison.take().map(|_| KvPoison::new(graph, memory));
-        self.sample_states = SampleStates::new(&mut self.model, &self.roles)?;
+        self.sample_states = Self::sample_states(&mut self.model, &self.roles)?;
         Ok(())
     }
 }

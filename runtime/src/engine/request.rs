@@ -3,17 +3,13 @@
 use super::constraint::{TokenConstraint, TokenLogprobs};
 use super::error::EngineError;
 use crate::batch::{RoleMap, Sampling, TokenValues};
-use crate::kv::RowsId;
-use crate::model::{CompiledModel, Model};
-use crate::words::{FinishReason, SymbolClass, Usage};
+use crate::memory::RowsId;
+use crate::steps::{CompiledModel, Model};
+use crate::words::{FinishReason, RequestId, SymbolClass, Usage};
 use piecewise_backend::device::Device;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// A request's number; never used twice by an engine.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, derive_more::Display)]
-pub struct RequestId(pub(super) u64);
 
 /// Rows to stand for tokens.
 #[derive(Debug)]

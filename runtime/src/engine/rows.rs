@@ -1,11 +1,11 @@
 //! Rows in the place of tokens: taken in, and given to the requests that name them.
 
-use super::BatchingEngine;
+use super::batching::BatchingEngine;
 use super::error::EngineError;
 use super::request::{GivenRows, Request, RowSource};
 use crate::batch::TokenValues;
-use crate::kv::{RowsError, RowsId};
-use crate::model::CompiledModel;
+use crate::memory::{RowsError, RowsId};
+use crate::steps::CompiledModel;
 use crate::words::roles;
 use piecewise_backend::device::Device;
 use std::any::Any;

@@ -1,11 +1,16 @@
-//! The schedule: which sequences bring how many tokens to the next step.
+//! The schedule: which sequences bring how many tokens to the next step, who goes before whom, and who
+//! gives memory back.
+//!
+//! How many rows of the graph's own kinds a batch brings only the functions of the ops know, so a plan is
+//! tried as a batch before it is submitted.
 
-use super::BatchingEngine;
+use super::batching::BatchingEngine;
 use super::error::EngineError;
-use super::request::{RequestEvent, RequestId};
+use super::request::RequestEvent;
 use super::sequence::{Planned, Sequence};
-use crate::kv::{PageTable, PoolFull};
-use crate::model::Model;
+use crate::memory::{PageTable, PoolFull};
+use crate::steps::Model;
+use crate::words::RequestId;
 use piecewise_backend::device::{Device, DeviceError};
 
 /// How many waiting requests are looked at when the first finds no room.
@@ -297,4 +302,93 @@ impl<D: Device> BatchingEngine<D> {
         self.forget(request);
         EngineError::OfRequest { request, source: Box::new(error) }
     }
+
+    /// Whether a running sequence that goes no later is about to compute the next page that a waiting
+    /// one could begin with.
+    pub(super) fn awaits_prefix(&mut self, id: RequestId) -> bool {
+        let Some(sequence) = self.sequences.get_mut(&id) else { return false };
+        let priority = sequence.priority;
+        let hashes = sequence.prefix();
+        let (found, _) = self.pool.find(hashes);
+        let Some(&next) = hashes.get(found) else { return false };
+        self.running.iter().filter_map(|other| self.sequences.get(other)).any(|other| {
+            let computes = other.published <= found && other.hashes.get(found) == Some(&next);
+            computes && other.shares && other.priority <= priority
+        })
+    }
+
+    /// Counts what the present turn found, when it is first let in.
+    pub(super) fn count_prefix(&mut self, id: RequestId) {
+        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+        if sequence.cached.is_some() {
+            return;
+        }
+        sequence.cached = Some(sequence.computed);
+        sequence.waited = sequence.asked.elapsed();
+        if sequence.shares {
+            self.prefix_counts.queries += sequence.ids.len() as u64;
+            self.prefix_counts.hits += sequence.computed;
+        }
+    }
+
+    /// Takes pages and slot of one sequence that does not run: the conversation idle for longest,
+    /// then the request that waits last. Its tokens will be computed again. `but` is the request
+    /// that needs the memory, which keeps its own; where a whole prompt is computed beside the
+    /// requests, or all memory is given back, none needs it and every sequence may lose its own.
+    /// Returns whether there was one to take from.
+    pub(super) fn reclaim(&mut self, but: Option<RequestId>) -> bool {
+        let Self { kept, waiting, sequences, pool, slots, .. } = self;
+        for id in kept.iter().chain(waiting.iter().rev()) {
+            let Some(sequence) = sequences.get_mut(id) else { continue };
+            if Some(*id) == but || !sequence.holds_memory() {
+                continue;
+            }
+            sequence.release(pool, slots);
+            return true;
+        }
+        false
+    }
+
+    /// Shortens the plan to what a step has room for. Nobody passes one that finds no room, so that
+    /// it does not wait for ever. One that no step has room for is planned alone: it is the one that
+    /// the step fails for.
+    pub(super) fn fit_own_rows(&mut self) {
+        let tries = self.roles.has_own_rows() && !self.plan.is_empty();
+        if !tries || self.fits(self.plan.len(), None) {
+            return;
+        }
+        let kept = largest(self.plan.len() as u64 - 1, |n| self.fits(n as usize, None)) as usize;
+        let Planned { request, tokens } = self.plan[kept];
+        let part = |tokens| Planned { request, tokens };
+        if !self.fits(0, Some(part(1))) {
+            self.plan.clear();
+            self.plan.push(part(1));
+            return;
+        }
+        let tokens =
+            largest(tokens.saturating_sub(1), |tokens| self.fits(kept, Some(part(tokens))));
+        self.plan.truncate(kept);
+        self.plan.extend((tokens > 0).then(|| part(tokens)));
+    }
+
+    /// Whether a step has room for the first `count` of the plan, and for one more beside them.
+    fn fits(&mut self, count: usize, more: Option<Planned>) -> bool {
+        let Self { plan, sequences, batch, .. } = self;
+        batch.clear();
+        for planned in plan[..count].iter().chain(&more) {
+            let Some(sequence) = sequences.get(&planned.request) else { continue };
+            sequence.bring(planned.tokens, batch);
+        }
+        batch.has_room()
+    }
+}
+
+/// The most of `0..=most` that fits, where nothing does and more never fits where less does not.
+pub(super) fn largest(most: u64, mut fits: impl FnMut(u64) -> bool) -> u64 {
+    let (mut fitting, mut above) = (0, most + 1);
+    while above - fitting > 1 {
+        let middle = fitting + (above - fitting) / 2;
+        if fits(middle) { fitting = middle } else { above = middle }
+    }
+    fitting
 }

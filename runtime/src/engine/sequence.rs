@@ -1,14 +1,15 @@
-//! One request's tokens and how far they have been computed.
+//! One request's tokens, how far they have been computed, what its turn asks of sampling, and what the
+//! prefix cache has of it.
 
-use super::constraint::TokenLogprobs;
-use super::request::{Client, GivenRows, Request, RequestId};
-use super::turn_controls::TurnControls;
+use super::constraint::{TokenConstraint, TokenLogprobs};
+use super::request::{Client, GivenRows, Request};
 use crate::batch::{
     BatchBuffers, Chunk, ChunkRows, ChunkTokens, FollowingIds, RoleMap, Sampling, TokenValues,
 };
-use crate::kv::{PageHash, PagePool, PageTable, SlotPool, StateSlot};
-use crate::words::Usage;
-use piecewise_kernels::sampling::Details;
+use crate::memory::{PageHash, PagePool, PageTable, SlotPool, StateSlot};
+use crate::words::{RequestId, Usage};
+use piecewise_kernels::attention::PAGE_ROWS;
+use piecewise_kernels::sampling::{Details, SampleControls, mask_words};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -230,6 +231,101 @@ impl Sequence {
 
     pub(super) fn stops_at(&self, id: u32) -> bool {
         self.stop_ids.contains(&id)
+    }
+
+    /// The pages that it could begin with: those that leave it a token to compute. None where it has
+    /// pages already, or its whole prompt must be computed.
+    pub(super) fn prefix(&mut self) -> &[PageHash] {
+        let is_told_of = self.controls.prompt_logprobs.is_some();
+        if !self.shares || is_told_of || !self.table.pages().is_empty() {
+            return &[];
+        }
+        self.hash_pages(self.ids.len().saturating_sub(1) / PAGE_ROWS as usize)
+    }
+
+    /// Begins with pages that the prefix cache holds.
+    pub(super) fn take_prefix(&mut self, pool: &mut PagePool, pages: usize) {
+        self.published = self.table.share(pool, &self.hashes[..pages]);
+        self.computed = self.published as u64 * PAGE_ROWS;
+    }
+
+    /// Lets the prefix cache have the pages that have become full, computed and known.
+    pub(super) fn publish(&mut self, pool: &mut PagePool) {
+        let rows = self.ids.len().min(self.computed as usize);
+        let (from, to) = (self.published, rows / PAGE_ROWS as usize);
+        if to <= from || !self.shares {
+            return;
+        }
+        self.hash_pages(to);
+        let Self { ids, table, hashes, salt, .. } = self;
+        let parent = from.checked_sub(1).map(|last| hashes[last]);
+        let ids = &ids[from * PAGE_ROWS as usize..to * PAGE_ROWS as usize];
+        pool.publish(&table.pages()[from..to], parent, &hashes[from..to], ids, salt.as_ref());
+        self.published = to;
+    }
+
+    /// The hashes of the first pages.
+    fn hash_pages(&mut self, pages: usize) -> &[PageHash] {
+        let Self { ids, hashes, salt, .. } = self;
+        let known = hashes.len();
+        for ids in ids.chunks_exact(PAGE_ROWS as usize).take(pages).skip(known) {
+            let of_salt = || salt.as_deref().map(PageHash::of_salt);
+            hashes.push(PageHash::of(hashes.last().copied().or_else(of_salt), ids));
+        }
+        &hashes[..pages]
+    }
+}
+
+/// What a turn asks for.
+#[derive(Debug, Default)]
+pub(super) struct TurnControls {
+    pub logit_bias: Vec<(u32, f32)>,
+    pub logprobs: Option<u32>,
+    pub prompt_logprobs: Option<u32>,
+    /// Rows of the prompt whose following id was told of.
+    pub told: u64,
+    pub constraint: Option<Box<dyn TokenConstraint>>,
+    /// The ids that may come next, and after how many generated ones.
+    pub mask: Vec<u32>,
+    masked: Option<u64>,
+    /// Whether the row of its entry holds what it goes by.
+    pub is_written: bool,
+    /// What its row of the next step asks for.
+    pub now: SampleControls,
+}
+
+impl TurnControls {
+    pub(super) fn of(request: &mut Request) -> Self {
+        Self {
+            logit_bias: std::mem::take(&mut request.logit_bias),
+            logprobs: request.logprobs,
+            prompt_logprobs: request.prompt_logprobs,
+            constraint: request.constraint.take(),
+            ..Self::default()
+        }
+    }
+
+    /// Takes an id that is no stop id; whether it is the last.
+    pub(super) fn accept(&mut self, id: u32) -> Result<bool, String> {
+        self.constraint.as_mut().map_or(Ok(false), |constraint| constraint.accept(id))
+    }
+
+    /// Whether nobody knows which ids may come after `generated` ones, and something says so.
+    pub(super) fn awaits_mask(&self, generated: u64) -> bool {
+        self.constraint.is_some() && self.masked != Some(generated)
+    }
+
+    /// Finds out which ids may come after `generated` ones.
+    pub(super) fn ask(&mut self, generated: u64, vocabulary: u64) -> Result<(), String> {
+        let Some(constraint) = &mut self.constraint else { return Ok(()) };
+        self.mask.clear();
+        self.mask.resize(mask_words(vocabulary) as usize, 0);
+        constraint.allowed(&mut self.mask)?;
+        self.masked = Some(generated);
+        match self.mask.iter().all(|word| *word == 0) {
+            true => Err("it allows no id to come next".to_owned()),
+            false => Ok(()),
+        }
     }
 }
 

@@ -1,28 +1,37 @@
-//! A step: submit the next, read the one before.
+//! A step: plan and submit the next, then read the one before.
 
-use super::BatchingEngine;
-use super::constraint::TokenLogprobs;
+use super::batching::{BatchingEngine, InFlight, Row};
 use super::error::EngineError;
-use super::in_flight::{InFlight, Row};
 use super::interface::Engine;
-use super::record::count;
-use super::request::{RequestEvent, RequestId};
+use super::request::RequestEvent;
 use super::schedule::Schedule;
 use super::sequence::Planned;
 use crate::batch::ChunkRows;
-use crate::model::Model;
-use crate::words::{FinishReason, POISON, StepMode};
+use crate::steps::Model;
+use crate::words::{POISON, StepMode};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::Device;
-use piecewise_kernels::sampling::{Details, NO_ID};
 use piecewise_planner::IterationRecord;
-use smallvec::SmallVec;
 use std::borrow::Cow;
-use std::time::Duration;
 
 impl<D: Device> BatchingEngine<D> {
+    /// Runs a step, and sees to it that what fails costs time alone: a step that failed is tried
+    /// again, and a device that was lost is opened anew.
+    pub(super) fn step_over_failures(
+        &mut self,
+        events: &mut Vec<RequestEvent>,
+    ) -> Result<bool, EngineError> {
+        if self.model.is_lost() {
+            self.recover(events)?;
+        }
+        match self.try_step(events) {
+            Err(error) if error.is_lost() || error.is_of_device() => self.mend(error, events),
+            other => other,
+        }
+    }
+
     /// Plans, submits and reads what is due. A step that could not be submitted is taken back.
-    pub(super) fn try_step(&mut self, events: &mut Vec<RequestEvent>) -> Result<bool, EngineError> {
+    fn try_step(&mut self, events: &mut Vec<RequestEvent>) -> Result<bool, EngineError> {
         self.finish_overdue(events);
         while let Schedule::ReadFirst = self.schedule(events)? {
             self.read_oldest(events)?;
@@ -170,111 +179,9 @@ impl<D: Device> BatchingEngine<D> {
         });
         Ok(())
     }
+}
 
-    pub(super) fn read_oldest(
-        &mut self,
-        events: &mut Vec<RequestEvent>,
-    ) -> Result<(), EngineError> {
-        let Some(mut step) = self.in_flight.pop_front() else { return Ok(()) };
-        let outputs = match self.model.read(&step.ticket) {
-            Ok(outputs) => outputs,
-            Err(error) => {
-                self.in_flight.push_front(step);
-                return Err(error.into());
-            }
-        };
-        self.failures = 0;
-        step.sampled.clear();
-        step.details.clear();
-        if let Some(output) = self.roles.sampled.filter(|_| !step.rows.is_empty()) {
-            let ids = outputs.bytes(output)?.chunks_exact(4);
-            step.sampled.extend(ids.map(|id| i32::from_le_bytes([id[0], id[1], id[2], id[3]])));
-        }
-        if let Some(output) = self.roles.details.filter(|_| step.wants_logprobs) {
-            step.details.extend_from_slice(outputs.bytes(output)?);
-        }
-        let vocab = self.options.vocab;
-        let mut bad = None;
-        let mut ended = SmallVec::<[_; 16]>::new();
-        let mut without_id = SmallVec::<[(RequestId, u64); 4]>::new();
-        for (place, (row, &id)) in step.rows.iter().zip(&step.sampled).enumerate() {
-            let Row { request, turn, tells } = *row;
-            let Some(sequence) = self.sequences.get_mut(&request) else { continue };
-            if sequence.turn != turn || without_id.iter().any(|(ended, _)| *ended == request) {
-                continue;
-            }
-            if id == NO_ID && (tells.is_some() || sequence.pending > 0) {
-                let position = tells.map_or(sequence.ids.len() as u64, |position| position + 1);
-                without_id.push((request, position));
-                continue;
-            }
-            if let Some(position) = tells {
-                let details = Details::of_row(&step.details, place);
-                let told = details.and_then(|details| sequence.tell(position, details));
-                events.extend(told.map(|(id, logprobs)| RequestEvent::PromptToken {
-                    request,
-                    id,
-                    logprobs,
-                }));
-                continue;
-            }
-            if sequence.pending == 0 {
-                continue;
-            }
-            let valid = u32::try_from(id).ok().filter(|&id| u64::from(id) < vocab);
-            let Some(id) = valid else {
-                bad = bad.or(Some(EngineError::BadSample { request, id, vocab }));
-                continue;
-            };
-            let accepted = match sequence.stops_at(id) {
-                true => Ok(true),
-                false => sequence.controls.accept(id),
-            };
-            let is_last = match accepted {
-                Ok(is_last) => is_last,
-                Err(message) => {
-                    let message = Some(message.into_boxed_str());
-                    ended.push((request, FinishReason::ConstraintFailed, message));
-                    continue;
-                }
-            };
-            sequence.ids.push(id);
-            sequence.pending -= 1;
-            sequence.generated += 1;
-            sequence.publish(&mut self.pool);
-            let wants = sequence.controls.logprobs.is_some();
-            let details = Details::of_row(&step.details, place).filter(|_| wants);
-            let logprobs = details.map(|details| Box::new(TokenLogprobs::of(details)));
-            events.push(RequestEvent::Token { request, id, logprobs });
-            let reason = if is_last {
-                FinishReason::Stop
-            } else if sequence.generated >= sequence.max_tokens {
-                FinishReason::Length
-            } else {
-                continue;
-            };
-            ended.push((request, reason, None));
-        }
-        for (request, reason, message) in ended {
-            self.finish(request, reason, message, events);
-        }
-        for (request, tokens) in without_id {
-            self.end_without_id(request, tokens, events);
-        }
-        let microseconds = |time: Duration| time.as_secs_f64() * 1e6;
-        let times = self.model.step_times(&step.ticket);
-        step.record.wall_us = times.map(|times| microseconds(times.wall));
-        step.record.gpu_us = times.and_then(|times| times.gpu).map(microseconds);
-        if let Some(observer) = &mut self.observer {
-            observer(&step.record);
-        }
-        self.spare.push(step);
-        if let Some(EngineError::BadSample { request, .. }) = bad {
-            if let Some(sequence) = self.sequences.get(&request) {
-                self.pool.forget(sequence.table.pages());
-            }
-            self.remove(request)?;
-        }
-        bad.map_or(Ok(()), Err)
-    }
+/// A count of a step, which the bounds of a model keep far below the limit.
+pub(super) fn count(n: u64) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
 }

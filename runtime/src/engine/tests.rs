@@ -1,9 +1,10 @@
 use super::*;
 use crate::batch::Sampling;
+use crate::steps::Model as _;
 use crate::testing::{Bounds, FakeDevice, Setup, VOCAB, next_id};
-use crate::words::{CaptureWhen, GraphMode, StepMode};
+use crate::words::{CaptureWhen, FinishReason, GraphMode, RequestId, StepMode};
 use piecewise_backend::tuning::TuneMode;
-use piecewise_ir::testing::soak;
+use piecewise_testing::soak;
 use proptest::prelude::*;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -131,7 +132,7 @@ fn setup() -> impl Strategy<Value = Setup> {
 /// Where a request has states, nothing may be measured that would overwrite them.
 #[test]
 fn launches_are_measured_where_a_mode_is_changed_and_nobody_has_a_state() {
-    piecewise_backend::host_time::hold();
+    piecewise_testing::host_time::hold();
     for is_idle in [true, false] {
         let setup = Setup { mode: GraphMode::Full, tune: TuneMode::Measure, ..Setup::default() };
         let mut engine = engine(&setup, true);
@@ -154,7 +155,7 @@ fn launches_are_measured_where_a_mode_is_changed_and_nobody_has_a_state() {
 /// Graphs that come to be beside requests are compared once there are none, where somebody asks.
 #[test]
 fn launches_are_measured_of_what_was_captured_late() {
-    piecewise_backend::host_time::hold();
+    piecewise_testing::host_time::hold();
     for capture in [CaptureWhen::Lazy, CaptureWhen::Background] {
         let mode = GraphMode::Piecewise;
         let setup = Setup { mode, capture, tune: TuneMode::Measure, ..Setup::default() };

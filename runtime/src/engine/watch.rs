@@ -1,23 +1,11 @@
 //! What those who watch an engine get to see, and when.
 
-use super::BatchingEngine;
+use super::batching::BatchingEngine;
 use super::interface::Engine;
-use super::record::TraceObserver;
-use crate::kv::KvObserver;
-use crate::metrics::{Metrics, PUBLISH_EVERY, Ticker};
-use crate::model::Model;
+use crate::observe::PUBLISH_EVERY;
+use crate::steps::Model;
 use piecewise_backend::device::Device;
 use std::time::Instant;
-
-#[derive(Default, derive_more::Debug)]
-#[debug("Watchers")]
-pub(super) struct Watchers {
-    pub(super) ticker: Option<Ticker>,
-    pub(super) metrics: Option<Metrics>,
-    pub(super) published: Option<Instant>,
-    pub(super) kv: Option<KvObserver>,
-    pub(super) traces: Option<TraceObserver>,
-}
 
 impl<D: Device> BatchingEngine<D> {
     /// Publishes and says what is due after a step.
@@ -39,6 +27,13 @@ impl<D: Device> BatchingEngine<D> {
         if is_due || !self.has_work() {
             metrics.publish(self.snapshot());
             self.watchers.published = Some(Instant::now());
+        }
+    }
+
+    /// Tells the observer what has changed.
+    pub(super) fn tell_kv_observer(&mut self) {
+        if let Some(observer) = &mut self.watchers.kv {
+            self.pool.take_events().iter().for_each(observer);
         }
     }
 }

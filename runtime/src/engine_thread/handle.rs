@@ -4,7 +4,7 @@ use super::shared::{Phase, Place, Rest, Shared};
 use super::sleep::{PauseMode, SleepAnswer, SleepError, SleepOrder};
 use super::update::{Failure, Sink, Update};
 use crate::engine::{Engine, EngineError, EngineOptions, Request, RequestEvent};
-use crate::metrics::Metrics;
+use crate::observe::Metrics;
 use crate::words::SuspendedWeights;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -211,7 +211,7 @@ pub struct Ticket {
 
 impl Ticket {
     /// Ends the request before its next step, as one that has all it asked for:
-    /// [`Update::Finished`](super::update::Update::Finished) by a stop follows, unless it came already.
+    /// [`Update::Finished`] by a stop follows, unless it came already.
     pub fn end(&self) {
         // A thread that is gone has told of the end.
         let _ = self.commands.send(Command::End(self.key));

@@ -43,7 +43,7 @@ pub use sleep::{PauseMode, SleepAnswer, SleepError};
 pub use update::{Failure, Sink, Update, Watcher};
 
 use crate::engine::Engine;
-use crate::metrics::Metrics;
+use crate::observe::Metrics;
 use std::collections::BTreeMap;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;

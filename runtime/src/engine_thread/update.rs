@@ -1,6 +1,7 @@
 //! What becomes of requests.
 
-use crate::engine::{Engine, EngineError, RequestId, TokenLogprobs};
+use crate::engine::{Engine, EngineError, TokenLogprobs};
+use crate::words::RequestId;
 use crate::words::{FinishReason, Usage};
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! What can go wrong while steps are measured.
 
-use crate::kv::PoolFull;
+use crate::memory::PoolFull;
 use crate::words::{FillError, ModelError};
 use piecewise_backend::device::DeviceError;
 

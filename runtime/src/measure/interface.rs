@@ -3,7 +3,7 @@
 use super::error::MeasureError;
 use super::plan::PlannedStep;
 use super::timeline::Timeline;
-use crate::model::{Model, StepLaunch};
+use crate::steps::{Model, StepLaunch};
 use crate::words::{CapturedGraph, FallbackReason, GraphMode, Progress, StepMode, StepSizes};
 use piecewise_backend::measure::{GraphShape, LaunchCounts, ReadBandwidth, Versions};
 use std::time::Duration;
@@ -90,7 +90,7 @@ pub trait StepTimer: std::fmt::Debug + Send {
     fn bare_submit(&mut self, record: &StepRecord) -> Result<Option<Duration>, MeasureError>;
 
     /// The launches of a whole step of these sizes, in order; see
-    /// [`CompiledModel::step_launches`](crate::model::CompiledModel::step_launches).
+    /// [`CompiledModel::step_launches`](crate::steps::CompiledModel::step_launches).
     fn step_launches(&self, sizes: StepSizes) -> Vec<StepLaunch>;
 
     /// Leaves launches out of every program and drops every graph: steps compute something else

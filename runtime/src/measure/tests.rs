@@ -1,6 +1,6 @@
 use super::*;
 use crate::batch::{ChunkRows, Sampling};
-use crate::model::CompiledModel;
+use crate::steps::CompiledModel;
 use crate::testing::{FakeDevice, Setup, next_id};
 use crate::words::{CaptureWhen, Checks, GraphKind, GraphMode, StepMode};
 use std::sync::atomic::Ordering;

@@ -1,6 +1,6 @@
 //! Where and when the blocks of a step ran.
 
-use crate::model::StepLaunch;
+use crate::steps::StepLaunch;
 use indexmap::IndexMap;
 use piecewise_backend::measure::{BlockTime, GraphTimes};
 use serde::Serialize;

@@ -7,8 +7,8 @@ use super::timeline::Timeline;
 use crate::batch::{
     BatchBuffers, Chunk, ChunkTokens, RoleMap, SampleControls, Sampling, full_steps,
 };
-use crate::kv::{PagePool, PageTable};
-use crate::model::{CompiledModel, Model, StepLaunch, Ticket};
+use crate::memory::{PagePool, PageTable};
+use crate::steps::{CompiledModel, Model, StepLaunch, Ticket};
 use crate::words::{Dispatch, GraphMode, Progress, StepSizes};
 use piecewise_backend::measure::{GraphShape, MeasuredDevice, ReadBandwidth, Versions};
 use piecewise_backend::tuning::TuneMode;

@@ -2,8 +2,8 @@
 //! blocks at a time.
 
 use super::timeline::{LaunchTimes, Timeline};
-use crate::model::StepLaunch;
-use crate::perfetto::{Note, TraceWriter, Track};
+use crate::observe::{Note, TraceWriter, Track};
+use crate::steps::StepLaunch;
 use piecewise_backend::measure::BlockTime;
 use std::io::{self, Write};
 
@@ -113,7 +113,7 @@ impl Slice<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::perfetto::slices;
+    use crate::observe::slices;
     use piecewise_backend::measure::GraphTimes;
 
     #[test]

@@ -1,22 +1,22 @@
 //! A device that runs its stream only when somebody waits, so that reading early, or reusing a
 //! host block too soon, shows.
 
-use super::faults::{check_due, is_due};
+use super::faults::{check_due, is_due, keep_caller};
 use super::{ALGORITHMS, Faults, Planted, ops};
 use piecewise_backend::artifact::{Artifact, Choice};
 use piecewise_backend::device::{
-    Address, Binding, BoundAddress, BoundTo, CaptureRule, Device, DeviceError, HostBlock,
+    Address, Binding, BoundAddress, BoundTo, CaptureRule, Clock, Device, DeviceError, HostBlock,
     Reservation,
 };
-use piecewise_backend::host_time;
 use piecewise_backend::measure::LaunchCounts;
 use piecewise_backend::tuning::{LibraryAlgorithm, LibraryProduct};
 use piecewise_backend::weights::{WeightLayout, WeightSource};
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
+use piecewise_testing::host_time;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// A bound op.
@@ -90,12 +90,6 @@ impl FakeCaptured {
 /// What the library calls what a program computes.
 fn product(program: &FakeProgram, sizes: &[u64]) -> String {
     format!("{} at {sizes:?}", program.op)
-}
-
-fn keep_caller(is_slow: &AtomicBool) {
-    if is_slow.load(Ordering::Relaxed) {
-        host_time::pass(Duration::from_millis(1));
-    }
 }
 
 impl FakeDevice {
@@ -189,6 +183,10 @@ impl Device for FakeDevice {
 
     fn describe(&self) -> String {
         "fake".to_owned()
+    }
+
+    fn clock(&self) -> Clock {
+        host_time::now
     }
 
     fn free_bytes(&self) -> u64 {

@@ -1,8 +1,10 @@
 //! Faults of the fake device.
 
 use piecewise_backend::device::DeviceError;
+use piecewise_testing::host_time;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Faults to plant, and counts; shared with the test.
 #[derive(Clone, Debug, Default)]
@@ -46,6 +48,13 @@ pub(crate) struct Faults {
 /// Whether a fault strikes now: it is counted down.
 pub(super) fn is_due(left: &AtomicU64) -> bool {
     left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)) == Ok(1)
+}
+
+/// Lets time pass where a fault makes a call slow.
+pub(super) fn keep_caller(is_slow: &AtomicBool) {
+    if is_slow.load(Ordering::Relaxed) {
+        host_time::pass(Duration::from_millis(1));
+    }
 }
 
 /// Fails where a fault strikes now.

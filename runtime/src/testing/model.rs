@@ -1,10 +1,10 @@
 //! The small model, built.
 
 use super::{Bounds, FakeCompiler, FakeDevice, Faults, Planted, fake_module};
-use crate::artifact_store::compile_module;
 use crate::batch::{RoleMap, full_steps, probes};
 use crate::dispatch::{Dispatcher, SizeRules};
-use crate::model::{BuildOptions, CompiledModel, Model};
+use crate::steps::{BuildOptions, CompiledModel, Model};
+use crate::store::compile_module;
 use crate::words::sizes::SizeList;
 use crate::words::{
     CaptureWhen, Checks, GraphMode, ModelError, OnCaptureFailure, Progress, SymbolTable,

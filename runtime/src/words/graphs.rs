@@ -61,7 +61,7 @@ impl GraphKey {
     }
 }
 
-/// A graph, ready or not, as [`crate::model::Model::graphs`] tells of it.
+/// A graph, ready or not, as [`crate::steps::Model::graphs`] tells of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GraphReport {
     /// The whole step at its sizes, or a member at one.

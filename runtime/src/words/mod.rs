@@ -30,7 +30,7 @@ pub(crate) use parts::{SCOPES, StepPart, label, scopes};
 pub use piecewise_kernels::roles;
 pub use piecewise_planner::sizes;
 pub use reports::{BuildTimes, Progress, StepTimes};
-pub use requests::{FinishReason, PrefixCounts, Usage};
+pub use requests::{EngineLoad, FinishReason, PrefixCounts, RequestId, Usage};
 pub use shapes::{LoweringSize, NO_ROWS, StepShape, StepSizes};
 pub use step_data::{InputSource, StepData};
 pub use symbols::{MAX_OWN, Over, SymbolClass, SymbolError, SymbolTable};

@@ -56,3 +56,37 @@ pub struct PrefixCounts {
     /// Of those, ids whose rows were there.
     pub hits: u64,
 }
+
+/// What an engine has in hand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct EngineLoad {
+    /// Requests that take part in steps.
+    pub running: u64,
+    /// Requests that wait for room.
+    pub waiting: u64,
+    /// Finished requests whose pages and slots are kept.
+    pub kept: u64,
+    /// Pages of the KV pool.
+    pub kv_pages: u64,
+    /// Of these, pages that hold nothing that a request needs.
+    pub free_kv_pages: u64,
+    /// Of these, pages that are found by what they hold, used or free.
+    pub cached_kv_pages: u64,
+    /// How often a sequence lost its pages or its slot and was computed again.
+    pub preemptions: u64,
+    /// Requests that ended since their logits gave no id.
+    pub bad_logits: u64,
+    /// What requests found in the prefix cache.
+    pub prefix: PrefixCounts,
+}
+
+impl EngineLoad {
+    /// The share of the KV pool's pages that is taken.
+    pub fn kv_share(&self) -> f64 {
+        (self.kv_pages - self.free_kv_pages) as f64 / self.kv_pages.max(1) as f64
+    }
+}
+
+/// A request's number; never used twice by an engine.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, derive_more::Display)]
+pub struct RequestId(pub(crate) u64);

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::template::TemplateError;
+use super::template_error::TemplateError;
 
 fn bad(place: usize, what: &str) -> TemplateError {
     TemplateError::Field { field: "messages", message: format!("message {place}: {what}") }

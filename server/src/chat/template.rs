@@ -9,6 +9,7 @@ use serde_json::Map;
 
 use super::messages::{normalized, with_written_arguments};
 use super::strftime::strftime;
+use super::template_error::TemplateError;
 use super::template_files::{Sources, TemplateFileError};
 use super::{calls, filters, methods, python};
 
@@ -16,42 +17,6 @@ use super::{calls, filters, methods, python};
 const GOES_ON: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 /// The names that a message's reasoning goes under; the first is the one that templates read.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
-
-/// Why messages can't be made a prompt. Each but [`TemplateError::Template`] is the request's fault.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TemplateError {
-    /// The template refuses the messages by `raise_exception`.
-    #[error("the model's chat template refuses these messages: {0}")]
-    Refused(String),
-    /// The template failed: it is broken, or not made for such messages.
-    #[error("the model's chat template can't render these messages: {0}")]
-    Template(String),
-    /// There is no template of this name, or none to fall back on.
-    #[error("the model has chat templates for {names:?} only, and no default one")]
-    NoDefault {
-        /// Templates that the tokenizer's configuration has.
-        names: Vec<String>,
-    },
-    /// A field of the request can't be used.
-    #[error("{field}: {message}")]
-    Field {
-        /// The field, as OpenAI's interface names it.
-        field: &'static str,
-        /// Why it can't be used.
-        message: String,
-    },
-}
-
-impl TemplateError {
-    /// The field of the request that is at fault.
-    pub fn field(&self) -> &'static str {
-        match self {
-            Self::Field { field, .. } => field,
-            _ => "messages",
-        }
-    }
-}
 
 /// What a conversation's prompt is made of: OpenAI's JSON, as the template sees it.
 #[derive(Debug, Clone, Default, PartialEq)]

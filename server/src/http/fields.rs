@@ -6,24 +6,10 @@ use super::client::Client;
 use super::error::ApiError;
 use super::passed::Passed;
 use super::state::State;
+pub(crate) use crate::field::{Field, field};
 use axum::extract::Request;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-
-/// A field of a body or a parameter of a query, for the OpenAPI document.
-#[derive(Clone, Copy, Debug)]
-pub struct Field {
-    /// What it is called.
-    pub name: &'static str,
-    /// Its type, as a JSON schema.
-    pub schema: &'static str,
-    /// What it does, in a sentence.
-    pub help: &'static str,
-}
-
-pub(crate) const fn field(name: &'static str, schema: &'static str, help: &'static str) -> Field {
-    Field { name, schema, help }
-}
 
 /// The field that every request has.
 pub(crate) const MODEL: Field = field("model", schema::TEXT, "A name of the served model.");
@@ -92,6 +78,11 @@ impl Fields {
     /// Who asks.
     pub(crate) fn client(&self) -> &Client {
         self.held.client()
+    }
+
+    /// Whether they came in a large body.
+    pub(crate) fn are_large(&self) -> bool {
+        self.held.is_large()
     }
 
     /// The fields that nobody has taken.

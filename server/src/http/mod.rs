@@ -40,8 +40,6 @@ mod usage;
 mod watched;
 
 pub use encoder::{EncoderKind, Matryoshka, ServedEncoder};
-pub use fields::Field;
-pub(crate) use fields::field;
 pub use keys::ApiKeys;
 pub use origins::{AllowedOrigins, check_operator};
 pub use server::{Outcome, Server, ServerOptions};

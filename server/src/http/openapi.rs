@@ -1,10 +1,10 @@
 //! What the server understands, for tools and for people.
 
-use super::fields::Field;
 use super::models::{DETOKENIZE_FIELDS, TOKENIZE_FIELDS};
 use super::params;
 use super::state::State;
 use super::{chat_completions, chat_prompt, completions, encoder, messages};
+use crate::field::Field;
 use crate::operate::OPERATOR_PATHS;
 use axum::Json;
 use axum::extract;

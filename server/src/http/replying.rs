@@ -16,7 +16,7 @@ pub(crate) struct Replying {
     /// The prompt's ids.
     pub(crate) ids: Vec<u32>,
     pub(crate) generation: Generation,
-    /// Of each reply.
+    /// What turns the text of each into a message, in the order of their numbers.
     pub(crate) parsers: Vec<ReplyParser>,
     pub(crate) wants_logprobs: bool,
     pub(crate) shows_thoughts: bool,

@@ -10,7 +10,7 @@ use crate::chat::{ChatTemplate, GenerationDefaults, ReplyFormat};
 use crate::structured::{Structures, Wanted};
 use piecewise::models::{TextTokenizer, Vocabulary};
 use piecewise_runtime::engine_thread::{EngineHandle, Phase, Rest};
-use piecewise_runtime::metrics::Metrics;
+use piecewise_runtime::observe::Metrics;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

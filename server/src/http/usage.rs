@@ -41,7 +41,7 @@ impl UsageSum {
         self.prompts.iter().sum::<u64>() as usize
     }
 
-    /// How many answers there are.
+    /// Over all prompts: each has as many as the client asks for.
     pub(crate) fn answers(&self) -> usize {
         self.generated.len()
     }

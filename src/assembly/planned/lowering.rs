@@ -1,13 +1,13 @@
 //! The pieces of a planned model on their way to artifacts.
 
 use super::super::error::AssemblyError;
-use super::super::notice::{Notice, Watcher};
+use super::super::notice::telling;
 use super::Planned;
 use piecewise_backend::artifact::Artifact;
 use piecewise_backend::compiler::CompileError;
 use piecewise_ir::entity::UniquePieceId;
-use piecewise_runtime::artifact_store::{CompileJob, Lowering, compile_jobs};
-use piecewise_runtime::words::{CompileCounts, ModelError, Progress};
+use piecewise_runtime::store::{CompileJob, Lowering, compile_jobs};
+use piecewise_runtime::words::{CompileCounts, ModelError};
 
 /// A unique piece at one of its sizes.
 #[derive(Debug)]
@@ -106,14 +106,5 @@ impl Planned {
     /// What was compiled and what was reused so far.
     pub fn counts(&self) -> CompileCounts {
         self.lowering.get().map(Lowering::counts).unwrap_or_default()
-    }
-}
-
-/// What tells a watcher, if there is one, how far something is.
-pub(super) fn telling(watcher: &mut Option<Watcher>) -> impl FnMut(Progress) + Send + '_ {
-    move |progress| {
-        if let Some(watcher) = watcher {
-            watcher(Notice::Progress(progress));
-        }
     }
 }

@@ -5,7 +5,7 @@ use super::super::settings::symbols_of;
 use super::Planned;
 use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_passes::plan::ALIGN;
-use piecewise_runtime::kv::KvShape;
+use piecewise_runtime::memory::KvShape;
 use piecewise_runtime::words::SymbolClass;
 
 /// What there is where no key says less.

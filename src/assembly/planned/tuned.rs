@@ -1,9 +1,9 @@
 //! Measuring what only a measurement can choose, to its end, for all starts to come.
 
 use super::super::error::AssemblyError;
-use super::{Built, Planned};
+use super::Planned;
 use piecewise_backend::tuning::{TuneMode, TuningReport};
-use piecewise_runtime::model::{Gain, Model};
+use piecewise_runtime::device::Gain;
 use piecewise_runtime::words::{BuildTimes, CaptureWhen, CompileLevel};
 use serde::Serialize;
 use std::time::Duration;
@@ -42,19 +42,13 @@ impl Planned {
         if self.settings.config.tune_seconds.is_none() {
             options.tune_budget = Duration::MAX;
         }
-        Ok(match self.build(options)? {
-            Built::Cpu(model) => tuned(&*model),
-            Built::Cuda(model) => tuned(&*model),
+        let model = self.build(options)?.into_model();
+        Ok(Tuned {
+            gains: model.gains(),
+            report: model.statistics().tuning,
+            device: model.describe_device(),
+            graph_mode: model.dispatcher().mode.name(),
+            times: model.build_times(),
         })
-    }
-}
-
-fn tuned(model: &dyn Model) -> Tuned {
-    Tuned {
-        gains: model.gains(),
-        report: model.statistics().tuning,
-        device: model.describe_device(),
-        graph_mode: model.dispatcher().mode.name(),
-        times: model.build_times(),
     }
 }

@@ -1,6 +1,7 @@
 //! Dumps of a program that uses the library.
 
 use super::*;
+use piecewise_passes::pipeline::DEFAULT_PIPELINE;
 
 fn dumping(folder: &tempfile::TempDir) -> Assembly {
     tiny().set("dump.dir", folder.path())

@@ -1,6 +1,7 @@
 //! What is said of custom ops is held against their definitions: those of the framework and one's own.
 
 use super::*;
+use piecewise_passes::pipeline::DEFAULT_PIPELINE;
 
 /// A sum that goes on in a state.
 #[derive(Debug)]

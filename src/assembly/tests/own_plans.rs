@@ -2,6 +2,7 @@
 
 use super::*;
 use piecewise_ir::entity::Entity;
+use piecewise_passes::pipeline::DEFAULT_PIPELINE;
 
 /// Moves what is no input to where the lowest of it lies.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! What is counted of items and steps, path by path, beside what every model counts.
 
 use super::super::statistics::EncoderStatistics;
-use piecewise_runtime::metrics::Metrics;
+use piecewise_runtime::observe::Metrics;
 use prometheus::{IntCounterVec, Opts};
 
 /// Counters that follow [`EncoderStatistics`].

@@ -35,6 +35,16 @@ pub struct TextStream<T> {
     printed: String,
 }
 
+impl TextTokenizer {
+    /// A stream that turns ids into text one by one, as if they followed `prompt_ids`.
+    ///
+    /// # Errors
+    /// As [`TextTokenizer::decode`] of `prompt_ids`.
+    pub fn stream_after(&self, prompt_ids: &[u32]) -> Result<TextStream<&Self>, TokenizerError> {
+        TextStream::after(self, prompt_ids, false)
+    }
+}
+
 impl<T: Borrow<TextTokenizer>> TextStream<T> {
     /// A stream of the ids that follow `prompt_ids`; `tokenizer` is a reference or an `Arc`.
     /// `special` is whether special tokens have text, as parsers of replies need it.

@@ -1,6 +1,6 @@
 //! Events as msgpack, in the shapes of vLLM 0.33.
 
-use piecewise_runtime::kv::{KvEvent, PageHash};
+use piecewise_runtime::memory::{KvEvent, PageHash};
 use rmp::encode::{
     write_array_len, write_f64, write_map_len, write_nil, write_str, write_u32, write_u64,
 };

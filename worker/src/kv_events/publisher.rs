@@ -3,7 +3,7 @@
 use super::encode::batch;
 use super::log::EventLog;
 use crate::zmtp::{Address, Connection, Receiver, Role, Sender, ZmtpError};
-use piecewise_runtime::kv::{KvEvent, KvObserver};
+use piecewise_runtime::memory::{KvEvent, KvObserver};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -7,11 +7,13 @@
 
 mod call;
 mod join;
+mod kind;
 mod outputs;
 mod request;
 
 pub(crate) use call::{Call, answer, call_id, failure};
 pub(crate) use join::{Init, hello, ready};
+pub(crate) use kind::Kind;
 pub(crate) use outputs::{
     Event, EventKind, Finish, Output, OutputError, Prefill, Reason, Stats, monotonic, outputs,
 };

@@ -1,7 +1,7 @@
 //! What an engine sends after a step. Written without serde: this is for every token.
 
 use piecewise_runtime::engine::TokenLogprobs;
-use piecewise_runtime::metrics::EngineLoad;
+use piecewise_runtime::words::EngineLoad;
 use rmp::encode::{
     write_array_len, write_bool, write_ext_meta, write_f64, write_map_len, write_nil, write_pfix,
     write_str, write_u32, write_u64,

@@ -3,11 +3,11 @@
 use super::{Make, Model, Service, Worker, WorkerHandle, WorkerOptions};
 use crate::wire::OutputError;
 use crate::zmtp::{Address, Connection, Receiver, Role, Sender};
-use piecewise_backend::cpu::{CpuFault, CpuFaults, FaultKind, FaultPoint};
 use piecewise_runtime::engine::Engine;
 use piecewise_runtime::engine_thread::ThreadOptions;
 use piecewise_server::chat::ReplyFormat;
 use piecewise_server::structured::Structure;
+use piecewise_testing::{DeviceFault, DeviceFaults, FaultKind, FaultPoint};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::{Shutdown, TcpListener};
@@ -53,7 +53,7 @@ fn joined(inputs: &TcpListener, outputs: &TcpListener) -> (Sender, Receiver) {
 }
 
 impl Pair {
-    fn start(faults: CpuFaults) -> Self {
+    fn start(faults: DeviceFaults) -> Self {
         Self::of(tiny_engine(faults, 16))
     }
 
@@ -178,7 +178,7 @@ impl Pair {
 
 #[test]
 fn an_abort_frees_pages_before_the_next_step_and_is_counted() {
-    let mut pair = Pair::start(CpuFaults::default());
+    let mut pair = Pair::start(DeviceFaults::default());
     pair.add("gone", &golden()[0]["ids"], 900);
     while pair.next().is_empty() {}
     let engine = pair.handle.service.engine.clone();
@@ -207,7 +207,7 @@ fn an_abort_frees_pages_before_the_next_step_and_is_counted() {
 /// Whichever of the two is cut, the worker comes back by itself, and nobody waits in vain.
 #[test]
 fn requests_of_a_cut_connection_are_ended_once_it_is_back() {
-    let (golden, mut pair) = (golden(), Pair::start(CpuFaults::default()));
+    let (golden, mut pair) = (golden(), Pair::start(DeviceFaults::default()));
     for cut in ["outputs", "requests"] {
         let names = [0, 1, 2].map(|number| format!("{cut} {number}"));
         names.iter().for_each(|name| pair.add(name, &golden[0]["ids"], 900));
@@ -237,7 +237,7 @@ fn requests_of_a_cut_connection_are_ended_once_it_is_back() {
 /// By vLLM's utility calls, as its front end makes them.
 #[test]
 fn a_front_end_puts_a_worker_to_sleep_and_wakes_it() {
-    let (golden, mut pair) = (golden(), Pair::start(CpuFaults::default()));
+    let (golden, mut pair) = (golden(), Pair::start(DeviceFaults::default()));
     for (level, mode) in [(1, "abort"), (2, "wait"), (2, "keep")] {
         assert_eq!(pair.call("sleep", &json!([level, mode])), (Value::Null, Value::Null));
         assert_eq!(pair.call("is_sleeping", &json!([])), (Value::Null, json!(true)));
@@ -270,7 +270,7 @@ fn a_front_end_puts_a_worker_to_sleep_and_wakes_it() {
 
 #[test]
 fn every_request_is_answered_though_the_device_fails() {
-    let (golden, faults) = (golden(), CpuFaults::default());
+    let (golden, faults) = (golden(), DeviceFaults::default());
     let mut pair = Pair::start(faults.clone());
     let is_golden = |(number, ids): (usize, &Option<Vec<Value>>)| {
         let expected = &golden[number % golden.len()]["greedy_fp32"].as_array().unwrap()[..TOKENS];
@@ -279,15 +279,20 @@ fn every_request_is_answered_though_the_device_fails() {
     for (point, kind) in
         [(FaultPoint::Replay, FaultKind::Refused), (FaultPoint::Wait, FaultKind::Sticky)]
     {
-        faults.fail(CpuFault { point, kind, after: 12, times: 1 });
+        faults.fail(DeviceFault { point, kind, after: 12, times: 1 });
         let answers = pair.ask(&golden);
         assert_eq!(faults.pending(), 0, "{point:?} {kind:?} did not happen");
         assert!(answers.iter().enumerate().all(is_golden), "{point:?} {kind:?}: {answers:?}");
     }
     // It can't be opened anew, for as often as anybody tries: an error, and none that hangs.
-    faults.fail(CpuFault { point: FaultPoint::Wait, kind: FaultKind::Sticky, after: 12, times: 1 });
+    faults.fail(DeviceFault {
+        point: FaultPoint::Wait,
+        kind: FaultKind::Sticky,
+        after: 12,
+        times: 1,
+    });
     let (point, kind) = (FaultPoint::Reopen, FaultKind::Refused);
-    faults.fail(CpuFault { point, kind, after: 0, times: 3 });
+    faults.fail(DeviceFault { point, kind, after: 0, times: 3 });
     let answers = pair.ask(&golden);
     assert!(answers.iter().any(Option::is_none));
     assert!(answers.iter().enumerate().all(|of| of.1.is_none() || is_golden(of)), "{answers:?}");
@@ -301,7 +306,7 @@ fn every_request_is_answered_though_the_device_fails() {
 #[test]
 fn a_request_whose_logits_are_nan_finishes_with_an_error() {
     let model = overflowing::overflowing_model(&folder());
-    let mut pair = Pair::of(engine_of(model.path(), "f16", CpuFaults::default(), 4));
+    let mut pair = Pair::of(engine_of(model.path(), "f16", DeviceFaults::default(), 4));
     pair.add("a", &golden()[0]["ids"], TOKENS);
     let ended = |output: &Value| output.get(5).is_some_and(|reason| !reason.is_null());
     let end = loop {
@@ -326,7 +331,7 @@ fn a_panic_of_what_reads_structures_ends_its_own_request_alone() {
         _ => Ok(None),
     };
     let golden = golden();
-    let mut pair = Pair::making(tiny_engine(CpuFaults::default(), 16), make);
+    let mut pair = Pair::making(tiny_engine(DeviceFaults::default(), 16), make);
     for (name, regex) in [("a", "planted"), ("b", "planted"), ("c", "else")] {
         let structure = json!({"regex": regex});
         let sampling = json!({
@@ -374,7 +379,7 @@ fn a_structure_is_given_up_with_its_request() {
         _ => Ok(None),
     };
     let golden = golden();
-    let mut pair = Pair::making(tiny_engine(CpuFaults::default(), 16), make);
+    let mut pair = Pair::making(tiny_engine(DeviceFaults::default(), 16), make);
     let structured = |regex: &str| {
         let structure = json!({"regex": regex});
         json!({"temperature": 0.0, "max_tokens": TOKENS, "structured_outputs": structure})

@@ -53,8 +53,10 @@ impl CudaDevice {
                 let kernel = KernelLaunch { parameters: &parameters, maps: &bound.maps, ..kernel };
                 self.launch_kernel(launch, &kernel)
             }
-            #[cfg(piecewise_testing)]
-            Work::Matmul(_) if self.options.simulates_library => Ok(()),
+            Work::Matmul(_) if self.lt.is_none() => {
+                let product = self.driver().product(&launch.name, self.stream.handle);
+                product.map_err(|e| e.to_string())
+            }
             Work::Matmul(bound) => self.launch_product(bound, &bound.product(sizes)?),
             Work::Host(bound) => {
                 let image = bound.image().ok_or("its image is no host function")?;
@@ -101,11 +103,8 @@ impl CudaDevice {
     pub(super) fn prepare(&self, launch: &BoundLaunch, sizes: &[u64]) -> Result<(), String> {
         launch.check(sizes)?;
         let Work::Matmul(bound) = &launch.work else { return Ok(()) };
-        #[cfg(piecewise_testing)]
-        if self.options.simulates_library {
-            return Ok(());
-        }
-        let prepared = self.loaded_lt()?.prepare(&bound.product(sizes)?);
+        let Some(lt) = &self.lt else { return Ok(()) };
+        let prepared = lt.prepare(&bound.product(sizes)?);
         prepared.map(drop).map_err(|e| e.to_string())
     }
 }

@@ -30,8 +30,8 @@ impl CudaDevice {
             if at.is_none() {
                 launch.check(sizes).map_err(failed)?;
             }
-            // Names of launches lie far apart in memory, and only planned faults ask for them.
-            if self.driver().plans_faults() {
+            // Names of launches lie far apart in memory, and the system's driver asks for none.
+            if self.driver().wants_scope() {
                 self.driver().scope(&[&launch.label, &launch.name], sizes);
             }
             let enqueued = match at {
@@ -67,8 +67,7 @@ impl CudaDevice {
                     }
                     None => at.push(Ready::LeftOut),
                 },
-                #[cfg(piecewise_testing)]
-                Work::Matmul(_) if self.options.simulates_library => at.push(Ready::AsBound),
+                Work::Matmul(_) if self.lt.is_none() => at.push(Ready::AsBound),
                 Work::Matmul(bound) => {
                     at.push(Ready::Product(bound.product(sizes)?));
                 }

@@ -1,13 +1,14 @@
-//! How a CUDA device comes to be: opened, shared, simulated, and opened anew after it was lost.
+//! How a CUDA device comes to be: opened, shared, and opened anew after it was lost.
 
 use super::CudaDevice;
 use crate::binding::Images;
 use crate::cuda::context::Context;
 use crate::cuda::driver::Driver;
+use crate::cuda::driver::system::SystemDriver;
 use crate::cuda::error::CudaError;
 use crate::cuda::kernel_cache::KernelCache;
 use crate::cuda::lazy_nvrtc::LazyNvrtc;
-use crate::cuda::library::{CudaLibrary, library_dirs};
+use crate::cuda::library::library_dirs;
 use crate::cuda::lt::CublasLt;
 use crate::cuda::lt_api::LtLibrary;
 use crate::cuda::lt_view::LtView;
@@ -15,7 +16,6 @@ use crate::cuda::materialize::Loader;
 use crate::cuda::memory::Memory;
 use crate::cuda::module::Modules;
 use crate::cuda::options::CudaOptions;
-use crate::cuda::probe::{missing, open_driver};
 use crate::cuda::stream::Stream;
 use crate::device::DeviceError;
 use piecewise_kernels::op::OpRegistry;
@@ -23,27 +23,38 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 impl CudaDevice {
-    /// Opens a device. `registry` has the custom ops that programs may call. NVRTC is opened by
-    /// the first kernel that no store has.
+    /// Opens a device of this machine, over [`SystemDriver`]. `registry` has the custom ops that programs
+    /// may call. NVRTC is opened by the first kernel that no store has.
     ///
     /// # Errors
     /// When the driver, a library or the device is missing or too old.
     pub fn open(options: CudaOptions, registry: OpRegistry) -> Result<Self, CudaError> {
-        let faults = options.faults();
-        let driver = open_driver(&faults)?;
-        let major = Some(driver.inner.version.major());
-        let dirs = library_dirs(&options.library_dirs);
-        if faults.misses(CudaLibrary::CublasLt) {
-            return Err(missing(CudaLibrary::CublasLt).into());
-        }
-        let nvrtc = match faults.misses(CudaLibrary::Nvrtc) {
-            true => LazyNvrtc::missing(),
-            false => LazyNvrtc::new(dirs.clone(), major),
+        let driver = SystemDriver::open()?;
+        let major = Some(driver.version.major());
+        let nvrtc = LazyNvrtc::new(library_dirs(&options.library_dirs), major);
+        Self::over(Arc::new(driver), nvrtc, options, registry)
+    }
+
+    /// Opens a device over a driver of one's own: one that hands its calls on to [`SystemDriver`], or one
+    /// that has no GPU. cuBLASLt is opened where the driver names a version, as the system's does;
+    /// without it, products are the driver's ([`Driver::product`]).
+    ///
+    /// # Errors
+    /// As for [`Self::open`].
+    pub fn over(
+        driver: Arc<dyn Driver>,
+        nvrtc: LazyNvrtc,
+        options: CudaOptions,
+        registry: OpRegistry,
+    ) -> Result<Self, CudaError> {
+        let Some(version) = driver.version() else {
+            return Self::assemble(driver, nvrtc, options, registry);
         };
+        let dirs = library_dirs(&options.library_dirs);
         // Both take a tenth of a second.
         let (library, device) = std::thread::scope(|scope| {
-            let library = scope.spawn(|| LtLibrary::open(&dirs, major));
-            let device = Self::assemble(Arc::new(driver), nvrtc, options, registry);
+            let library = scope.spawn(|| LtLibrary::open(&dirs, Some(version.major())));
+            let device = Self::assemble(driver, nvrtc, options, registry);
             (library.join(), device)
         });
         let library = library.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
@@ -59,22 +70,8 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// A device over a driver without a GPU, for an H100's architecture: memory is real, kernels and
-    /// products of cuBLASLt do nothing. NVRTC is opened by the first kernel that no store has.
-    ///
-    /// # Errors
-    /// When opening it is planned to fail.
-    #[cfg(piecewise_testing)]
-    pub fn simulated(options: CudaOptions, registry: OpRegistry) -> Result<Self, CudaError> {
-        let options = CudaOptions { simulates_library: true, ..options };
-        let inner = Arc::new(crate::cuda::driver::simulated::SimulatedDriver::without_notes());
-        let driver = crate::cuda::driver::faulty::FaultyDriver { inner, faults: options.faults() };
-        let nvrtc = LazyNvrtc::new(library_dirs(&options.library_dirs), None).compiling_fast();
-        Self::assemble(Arc::new(driver), nvrtc, options, registry)
-    }
-
     /// A device of a driver, without cuBLASLt.
-    pub(in crate::cuda) fn assemble(
+    fn assemble(
         driver: Arc<dyn Driver>,
         nvrtc: LazyNvrtc,
         options: CudaOptions,
@@ -82,7 +79,7 @@ impl CudaDevice {
     ) -> Result<Self, CudaError> {
         let context = Context::retain(driver, options.ordinal)?;
         let kernels = Arc::new(KernelCache::new(nvrtc, context.device.arch));
-        Self::over(context, kernels, None, options, registry)
+        Self::in_context(context, kernels, None, options, registry)
     }
 
     /// A device with memory and a stream of its own in the context of this one; it shares its
@@ -96,7 +93,7 @@ impl CudaDevice {
             action: format!("use the context of CUDA device {}", self.options.ordinal),
             source,
         })?;
-        Self::over(
+        Self::in_context(
             context,
             kernels,
             self.lt.as_ref().map(LtView::share),
@@ -105,7 +102,7 @@ impl CudaDevice {
         )
     }
 
-    fn over(
+    fn in_context(
         context: Arc<Context>,
         kernels: Arc<KernelCache>,
         lt: Option<LtView>,
@@ -152,7 +149,7 @@ impl CudaDevice {
         let lt = self.lt.as_ref().map(|lt| lt.reopened(&context)).transpose();
         let lt = lt.map_err(|e| failed(e.to_string()))?;
         let (kernels, options) = (Arc::clone(&self.loader.kernels), self.options.clone());
-        let made = Self::over(context, kernels, lt, options, self.registry.clone());
+        let made = Self::in_context(context, kernels, lt, options, self.registry.clone());
         let mut made = made.map_err(|e| failed(e.to_string()))?;
         made.counts.set(self.counts.get());
         std::mem::swap(self, &mut made);

@@ -31,7 +31,7 @@ const LARGE_SHARED_BYTES: u32 = 100 << 10;
 
 /// The driver of this machine.
 #[derive(Debug)]
-pub(in crate::cuda) struct SystemDriver {
+pub struct SystemDriver {
     api: DriverApi,
     pub(in crate::cuda) version: CudaVersion,
     pub(in crate::cuda) path: &'static str,
@@ -253,7 +253,7 @@ impl Driver for SystemDriver {
         call!(self, cuMemFree_v2(address))
     }
 
-    fn pin(&self, block: *mut u8, bytes: u64) -> Outcome<()> {
+    unsafe fn pin(&self, block: *mut u8, bytes: u64) -> Outcome<()> {
         call!(self, cuMemHostRegister_v2(block.cast(), bytes as usize, 0))
     }
 
@@ -261,11 +261,11 @@ impl Driver for SystemDriver {
         call!(self, cuMemHostUnregister(block.cast()))
     }
 
-    fn copy_in(&self, to: u64, from: *const u8, bytes: u64, stream: Handle) -> Outcome<()> {
+    unsafe fn copy_in(&self, to: u64, from: *const u8, bytes: u64, stream: Handle) -> Outcome<()> {
         call!(self, cuMemcpyHtoDAsync_v2(to, from.cast(), bytes as usize, pointer(stream)))
     }
 
-    fn copy_in_rows(
+    unsafe fn copy_in_rows(
         &self,
         to: u64,
         from: *const u8,
@@ -293,7 +293,7 @@ impl Driver for SystemDriver {
         call!(self, cuMemcpy2DAsync_v2(&copy, pointer(stream)))
     }
 
-    fn copy_out(&self, to: *mut u8, from: u64, bytes: u64, stream: Handle) -> Outcome<()> {
+    unsafe fn copy_out(&self, to: *mut u8, from: u64, bytes: u64, stream: Handle) -> Outcome<()> {
         call!(self, cuMemcpyDtoHAsync_v2(to.cast(), from, bytes as usize, pointer(stream)))
     }
 

@@ -1,8 +1,7 @@
 //! A device over a simulated driver, with an arena, a piece and artifacts made by hand.
 
 use crate::artifact::{Access, Alternative, Arg, ArgRef, Artifact, Choice, Launch, PieceSize};
-use crate::cuda::driver::faulty::{Faults, FaultyDriver};
-use crate::cuda::driver::simulated::SimulatedDriver;
+use crate::cuda::testing::{Faults, FaultyDriver, SimulatedDriver};
 use crate::cuda::*;
 use crate::device::{Binding, Device, DeviceError, Reservation};
 use piecewise_ir::builder::Builder;
@@ -69,7 +68,7 @@ pub(super) fn fixture() -> Fixture {
     registry.implement_cuda(Arc::new(HostOp));
     let options = CudaOptions::default();
     let mut device =
-        CudaDevice::assemble(Arc::new(faulty), LazyNvrtc::missing(), options, registry).unwrap();
+        CudaDevice::over(Arc::new(faulty), LazyNvrtc::missing(), options, registry).unwrap();
     let arena = device.reserve("the arena", 4096).unwrap();
     device.back(arena).unwrap();
     Fixture { driver, faults, device, arena, piece: piece(), bounds: vec![64] }
@@ -147,7 +146,7 @@ impl Fixture {
         let inner = self.driver.clone();
         let faulty = Arc::new(FaultyDriver { inner, faults: self.faults.clone() });
         let options = CudaOptions::default();
-        CudaDevice::assemble(faulty, LazyNvrtc::missing(), options, OpRegistry::new()).unwrap()
+        CudaDevice::over(faulty, LazyNvrtc::missing(), options, OpRegistry::new()).unwrap()
     }
 
     pub(super) fn bind(

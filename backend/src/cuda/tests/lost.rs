@@ -2,8 +2,8 @@
 
 use super::fixture::{fixture, two_kernels};
 use crate::artifact::PieceSize;
-use crate::cuda::CallFault;
 use crate::cuda::error::CallError;
+use crate::cuda::testing::CallFault;
 use crate::device::{Device, DeviceError};
 
 #[test]

@@ -1,5 +1,5 @@
 use half::{bf16, f16};
-use piecewise_ir::testing::soak;
+use piecewise_testing::soak;
 use proptest::prelude::*;
 
 use super::*;

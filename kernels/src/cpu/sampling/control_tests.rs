@@ -5,7 +5,7 @@ use crate::cpu::testing::{AlignedBytes, Rng, isas, on_threads};
 use crate::inputs::{
     DETAIL_WORDS, Details, NO_ID, SampleControls, Sampling, fill_token_row, mask_words, token_words,
 };
-use piecewise_ir::testing::soak;
+use piecewise_testing::soak;
 use proptest::prelude::*;
 
 /// A row and what it asks for.

@@ -1,4 +1,4 @@
-use piecewise_ir::testing::soak;
+use piecewise_testing::soak;
 use proptest::prelude::*;
 
 use super::*;

@@ -1,6 +1,7 @@
 //! Requests whose logits give no id, and requests that no step can be planned for.
 
 use super::*;
+use crate::words::{FinishReason, RequestId};
 
 /// Of a request that ends without an id: those before, and what it is told.
 fn told(events: &[RequestEvent], of: RequestId) -> (Vec<u32>, String) {

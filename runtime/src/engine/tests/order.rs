@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::engine::schedule::MOST_PASSED;
+use crate::words::{FinishReason, RequestId};
 use std::time::{Duration, Instant};
 
 /// The requests in the order of their first tokens.

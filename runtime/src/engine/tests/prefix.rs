@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::batch::TokenValues;
-use crate::kv::{KvEvent, Page, PageHash};
-use crate::words::SuspendedWeights;
+use crate::memory::{KvEvent, Page, PageHash};
+use crate::words::{PrefixCounts, SuspendedWeights, Usage};
 use std::collections::{BTreeMap, BTreeSet};
 
 const ROWS: usize = 16;

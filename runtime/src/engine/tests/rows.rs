@@ -1,7 +1,7 @@
 //! Rows in the place of tokens: how they come there, and when the device they are on is lost.
 
 use super::*;
-use crate::words::SuspendedWeights;
+use crate::words::{FinishReason, SuspendedWeights};
 use piecewise_backend::device::Address;
 
 /// A prompt whose three ids from position 1 on are given as rows, and what they stand for.

@@ -1,10 +1,8 @@
 //! What those who watch get to see.
 
 use super::*;
-use crate::metrics::Snapshot;
-use crate::perfetto::slices;
-use crate::stats::{Histogram, Statistics};
-use crate::step_trace::StepTraceWriter;
+use crate::observe::{Histogram, Snapshot, Statistics, StepTraceWriter, slices};
+use crate::words::Usage;
 use std::sync::mpsc;
 
 #[test]

@@ -12,7 +12,10 @@ impl SystemDriver {
 
     /// Finds the driver and initializes it. The version is compared before the functions are
     /// resolved, so that an old driver is named as such.
-    pub(in crate::cuda) fn open() -> Result<Self, CudaError> {
+    ///
+    /// # Errors
+    /// When there is none, it is too old, or it does not work.
+    pub fn open() -> Result<Self, CudaError> {
         let library = open(CudaLibrary::Driver, &[], None)?;
         // SAFETY: the signatures are those of the driver API since its first version.
         let (init, version) = unsafe {

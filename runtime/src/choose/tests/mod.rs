@@ -1,0 +1,2 @@
+mod choices;
+mod launched;

@@ -1,0 +1,18 @@
+//! What is told of a running model: statistics, metrics and traces. It is fed by those who run, and
+//! knows none of them.
+
+mod exposition;
+mod metrics;
+mod perfetto;
+mod requests;
+mod stats;
+mod step_trace;
+
+pub use metrics::{Metrics, Snapshot};
+pub(crate) use metrics::{PUBLISH_EVERY, Ticker};
+#[cfg(test)]
+pub(crate) use perfetto::slices;
+pub(crate) use perfetto::{Note, TraceWriter, Track};
+pub use requests::{RequestMetrics, RequestTimes};
+pub use stats::{Histogram, ModeAndSize, Statistics};
+pub use step_trace::StepTraceWriter;

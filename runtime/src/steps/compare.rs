@@ -1,0 +1,129 @@
+//! Replay-compare: a step is replayed, then launched from the same states and inputs, and
+//! everything that its members write is held against each other.
+
+use crate::device::{Member, Memory};
+use crate::words::{ModelError, StepMode};
+use piecewise_backend::device::{Device, DeviceError};
+use piecewise_ir::entity::Value;
+use piecewise_ir::graph::Graph;
+use piecewise_ir::module::Module;
+use piecewise_ir::text::Names;
+
+/// What a run of a step wrote, in order.
+#[derive(Debug, Default)]
+pub(super) struct Trace {
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    value: Value,
+    /// What it is to the step.
+    role: String,
+    row_bytes: u64,
+    bytes: Vec<u8>,
+}
+
+impl Trace {
+    /// Adds the real rows of what a member leaves for others.
+    pub(super) fn add_results<D: Device>(
+        &mut self,
+        device: &mut D,
+        module: &Module,
+        memory: &Memory,
+        member: &Member<D::Program>,
+        counts: &[u64],
+    ) -> Result<(), DeviceError> {
+        let Some(stitch) = module.stitch() else { return Ok(()) };
+        let usage = &stitch.uses[member.step.id()];
+        let piece = &stitch.unique[usage.unique];
+        let positions = piece.operands();
+        for output in piece.graph.outputs() {
+            let position = positions.iter().position(|value| value == output);
+            let Some(&value) = position.and_then(|i| usage.operands.get(i)) else { continue };
+            let role = format!("written by {}", member.label);
+            self.add(device, module, memory, value, role, counts)?;
+        }
+        Ok(())
+    }
+
+    /// Adds the first bytes of a state.
+    pub(super) fn add_prefix<D: Device>(
+        &mut self,
+        device: &mut D,
+        module: &Module,
+        memory: &Memory,
+        value: Value,
+        bytes: u64,
+    ) -> Result<(), DeviceError> {
+        let Some(address) = memory.address(module.graph(), value) else { return Ok(()) };
+        let mut bytes = vec![0; bytes as usize];
+        device.read(address, &mut bytes)?;
+        self.entries.push(Entry { value, role: "a state".to_owned(), row_bytes: 1, bytes });
+        Ok(())
+    }
+
+    fn add<D: Device>(
+        &mut self,
+        device: &mut D,
+        module: &Module,
+        memory: &Memory,
+        value: Value,
+        role: String,
+        counts: &[u64],
+    ) -> Result<(), DeviceError> {
+        let graph = module.graph();
+        let Some(address) = memory.address(graph, value) else { return Ok(()) };
+        let ty = graph.ty(value);
+        let mut bytes = vec![0; ty.bytes(counts) as usize];
+        if !bytes.is_empty() {
+            device.read(address, &mut bytes)?;
+        }
+        let row_bytes = ty.row().bytes(counts).max(1);
+        self.entries.push(Entry { value, role, row_bytes, bytes });
+        Ok(())
+    }
+
+    /// Adds what is left after the step: outputs and states.
+    pub(super) fn add_end<D: Device>(
+        &mut self,
+        device: &mut D,
+        module: &Module,
+        memory: &Memory,
+        counts: &[u64],
+    ) -> Result<(), DeviceError> {
+        let graph = module.graph();
+        for (i, &value) in graph.outputs().iter().enumerate() {
+            self.add(device, module, memory, value, format!("output {i}"), counts)?;
+        }
+        for state in graph.states() {
+            let role = format!("state \"{}\"", state.name);
+            self.add(device, module, memory, state.value, role, counts)?;
+        }
+        Ok(())
+    }
+
+    /// The first entry of `self` that is another in `launched`.
+    pub(super) fn hold_against(
+        &self,
+        launched: &Self,
+        graph: &Graph,
+        mode: StepMode,
+    ) -> Result<(), ModelError> {
+        let entries = self.entries.iter().zip(&launched.entries);
+        for (a, b) in entries.filter(|(a, b)| a.bytes != b.bytes) {
+            let Some(byte) = a.bytes.iter().zip(&b.bytes).position(|(a, b)| a != b) else {
+                continue;
+            };
+            return Err(ModelError::ReplayDiffers {
+                value: format!("{}, {}", Names::of(graph).value(a.value), a.role),
+                mode: mode.name(),
+                byte: byte as u64,
+                row: byte as u64 / a.row_bytes,
+                replayed: a.bytes[byte],
+                launched: b.bytes[byte],
+            });
+        }
+        Ok(())
+    }
+}
