@@ -5,10 +5,10 @@ use crate::fuzzing::fuzz;
 use crate::tiny_engine::{folder, tiny_engine};
 use crate::tool_call_replies::replies;
 use piecewise::models::TextTokenizer;
-use piecewise_backend::cpu::CpuFaults;
 use piecewise_server::ServedModel;
 use piecewise_server::chat::{ChatPrompt, ChatTemplate, ReplyFormat, Tools};
 use piecewise_server::structured::{Structure, Structures};
+use piecewise_testing::DeviceFaults;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use serde_json::{Map, Value, json};
@@ -136,7 +136,7 @@ fn every_body_is_answered_or_refused() {
         format: ReplyFormat::new(Some("qwen3"), Some("hermes"), "").unwrap(),
         ..ServedModel::default()
     };
-    let address = serve_at(server, tiny_engine(CpuFaults::default(), 4), model).0;
+    let address = serve_at(server, tiny_engine(DeviceFaults::default(), 4), model).0;
     let changes =
         prop::collection::vec((prop::collection::vec(any::<Index>(), 1..4), any_json()), 0..3);
     let more = prop::collection::vec((select(words(FIELDS)), any_json()), 0..3);
@@ -327,7 +327,7 @@ fn every_reply_is_read_and_alike_however_it_is_cut() {
         let places =
             |text: &str| Vec::from_iter(text.char_indices().map(|(at, _)| at).chain([text.len()]));
         let [before, behind] = [which[0].get(&known).1, which[1].get(&known).1];
-        let (end, begin) = (*broken[0].get(&*places(before)), *broken[1].get(&*places(behind)));
+        let (end, begin) = (*broken[0].get(&places(before)), *broken[1].get(&places(behind)));
         let reply = [&before[..end], &middle, &behind[begin..]].concat();
         let mut borders = Vec::from_iter(cuts.iter().map(|cut| *cut.get(&places(&reply))));
         borders.extend([0, reply.len()]);

@@ -28,7 +28,7 @@ use piecewise_runtime::engine::Engine;
 use piecewise_runtime::measure::StepTimer;
 use piecewise_runtime::memory::KvShape;
 use piecewise_runtime::pipeline::{PlanError, Planner};
-use piecewise_runtime::steps::{BuildOptions, CompiledModel};
+use piecewise_runtime::steps::BuildOptions;
 use piecewise_runtime::store::{CacheStore, LateCompiler, Lowering, NoCache, compile_jobs};
 use piecewise_runtime::words::{Ledger, ModelError, SymbolTable};
 use std::cell::{OnceCell, RefCell};

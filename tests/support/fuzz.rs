@@ -29,7 +29,7 @@ where
     let config = Config { cases: FEW, failure_persistence: None, ..Config::default() };
     let started = Instant::now();
     let Some(time) = seconds() else {
-        return run(&mut TestRunner::new_with_rng(config, seeded()), strategy, |case| check(case));
+        return run(&mut TestRunner::new_with_rng(config, seeded()), strategy, &check);
     };
     let (mut cases, mut longest) = (0_u64, Duration::ZERO);
     while started.elapsed() < time {

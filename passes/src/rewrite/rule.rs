@@ -85,6 +85,10 @@ impl<'a> Site<'a> {
 
 /// What comes in the place of a node.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one lives at a time, and a box each would cost more"
+)]
 pub enum New {
     /// A value that is there already.
     Value(Value),

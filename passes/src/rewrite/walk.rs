@@ -91,6 +91,7 @@ struct Sketch {
 }
 
 /// What no rule applies to.
+#[expect(clippy::large_enum_variant, reason = "one lives at a time")]
 enum Settled {
     Value(Value),
     Node(Sketch),

@@ -26,7 +26,6 @@ pub(crate) use key::symbols_seen;
 pub use key::{PIECE_KIND, PieceKey};
 pub use late::LateCompiler;
 pub use lowering::Lowering;
-#[cfg(piecewise_testing)]
 pub use lowering::compile_module;
 pub use stored_piece::{IMAGE_KIND, StoredPiece};
 

@@ -2,7 +2,7 @@
 
 use super::client::Client;
 use super::quota::{KeyCounts, KeyLimits, Listed, Owner};
-use piecewise_runtime::metrics::Metrics;
+use piecewise_runtime::observe::Metrics;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
