@@ -10,7 +10,7 @@
 //!    lowest index among equals (-0 equals +0).
 //! 3. **Temperature.** `z[i] = logit[i] / temperature`; NaN becomes -inf. `top = max z`. If `top`
 //!    is not finite, the greedy choice is taken.
-//! 4. **Weights.** `x = z[i] - top`; below [`LOWEST`] (or -inf) the weight is 0, else with
+//! 4. **Weights.** `x = z[i] - top`; below `LOWEST` (or -inf) the weight is 0, else with
 //!    `n = floor(fma(x, log2 e, 0.5))` and `r = fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x))`:
 //!    `p = P5`, then `p = fma(p, r, P4)`, and so on to `P0`, then `e = fma(p, r * r, r) + 1`, and
 //!    the weight is the integer part of `e * 2^(n + 40)`: `e^x` in 40 binary places, an integer of
