@@ -26,7 +26,6 @@ const ALLOWED: &[Allowed] = &[
     no_circles("backend"),
     no_circles("cache"),
     no_circles("planner"),
-    no_circles("testing"),
     no_circles("source-digest"),
     no_circles("testing"),
     Allowed { folder: "runtime", modules: &[], largest: 2, circles: 3 },

@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[debug("ApiKeys({})", owners.len())]
 pub struct ApiKeys {
     digests: Vec<blake3::Hash>,
-    /// Of each key.
+    /// Whose the key at the same place is, with what they may take.
     owners: Vec<Arc<Owner>>,
     counts: Option<KeyCounts>,
 }
