@@ -21,11 +21,13 @@ pub(super) struct Turns {
     latest: u64,
     /// Of each client, where its next start is.
     next: HashMap<u64, u64>,
+    /// Of each client, how many of its requests run, where that was last asked.
+    running: HashMap<u64, usize>,
 }
 
 impl Default for Turns {
     fn default() -> Self {
-        Self { latest: 1, next: HashMap::new() }
+        Self { latest: 1, next: HashMap::new(), running: HashMap::new() }
     }
 }
 
@@ -114,13 +116,17 @@ impl<D: Device> BatchingEngine<D> {
         if self.roles.table_pages.is_some() && missing > self.pool.free_pages() {
             return None;
         }
-        let has_several = |id: RequestId| {
-            let of_client =
-                self.running.iter().filter(|&&other| self.client(other) == self.client(id));
-            of_client.take(2).count() > 1
-        };
-        let may = |&id: &RequestId| self.priority(id) >= waiter.priority && has_several(id);
-        self.running.iter().rposition(may)
+        let priority = waiter.priority;
+        let mut counts = std::mem::take(&mut self.turns.running);
+        counts.clear();
+        for &id in &self.running {
+            *counts.entry(self.client(id)).or_default() += 1;
+        }
+        let has_several = |id| counts.get(&self.client(id)).is_some_and(|count| *count > 1);
+        let may = |&id: &RequestId| self.priority(id) >= priority && has_several(id);
+        let found = self.running.iter().rposition(may);
+        self.turns.running = counts;
+        found
     }
 
     /// Sends the running request at a place back to wait, behind the first that waits. Nothing is in flight.
