@@ -208,7 +208,6 @@ def thoughts():
 def refusals(fleet):
     """What can't be done is refused by its name, for that request."""
     refused = {
-        "cache_salt": {"cache_salt": "pepper"},
         "structured_outputs.grammar": {"structured_outputs": {"grammar": 'root ::= "a"'}},
         "logprobs": {"logprobs": 21},
     }

@@ -2,7 +2,6 @@
 
 use super::error::ApiError;
 use super::quota::{Charge, OnItsWay, Owner};
-use super::state::Limits;
 use super::watched::watched;
 use axum::extract::Request;
 use axum::http::Method;
@@ -52,7 +51,8 @@ impl Client {
     }
 
     /// The priority of a request that asks for one; of one that does not, the nearest to 0 that it may have.
-    pub(crate) fn priority(&self, asked: Option<i32>, limits: &Limits) -> Result<i32, ApiError> {
+    /// `anyone` is whether who has none by a key may ask, too.
+    pub(crate) fn priority(&self, asked: Option<i32>, anyone: bool) -> Result<i32, ApiError> {
         let of_key = self.owner.as_ref().and_then(|owner| Some((owner, owner.priorities()?)));
         match (of_key, asked) {
             (Some((_, [least, most])), None) => Ok(0.clamp(least, most)),
@@ -63,7 +63,7 @@ impl Client {
                 Err(ApiError::field("priority", message))
             }
             (None, None | Some(0)) => Ok(0),
-            (None, Some(asked)) if limits.priorities => Ok(asked),
+            (None, Some(asked)) if anyone => Ok(asked),
             (None, Some(_)) => {
                 let instead = "who comes first goes first here; --scheduling-policy priority, or \
                                the `priorities` of a key, changes that";

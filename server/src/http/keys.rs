@@ -125,7 +125,6 @@ fn place_of<T: PartialEq>(list: &[T], wanted: &T) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::state::Limits;
     use super::*;
 
     /// What can be compared, and how often it was.
@@ -190,7 +189,6 @@ mod tests {
              ['the rest']\nkey = 'second'\n",
         );
         let keys = keys.unwrap();
-        let limits = Limits { priorities: true, ..Limits::default() };
         let client = |key| keys.admit(Some(format!("Bearer {key}").as_bytes()), None).unwrap();
         let (batch, rest) = (client("first"), client("second"));
         assert_ne!(batch.id(), rest.id());
@@ -202,10 +200,10 @@ mod tests {
             (&rest, None, Some(0)),
             (&rest, Some(-3), Some(-3)),
         ] {
-            assert_eq!(client.priority(asked, &limits).ok(), priority, "{asked:?}");
+            assert_eq!(client.priority(asked, true).ok(), priority, "{asked:?}");
         }
-        rest.priority(Some(-3), &Limits::default()).unwrap_err();
-        assert_eq!(batch.priority(Some(6), &Limits::default()), Ok(6), "the key says so");
+        rest.priority(Some(-3), false).unwrap_err();
+        assert_eq!(batch.priority(Some(6), false), Ok(6), "the key says so");
         for (text, says) in [
             ("", "no key"),
             ("[a]\nmax_requests = 1\n", "missing field `key`"),

@@ -140,7 +140,8 @@ impl Params {
         };
         let priority = fields.whole("priority", i32::MIN.into(), i32::MAX.into())?;
         let client = fields.client().clone();
-        let priority = client.priority(priority.map(|priority| priority as i32), limits)?;
+        let priority =
+            client.priority(priority.map(|priority| priority as i32), limits.priorities)?;
         let patience = fields.number("deadline_seconds", 0.0, 1e9)?.map(Duration::from_secs_f64);
         let patience = [patience, limits.request_time].into_iter().flatten().min();
         let prompt_logprobs = match fields.take("prompt_logprobs") {
