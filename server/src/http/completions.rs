@@ -121,7 +121,8 @@ pub(crate) async fn handle(
     };
     let told = vec![1; parts.len()];
     let lengths = Vec::from_iter(prompts.iter().map(|prompt| prompt.ids.len()));
-    let generation = Generation::start(&served.engine, parts, &params).await?;
+    let Params { choices, client, .. } = &params;
+    let generation = Generation::start(&served.engine, parts, *choices, client).await?;
     let wants_logprobs = logprobs.is_some();
     let completions = Completions {
         state: Arc::clone(&state),

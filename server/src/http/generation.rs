@@ -1,8 +1,8 @@
 //! The answers to one HTTP request, as they come from the engine.
 
+use super::client::Client;
 use super::error::ApiError;
 use super::mailbox::{self, Letter, Mailbox};
-use super::params::Params;
 use super::quota::Charge;
 use crate::text::OutputText;
 use piecewise_runtime::engine::{Request, TokenLogprobs};
@@ -90,18 +90,18 @@ pub(crate) struct Generation {
 }
 
 impl Generation {
-    /// Hands the parts in, as many for each prompt as there are to be answers, and waits until the engine
-    /// has them.
+    /// Hands the parts in, so many `choices` for each prompt, and waits until the engine has them.
     pub(crate) async fn start(
         engine: &EngineHandle,
         parts: Vec<Part>,
-        params: &Params,
+        choices: usize,
+        client: &Client,
     ) -> Result<Self, ApiError> {
         let length = |part: &Part| part.request.prompt.len() as u64;
-        let prompts = parts.chunks(params.choices).filter_map(|of_prompt| of_prompt.first());
+        let prompts = parts.chunks(choices).filter_map(|of_prompt| of_prompt.first());
         let room = |part: &Part| engine.options().max_seq_len.saturating_sub(length(part));
         let most = parts.iter().map(|part| part.request.max_tokens.min(room(part)));
-        let charge = params.client.charge(prompts.map(length).sum(), most.sum())?;
+        let charge = client.charge(prompts.map(length).sum(), most.sum())?;
         let (updates, senders) = mailbox::new(parts.len());
         let (mut requests, mut rest) = (Vec::new(), Vec::new());
         for (part, sender) in parts.into_iter().zip(senders) {
@@ -121,7 +121,7 @@ impl Generation {
             is_of_prompt,
             is_open: true,
         };
-        let choices: Vec<_> = tickets.into_iter().zip(rest).map(choice).collect();
+        let choices = Vec::from_iter(tickets.into_iter().zip(rest).map(choice));
         let open = choices.len();
         let mut generation = Self { updates, batch: VecDeque::new(), choices, open, charge };
         let (mut accepted, mut came, mut early) = (0, VecDeque::new(), VecDeque::new());

@@ -71,7 +71,8 @@ impl Replying {
         }
         params.constrain(state, &mut parts, served.format.thoughts(&text)).await?;
         drop(held);
-        let generation = Generation::start(&served.engine, parts, &params).await;
+        let Params { choices, client, .. } = &params;
+        let generation = Generation::start(&served.engine, parts, *choices, client).await;
         let generation = generation.map_err(|error| error.of_field("prompt", "messages"))?;
         let wants_logprobs = logprobs.is_some();
         Ok(Self { params, ids, generation, parsers, wants_logprobs, shows_thoughts })
