@@ -97,41 +97,53 @@ impl<D: Device> BatchingEngine<D> {
         self.waiting.insert(at, id);
     }
 
-    /// The place of a running request that gives its turn to the first that waits: as many run as may, none
-    /// of whose client's, and several of another's, of which that goes which began last. What fills a
-    /// server for long so keeps nobody else out of it. Who waits must find its pages without those that
-    /// are given back, so that it is let in for certain.
-    pub(super) fn who_yields(&mut self) -> Option<usize> {
+    /// Who waits, and the running request that makes room for it, by their places: as many run as may, none
+    /// of the client's who waits, and several of another's, of which that goes which began last. What fills a
+    /// server for long so keeps nobody else out of it. Who waits must find its pages without those that are
+    /// given back, so that it is let in for certain.
+    pub(super) fn who_yields(&mut self) -> Option<(usize, usize)> {
         if (self.running.len() as u64) < self.options.max_num_seqs {
             return None;
         }
-        let &first = self.waiting.front()?;
-        let client = self.client(first);
-        let runs = self.running.iter().any(|&id| self.client(id) == client);
-        if runs || self.awaits_prefix(first) {
-            return None;
-        }
-        let waiter = self.sequences.get(&first)?;
-        let missing = waiter.table.missing(waiter.ids.len() as u64) + self.running.len();
-        if self.roles.table_pages.is_some() && missing > self.pool.free_pages() {
-            return None;
-        }
-        let priority = waiter.priority;
+        let priority = self.priority(*self.waiting.front()?);
         let mut counts = std::mem::take(&mut self.turns.running);
         counts.clear();
         for &id in &self.running {
             *counts.entry(self.client(id)).or_default() += 1;
         }
+        // Of so few clients as run nobody waits for nothing.
+        let others = if counts.len() < self.turns.next.len() { self.waiting.len() } else { 0 };
+        let others = self.waiting.iter().copied().take(others).enumerate();
+        let mut others = others.take_while(|&(_, id)| self.priority(id) == priority);
+        let waiter = others.find(|&(_, id)| !counts.contains_key(&self.client(id)));
         let has_several = |id| counts.get(&self.client(id)).is_some_and(|count| *count > 1);
         let may = |&id: &RequestId| self.priority(id) >= priority && has_several(id);
-        let found = self.running.iter().rposition(may);
+        let yields = self.running.iter().rposition(may);
         self.turns.running = counts;
-        found
+        let ((waiter, id), yields) = waiter.zip(yields)?;
+        self.has_room(id).then_some((waiter, yields))
     }
 
-    /// Sends the running request at a place back to wait, behind the first that waits. Nothing is in flight.
-    pub(super) fn yield_turn(&mut self, at: usize, events: &mut Vec<RequestEvent>) {
+    /// Whether a waiting request finds its pages with nobody's given back.
+    fn has_room(&mut self, id: RequestId) -> bool {
+        let Some(waiter) = self.sequences.get(&id) else { return false };
+        let missing = waiter.table.missing(waiter.ids.len() as u64) + self.running.len();
+        let is_full = self.roles.table_pages.is_some() && missing > self.pool.free_pages();
+        !is_full && !self.awaits_prefix(id)
+    }
+
+    /// Sends the running request at a place back to wait, behind the one of those that wait that goes first
+    /// now. Nothing is in flight.
+    pub(super) fn yield_turn(
+        &mut self,
+        (waiter, at): (usize, usize),
+        events: &mut Vec<RequestEvent>,
+    ) {
         let start = self.waiting.front().map_or(0, |&first| self.place(first).1);
+        if let Some(first) = self.waiting.remove(waiter) {
+            self.waiting.push_front(first);
+            self.sequences.entry(first).and_modify(|sequence| sequence.start = start);
+        }
         let request = self.running.remove(at);
         let Some(sequence) = self.sequences.get_mut(&request) else { return };
         sequence.release(&mut self.pool, &mut self.slots);

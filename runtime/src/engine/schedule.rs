@@ -79,11 +79,11 @@ impl<D: Device> BatchingEngine<D> {
         events: &mut Vec<RequestEvent>,
     ) -> Result<Schedule, EngineError> {
         loop {
-            if let Some(at) = self.who_yields() {
+            if let Some(turn) = self.who_yields() {
                 if !self.in_flight.is_empty() {
                     return Ok(Schedule::ReadFirst);
                 }
-                self.yield_turn(at, events);
+                self.yield_turn(turn, events);
             }
             match self.plan_step() {
                 Ok(()) => {
