@@ -136,17 +136,7 @@ impl Cache {
         }
         let total = facts.len();
         let mut archive = Archive { from: BufReader::new(opened), offset: 0, total };
-        self.import_entries(&mut archive).map_err(|error| {
-            let reason = match error {
-                ImportError::Cache(error) => return error,
-                ImportError::Io(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
-                    return failed(error);
-                }
-                ImportError::Io(_) => ArchiveFault::Truncated,
-                ImportError::Archive(reason) => reason,
-            };
-            CacheError::Archive { file: file.to_owned(), offset: archive.offset, reason }
-        })
+        self.import_entries(&mut archive).map_err(|error| archive.failed(file, error))
     }
 
     fn import_entries(&self, archive: &mut Archive) -> Result<ImportReport, ImportError> {
@@ -174,10 +164,7 @@ impl Cache {
         archive: &mut Archive,
         bytes: u64,
     ) -> Result<Result<(Header, Vec<u8>), DecodeError>, ImportError> {
-        let left = archive.total.saturating_sub(archive.offset);
-        if bytes > left {
-            return Err(ArchiveFault::Length { stated: bytes, left }.into());
-        }
+        archive.check_left(bytes)?;
         let mut entry = (&mut archive.from).take(bytes);
         let cap = self.options.max_entry_bytes;
         let decoded = read_entry(&mut entry, bytes, cap, &self.checksum);
@@ -203,27 +190,47 @@ impl Cache {
 }
 
 #[derive(derive_more::From)]
-enum ImportError {
+pub(crate) enum ImportError {
     Io(io::Error),
     Archive(ArchiveFault),
     Cache(CacheError),
 }
 
-struct Archive {
-    from: BufReader<File>,
-    offset: u64,
-    total: u64,
+/// An archive up to where it was read, in bytes from its beginning.
+pub(crate) struct Archive {
+    pub(crate) from: BufReader<File>,
+    pub(crate) offset: u64,
+    pub(crate) total: u64,
 }
 
 impl Archive {
-    fn array<const N: usize>(&mut self) -> io::Result<[u8; N]> {
+    /// What is told of an archive that can't be read on.
+    pub(crate) fn failed(&self, file: &Path, error: ImportError) -> CacheError {
+        let reason = match error {
+            ImportError::Cache(error) => return error,
+            ImportError::Io(source) if source.kind() != io::ErrorKind::UnexpectedEof => {
+                return CacheError::Io { action: "read", path: file.to_owned(), source };
+            }
+            ImportError::Io(_) => ArchiveFault::Truncated,
+            ImportError::Archive(reason) => reason,
+        };
+        CacheError::Archive { file: file.to_owned(), offset: self.offset, reason }
+    }
+
+    /// That an entry of so many bytes fits into what is left.
+    pub(crate) fn check_left(&self, bytes: u64) -> Result<(), ArchiveFault> {
+        let left = self.total.saturating_sub(self.offset);
+        if bytes > left { Err(ArchiveFault::Length { stated: bytes, left }) } else { Ok(()) }
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> io::Result<[u8; N]> {
         let mut bytes = [0; N];
         self.from.read_exact(&mut bytes)?;
         self.offset += N as u64;
         Ok(bytes)
     }
 
-    fn read_start(&mut self) -> Result<(), ImportError> {
+    pub(crate) fn read_start(&mut self) -> Result<(), ImportError> {
         if self.array()? != ARCHIVE_MAGIC {
             return Err(ArchiveFault::Magic.into());
         }
@@ -233,7 +240,7 @@ impl Archive {
         }
     }
 
-    fn read_end(&mut self, found: u64) -> Result<(), ImportError> {
+    pub(crate) fn read_end(&mut self, found: u64) -> Result<(), ImportError> {
         let stated = u64::from_le_bytes(self.array()?);
         if stated != found {
             return Err(ArchiveFault::Count { stated, found }.into());

@@ -50,6 +50,18 @@ pub enum CacheError {
     /// An entry that was asked for by name is bad.
     #[error("the entry {} of kind {} is bad: {}; verify with repair removes it", .0.name, .0.kind, .0.reason)]
     Bad(BadEntry),
+    /// An entry of a pack is bad.
+    #[error(
+        "the entry {kind} {} of the pack {} is bad: {reason}; install the pack again, or remove it",
+        KeyHex(key), file.display()
+    )]
+    Pack {
+        file: PathBuf,
+        kind: String,
+        key: Key,
+        /// What of its bytes does not hold.
+        reason: DecodeError,
+    },
     /// An archive ends early or is none.
     #[error("the archive {} can't be read beyond byte {offset}: {reason}; what comes before was taken", file.display())]
     Archive {

@@ -17,6 +17,21 @@ pub(crate) struct Ownership {
     pub(crate) is_private: bool,
 }
 
+impl Ownership {
+    /// Why what belongs to `owner` and has this mode is not trusted.
+    pub(crate) fn refusal(self, owner: u32, mode: u32) -> Option<String> {
+        if !self.is_checked {
+            None
+        } else if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+            Some(format!("it belongs to user {owner}"))
+        } else if Mode::from_raw_mode(mode).contains(Mode::WOTH) {
+            Some("every user can write to it".to_owned())
+        } else {
+            None
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Folder {
     fd: OwnedFd,
@@ -77,22 +92,12 @@ impl Folder {
     }
 
     fn trusted(fd: OwnedFd, path: PathBuf, ownership: Ownership) -> io::Result<Self> {
-        if ownership.is_checked {
-            let stat = fs::fstat(&fd)?;
-            let owner = stat.st_uid;
-            let reason = if owner != 0 && owner != rustix::process::geteuid().as_raw() {
-                Some(format!("it belongs to user {owner}"))
-            } else if Mode::from_raw_mode(stat.st_mode).contains(Mode::WOTH) {
-                Some("every user can write to it".to_owned())
-            } else {
-                None
-            };
-            if let Some(reason) = reason {
-                let advice = "trust it as shared (cache.shared, --cache-shared), set a checksum key \
-                              (cache.checksum_key_file), or choose another directory";
-                let message = format!("{reason}; {advice}");
-                return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
-            }
+        let stat = fs::fstat(&fd)?;
+        if let Some(reason) = ownership.refusal(stat.st_uid, stat.st_mode) {
+            let advice = "trust it as shared (cache.shared, --cache-shared), set a checksum key \
+                          (cache.checksum_key_file), or choose another directory";
+            let message = format!("{reason}; {advice}");
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
         }
         Ok(Self { fd, path, ownership })
     }

@@ -137,6 +137,9 @@ pub(crate) struct Checksum {
 }
 
 impl Checksum {
+    /// What anyone can make.
+    pub(crate) const WITHOUT_KEY: Self = Self { key: None, id: [0; 8] };
+
     pub(crate) fn new(key: Option<[u8; 32]>) -> Self {
         let id = key.map_or([0; 8], |key| {
             let digest =

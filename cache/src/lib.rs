@@ -70,6 +70,7 @@ pub mod format;
 mod key;
 mod listing;
 mod options;
+mod pack;
 mod read_through;
 mod remote;
 mod scan;
@@ -90,4 +91,5 @@ pub use listing::{Entry, EntryInfo, Nearest};
 pub use options::{
     CacheAccess, CacheOptions, DIR_VARIABLE, RemoteOptions, Trust, default_dir, without_secrets,
 };
+pub use pack::Pack;
 pub use verify::VerifyReport;

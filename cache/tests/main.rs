@@ -12,6 +12,7 @@ mod conditions;
 mod damage;
 mod entries;
 mod fuzz;
+mod packs;
 mod processes;
 mod remote;
 mod size;
