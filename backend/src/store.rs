@@ -47,6 +47,11 @@ pub trait Store: Send + Sync {
     /// When the entry could not be kept.
     fn put(&self, entry: Entry<'_>) -> Result<(), StoreError>;
 
+    /// Whether an entry that it gave came with the program, and was not made by a start.
+    fn is_of_pack(&self, _kind: &'static str, _key: Digest) -> bool {
+        false
+    }
+
     /// Asks for the right to make an entry that the store did not give, so that of all who share the
     /// store one makes it.
     fn claim(&self, _kind: &'static str, _key: Digest) -> Claim {

@@ -52,7 +52,10 @@ fn an_entry_that_changes_under_a_pack_is_told_by_name_and_those_beside_it_are_gi
     fs::write(pack.path(), &bytes).unwrap();
     let error = pack.get(KIND, &key(2)).unwrap_err();
     let reason = DecodeError::Checksum { part: "payload" };
-    assert!(matches!(&error, CacheError::Pack { reason: found, .. } if *found == reason), "{error}");
+    assert!(
+        matches!(&error, CacheError::Pack { reason: found, .. } if *found == reason),
+        "{error}"
+    );
     assert!(error.to_string().contains("some.pack"), "{error}");
     assert_eq!(pack.get(KIND, &key(3)).unwrap(), Some(payload(3)));
 }
@@ -79,7 +82,10 @@ fn a_pack_that_every_user_can_write_to_is_not_trusted() {
     let file = pack(dir.path(), &archived(dir.path())).unwrap().path().to_owned();
     fs::set_permissions(&file, Permissions::from_mode(0o666)).unwrap();
     let error = Pack::open(&file, Trust::Own).unwrap_err().to_string();
-    assert!(error.contains("every user can write to it") && error.contains("--cache-shared"), "{error}");
+    assert!(
+        error.contains("every user can write to it") && error.contains("--cache-shared"),
+        "{error}"
+    );
     assert_eq!(Pack::open(&file, Trust::Shared).unwrap().entries() as u64, COUNT);
 }
 

@@ -12,6 +12,11 @@ pub(crate) struct CacheFlags {
     /// user's cache folder].
     #[arg(long, value_name = "DIR", conflicts_with = "no_cache")]
     pub cache_dir: Option<PathBuf>,
+    /// The folder of kernel packs, which have kernels that the cache lacks [default:
+    /// PIECEWISE_PACK_DIR, else `packs` beside the program and `share/piecewise/packs` of the folder
+    /// above it].
+    #[arg(long, value_name = "DIR")]
+    pub pack_dir: Option<PathBuf>,
     /// Compile everything, and keep nothing.
     #[arg(long)]
     pub no_cache: bool,
@@ -50,6 +55,7 @@ impl CacheFlags {
     /// Puts the flags on top of a configuration.
     pub(crate) fn over(&self, layers: ConfigLayers) -> anyhow::Result<ConfigLayers> {
         let layers = put(layers, "cache.dir", self.cache_dir.as_ref())?;
+        let layers = put(layers, "cache.pack_dir", self.pack_dir.as_ref())?;
         let file = self.cache_checksum_key_file.as_ref();
         let layers = put(layers, "cache.checksum_key_file", file)?;
         let enabled = self.no_cache.then_some(false);

@@ -137,7 +137,11 @@ fn show(report: &CompileReport<'_>) -> anyhow::Result<()> {
     let shown = CompileCounts::of_kinds;
     let (read, written) = (shown_bytes(counts.bytes_read), shown_bytes(counts.bytes_written));
     print_line(&format!("compiled  {} ({written} written)", shown(&counts.compiled)))?;
-    print_line(&format!("reused    {} ({read} read)", shown(&counts.reused)))?;
+    let packs = match counts.from_packs {
+        0 => String::new(),
+        kernels => format!(", {kernels} of packs"),
+    };
+    print_line(&format!("reused    {} ({read} read){packs}", shown(&counts.reused)))?;
     let unusual = counts.misses.iter().filter(|(reason, _)| **reason != "absent");
     for (reason, n) in unusual {
         let pieces = if *n == 1 { "piece" } else { "pieces" };

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use comfy_table::{ContentArrangement, Table, presets};
 use piecewise_backend::cuda::{CudaOptions, CudaProbe, ProbeRow};
 use piecewise_runtime::config::CacheConfig;
-use piecewise_runtime::store::{CacheStore, NoCache, cache_dir};
+use piecewise_runtime::store::{CacheStore, NoCache, cache_dir, listed, open_packs, pack_folders};
 use rustix::fs::statvfs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -35,7 +35,7 @@ pub(crate) fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
         CudaProbe::run(&CudaOptions { library_dirs: args.library_dirs, ..CudaOptions::default() });
     let mut rows = vec![program(), cpu()];
     rows.extend(probe.rows());
-    rows.extend([cache(), config()]);
+    rows.extend([cache(), packs(), config()]);
     print_report(args.json, &rows, || print_line(&table(&rows)))?;
     match args.require_gpu && probe.check(0).is_err() {
         true => Ok(ExitCode::FAILURE),
@@ -64,6 +64,22 @@ fn cache() -> ProbeRow {
         }
     });
     row_of("cache", found)
+}
+
+/// The kernel packs that come with the program, which none has to.
+fn packs() -> ProbeRow {
+    let found = file_layers(None).and_then(|layers| {
+        let config = layers.finish()?.config.cache;
+        let packs = open_packs(&config);
+        let shown = packs.iter().map(|pack| {
+            let (file, kernels) = (pack.path().display(), pack.entries());
+            format!("{file} with {kernels} kernels")
+        });
+        let shown = shown.collect::<Vec<_>>().join(", ");
+        let none = || format!("none in {}: kernels are compiled", listed(&pack_folders(&config)));
+        Ok(if packs.is_empty() { none() } else { shown })
+    });
+    row_of("kernel packs", found)
 }
 
 /// The configuration that commands read in this folder.

@@ -147,6 +147,8 @@ setters! {
     no_cache() "cache.enabled" = false;
     /// The folder of the compile cache.
     cache_dir(folder: impl AsRef<Path>) "cache.dir" = folder.as_ref();
+    /// The folder of kernel packs, which have kernels that the compile cache lacks.
+    pack_dir(folder: impl AsRef<Path>) "cache.pack_dir" = folder.as_ref();
     /// Bytes that the compile cache may take, at least 1.
     cache_max_bytes(bytes: u64) "cache.max_bytes" = bytes;
     /// Whether the compile cache is used without being changed.

@@ -29,7 +29,9 @@ use piecewise_runtime::measure::StepTimer;
 use piecewise_runtime::memory::KvShape;
 use piecewise_runtime::pipeline::{PlanError, Planner};
 use piecewise_runtime::steps::BuildOptions;
-use piecewise_runtime::store::{CacheStore, LateCompiler, Lowering, NoCache, compile_jobs};
+use piecewise_runtime::store::{
+    CacheStore, LateCompiler, Lowering, NoCache, PackedStore, compile_jobs,
+};
 use piecewise_runtime::words::{Ledger, ModelError, SymbolTable};
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeSet;
@@ -59,6 +61,8 @@ pub struct Planned {
     ops: Arc<OpRegistry>,
     purpose: Purpose,
     threads: usize,
+    /// The store that was given.
+    kept: Option<Arc<dyn Store>>,
     store: OnceCell<Arc<dyn Store>>,
     device: OnceCell<OpenDevice>,
     compiler: OnceCell<Box<dyn Compiler>>,
@@ -191,7 +195,8 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
         ops: Arc::new(assembly.ops),
         purpose: assembly.purpose,
         threads: assembly.threads,
-        store: assembly.store.map_or_else(OnceCell::new, OnceCell::from),
+        kept: assembly.store,
+        store: OnceCell::new(),
         device: assembly.device.map_or_else(OnceCell::new, OnceCell::from),
         compiler: OnceCell::new(),
         lowering: OnceCell::new(),
@@ -248,19 +253,25 @@ impl Planned {
     }
 
     /// Where what is compiled is kept: the store that was given, or the cache of the
-    /// configuration, or nothing.
+    /// configuration, or nothing; and the kernel packs of the configuration, which are read.
     pub fn store(&self) -> &dyn Store {
         &**self.shared_store()
     }
 
     fn shared_store(&self) -> &Arc<dyn Store> {
-        self.store.get_or_init(|| match CacheStore::open(&self.settings.config.cache) {
-            Ok(store) => Arc::new(store),
-            Err(NoCache::Disabled) => Arc::new(NoStore),
-            Err(reason) => {
-                self.tell(Notice::Warning(&format!("compiling without a cache: {reason}")));
-                Arc::new(NoStore)
+        let config = &self.settings.config.cache;
+        let kept = || -> Arc<dyn Store> {
+            match CacheStore::open(config) {
+                Ok(store) => Arc::new(store),
+                Err(NoCache::Disabled) => Arc::new(NoStore),
+                Err(reason) => {
+                    self.tell(Notice::Warning(&format!("compiling without a cache: {reason}")));
+                    Arc::new(NoStore)
+                }
             }
+        };
+        self.store.get_or_init(|| {
+            Arc::new(PackedStore::over(self.kept.clone().unwrap_or_else(kept), config))
         })
     }
 

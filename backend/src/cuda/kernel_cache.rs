@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 /// The kind of entry that the store keeps machine code under.
-const KIND: &str = "cubin";
+pub const KIND: &str = "cubin";
 
 /// Options of every kernel of a recipe.
 const OPTIONS: [&str; 1] = ["--std=c++17"];

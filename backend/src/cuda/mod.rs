@@ -61,6 +61,7 @@ pub use error::{CallError, CudaError, CudaVersion};
 pub use event::CudaEvent;
 pub use graph::GraphSummary;
 pub use image::{CudaImage, HostImage, KernelImage};
+pub use kernel_cache::KIND as KERNEL_KIND;
 pub use lazy_nvrtc::LazyNvrtc;
 pub use library::{CudaLibrary, LIBRARY_DIRS_VARIABLE, LibraryError, library_dirs};
 pub use lt_api::LtError;

@@ -6,7 +6,7 @@ use crate::amounts::shown_bytes;
 use crate::logs::warn;
 use crate::print::print_line;
 use anyhow::bail;
-use piecewise_cache::CacheAccess;
+use piecewise_cache::{CacheAccess, EntryInfo};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -20,6 +20,9 @@ pub(super) struct ExportArgs {
     /// Only entries whose kind, key or a factor contains this.
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
+    /// Only entries of this kind: `cubin` makes a pack of kernels.
+    #[arg(long)]
+    kind: Option<String>,
 }
 
 /// Arguments of `cache import`.
@@ -32,12 +35,17 @@ pub(super) struct ImportArgs {
 }
 
 pub(super) fn export(args: &ExportArgs) -> anyhow::Result<ExitCode> {
-    let wanted = |entry: &_| args.filter.as_ref().is_none_or(|text| matches(entry, text));
+    let wanted = |entry: &EntryInfo| {
+        args.filter.as_ref().is_none_or(|text| matches(entry, text))
+            && args.kind.as_ref().is_none_or(|kind| entry.kind == *kind)
+    };
     let cache = args.location.open(CacheAccess::ReadOnly)?;
-    if let Some(text) = &args.filter
-        && !cache.entries()?.iter().any(wanted)
-    {
-        bail!("no entry has {text:?} in its kind, key or factors; `piecewise cache list` has them");
+    if (args.filter.is_some() || args.kind.is_some()) && !cache.entries()?.iter().any(wanted) {
+        let kind = args.kind.as_ref().map_or(String::new(), |kind| format!(" of kind {kind:?}"));
+        let text = args.filter.as_ref();
+        let text = text
+            .map_or(String::new(), |text| format!(" with {text:?} in its kind, key or factors"));
+        bail!("there is no entry{kind}{text}; `piecewise cache list` has them");
     }
     let report = cache.export(&args.file, wanted)?;
     let (bytes, file) = (shown_bytes(report.bytes), args.file.display());

@@ -340,14 +340,39 @@ fn a_second_compile_for_cuda_compiles_nothing_even_without_nvrtc() {
     assert_eq!(warm["reused"]["piece"], cold["compiled"]["piece"]);
     assert_eq!(files(cache), entries);
     // Without the lowered pieces, kernels are still there: lowering them again needs no NVRTC.
-    let (kernels, there) = (cache.join("kernels"), tempfile::tempdir().unwrap());
-    let kernels = kernels.to_str().unwrap();
-    run(cache, &["cache", "export", kernels, "--filter", "cubin"]);
-    run(there.path(), &["cache", "import", kernels]);
-    let args = [&["compile", "--model", MODEL, "--json"][..], &SETTINGS, &target].concat();
-    let mut without = command(there.path());
-    without.args(args).env("PIECEWISE_CUDA_LIBRARY_DIRS", broken.path());
-    let lowered = json(&checked(without.bounded_output().unwrap()));
-    assert_eq!(lowered["compiled"], serde_json::json!({"piece": cold["compiled"]["piece"]}));
-    assert_eq!(lowered["reused"]["cubin"], cold["compiled"]["cubin"]);
+    let (pieces, kernels) = (&cold["compiled"]["piece"], &cold["compiled"]["cubin"]);
+    let (packs, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let file = packs.path().join("sm_90a.pack");
+    let pack = file.to_str().unwrap();
+    run(cache, &["cache", "export", pack, "--kind", "cubin"]);
+    run(there.path(), &["cache", "import", pack]);
+    let lowers = |cache: &Path, more: &[&str]| {
+        let args =
+            [&["compile", "--model", MODEL, "--json"][..], &SETTINGS, &target, more].concat();
+        let mut without = command(cache);
+        without.args(args).env("PIECEWISE_CUDA_LIBRARY_DIRS", broken.path());
+        let lowered = json(&checked(without.bounded_output().unwrap()));
+        assert_eq!(lowered["compiled"], serde_json::json!({"piece": pieces}));
+        assert_eq!(lowered["reused"]["cubin"], *kernels);
+        lowered["from_packs"].clone()
+    };
+    assert_eq!(lowers(there.path(), &[]), 0);
+    // They need not be in the cache at all, which has none of them then.
+    let there = tempfile::tempdir().unwrap();
+    assert_eq!(lowers(there.path(), &["--pack-dir", packs.path().to_str().unwrap()]), *kernels);
+    let listed = json(&run(there.path(), &["cache", "list", "--json"]));
+    let listed = listed.as_array().unwrap();
+    assert!(listed.iter().all(|entry| entry["kind"] != "cubin"), "{listed:?}");
+    // What is damaged in a pack is told, and compiled.
+    let mut bytes = std::fs::read(&file).unwrap();
+    let last = bytes.len() - 17;
+    bytes[last] ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let there = tempfile::tempdir().unwrap();
+    let damaged = [&target[..], &["--pack-dir", packs.path().to_str().unwrap()]].concat();
+    let args = [&["compile", "--model", MODEL, "--json"][..], &SETTINGS, &damaged].concat();
+    let made = run(there.path(), &args);
+    let said = String::from_utf8_lossy(&made.stderr).into_owned();
+    assert!(said.contains("sm_90a.pack") && said.contains("checksum"), "{said}");
+    assert_eq!(json(&made)["compiled"]["cubin"], 1);
 }

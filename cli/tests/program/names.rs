@@ -128,7 +128,10 @@ fn an_export_of_nothing_is_an_error_and_a_healed_cache_is_none() {
     };
     let failed = export("sm_9O");
     let said = String::from_utf8(failed.stderr).unwrap();
-    assert!(failed.status.code() == Some(1) && said.contains("no entry has \"sm_9O\""), "{said}");
+    assert!(
+        failed.status.code() == Some(1) && said.contains("there is no entry with \"sm_9O\""),
+        "{said}"
+    );
     assert!(!archive.exists());
     checked(export("piece"));
     assert!(archive.exists());

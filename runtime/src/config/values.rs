@@ -214,6 +214,11 @@ pub struct CacheConfig {
     /// Where; unset is PIECEWISE_CACHE_DIR, else `piecewise` in the user's cache folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dir: Option<PathBuf>,
+    /// The folder of kernel packs: kernels that were compiled ahead, which are asked for what the cache
+    /// lacks. Unset is PIECEWISE_PACK_DIR, else `packs` beside the program and `share/piecewise/packs` of
+    /// the folder above it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pack_dir: Option<PathBuf>,
     /// How many bytes it may take.
     #[schemars(range(min = 1))]
     pub max_bytes: u64,
@@ -245,6 +250,7 @@ impl Default for CacheConfig {
         Self {
             enabled: true,
             dir: None,
+            pack_dir: None,
             max_bytes: 8 << 30,
             read_only: false,
             shared: false,

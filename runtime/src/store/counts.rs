@@ -53,6 +53,8 @@ impl Store for CountingStore<'_> {
             if is_of_compiler(kind) {
                 self.count_reused(kind);
             }
+            let of_packs = u64::from(self.inner.is_of_pack(kind, key));
+            self.change(|counts| counts.from_packs += of_packs);
         }
         Ok(found)
     }

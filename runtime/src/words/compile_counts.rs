@@ -10,6 +10,8 @@ pub struct CompileCounts {
     pub compiled: BTreeMap<&'static str, u64>,
     /// By kind of entry, how many were taken from the store instead.
     pub reused: BTreeMap<&'static str, u64>,
+    /// Of those, the kernels that packs had.
+    pub from_packs: u64,
     /// Of those, the ones that another process made meanwhile.
     pub awaited: BTreeMap<&'static str, u64>,
     /// Pieces that the store did not give, by reason.
@@ -49,6 +51,7 @@ impl CompileCounts {
                 *mine.entry(kind).or_default() += n;
             }
         }
+        self.from_packs += other.from_packs;
         self.bytes_read += other.bytes_read;
         self.bytes_written += other.bytes_written;
     }
@@ -59,6 +62,9 @@ impl std::fmt::Display for CompileCounts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let [compiled, reused] = [&self.compiled, &self.reused].map(Self::of_kinds);
         write!(f, "compiled {compiled}; reused {reused}")?;
+        if self.from_packs > 0 {
+            write!(f, " ({} of packs)", self.from_packs)?;
+        }
         if !self.awaited.is_empty() {
             let awaited = Self::of_kinds(&self.awaited);
             write!(f, " ({awaited} made by another process meanwhile)")?;
