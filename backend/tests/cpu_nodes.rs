@@ -23,6 +23,11 @@ fn rows_gathered_from_a_table_of_another_symbol_are_clamped_to_its_true_rows() {
     nodes::rows_of_a_table_of_another_symbol_are_clamped_to_its_true_rows::<Cpu>();
 }
 
+#[test]
+fn elementwise_ops_of_the_table() {
+    nodes::elementwise_ops_of_the_table::<Cpu>();
+}
+
 fn refused(s: Sample, over: Symbol) -> CompileError {
     let piece = unique(s.graph, Some(over));
     let compiler = CpuCompiler::new(registry(), 1);

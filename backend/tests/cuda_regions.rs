@@ -48,6 +48,13 @@ fn rows_gathered_from_a_table_of_another_symbol_are_clamped_to_its_true_rows() {
 }
 
 #[test]
+fn elementwise_ops_of_the_table() {
+    if Cuda::is_there() {
+        nodes::elementwise_ops_of_the_table::<Cuda>();
+    }
+}
+
+#[test]
 fn a_layer_with_a_norm_and_a_gate_equals_the_cpu_launched_and_replayed() {
     if Cuda::is_there() {
         layer::equals_the_cpu::<Cuda>();

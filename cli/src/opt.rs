@@ -41,8 +41,8 @@ pub(crate) struct OptArgs {
     /// standard error which passes run and which change something.
     #[arg(long, value_name = "N")]
     bisect: Option<usize>,
-    /// Do only the first N rewrites before fusion, of all passes together; say on standard error which
-    /// rule did the last one, and to what.
+    /// Do only the first N rewrites of all passes together, those of fusion too; say on standard error
+    /// which rule did the last one, and to what.
     #[arg(long, value_name = "N")]
     bisect_rewrites: Option<u64>,
     #[command(flatten)]

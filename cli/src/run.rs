@@ -91,7 +91,7 @@ fn with_plan(args: &RunArgs) -> anyhow::Result<&Path> {
         bail!("the graph in {plan_name} is not that in {name}: a plan belongs to one graph");
     }
     if with_plan.layout().is_none() {
-        bail!("{plan_name} has no plan to its end; dump it after `check`");
+        bail!("{plan_name} has no plan to its end; dump it after `plan`");
     }
     Ok(plan)
 }

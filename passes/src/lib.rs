@@ -19,4 +19,4 @@ pub use manager::{
     Remark, RunReport,
 };
 pub use pipeline::{Pipeline, PipelineError};
-pub use stages::{CheckPass, DestinationPass, PlanPass, SplitPass};
+pub use stages::{DestinationPass, PlanPass, SplitPass};

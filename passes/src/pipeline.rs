@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 /// The order in which a model is compiled unless configured otherwise.
 pub const DEFAULT_PIPELINE: &str =
-    "canonicalize,fold,merge_matmuls,cse,dce,fuse,split,destination,plan,check";
+    "canonicalize,fold,merge_matmuls,cse,dce,fuse,split,destination,plan";
 
 /// The value of a pass option.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Display)]

@@ -1,7 +1,6 @@
-//! The stages after fusion as passes: `split`, `destination`, `plan`, `check`.
+//! The stages after fusion as passes: `split`, `destination`, `plan`.
 
 use crate::analysis::Names;
-use crate::check::check_plan;
 use crate::destination::assign_slots;
 use crate::manager::{Pass, PassContext, PassError, PassReport};
 use crate::plan::{PlanOptions, plan_arena};
@@ -109,24 +108,5 @@ impl Pass for PlanPass {
         );
         report.remark(format!("arena of {} bytes", done.bytes), "plan", why);
         Ok(report)
-    }
-}
-
-/// `check`: see [`check_plan`].
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CheckPass;
-
-impl Pass for CheckPass {
-    fn name(&self) -> &'static str {
-        "check"
-    }
-
-    fn is_required(&self) -> bool {
-        true
-    }
-
-    fn run(&self, module: &mut Module, _: &mut PassContext) -> Result<PassReport, PassError> {
-        check_plan(module).map_err(|diagnostics| PassError::failed(self.name(), diagnostics))?;
-        Ok(PassReport::default())
     }
 }

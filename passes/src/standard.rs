@@ -6,7 +6,7 @@ use crate::optimize::{CANONICAL, Cse, Dce, Fold, MergeMatmuls};
 use crate::plan::{ALIGN, PlanOptions};
 use crate::rewrite::RulePass;
 use crate::split::SplitOptions;
-use crate::stages::{CheckPass, DestinationPass, PlanPass, SplitPass};
+use crate::stages::{DestinationPass, PlanPass, SplitPass};
 
 impl Registry {
     /// A registry of every pass of this crate.
@@ -28,7 +28,6 @@ impl Registry {
             let align = options.number("align")?.unwrap_or(ALIGN);
             Ok(Box::new(PlanPass { options: PlanOptions { align } }))
         });
-        registry.add("check", &[], |_| Ok(Box::new(CheckPass)));
         registry
     }
 }

@@ -1,12 +1,13 @@
 //! Rules by name: where they end, what they may give, and how they are counted.
 
 use crate::common::semantics::{assert_keeps_bits, evaluate};
-use crate::common::{Builder, ops, text};
+use crate::common::{Builder, decoder, ops, text};
 use piecewise_ir::dtype::DType::{BF16, F32};
 use piecewise_ir::module::Module;
 use piecewise_ir::op::{BinaryOp, Op, UnaryOp};
 use piecewise_passes::rewrite::{New, Rewrites, Rule, RulePass, Site};
 use piecewise_passes::{PassContext, PassManager, Pipeline, Registry, RunReport};
+use std::collections::BTreeSet;
 
 const BEFORE_FUSION: &str = "canonicalize,fold,merge_matmuls,cse,dce";
 
@@ -117,4 +118,45 @@ fn rewrites_are_counted_over_all_passes() {
         (rule, place.to_owned())
     };
     assert_eq!((rule, place.ends_with("= neg")), ("neg of neg", true), "{place}");
+}
+
+/// Whatever fusion decides is a rewrite with a name, and a decoder that is fused up to any of them is
+/// valid, has a sound plan and keeps its bits.
+#[test]
+fn what_fusion_decides_is_counted_one_by_one() {
+    const WHOLE: &str = "fuse,split,destination,plan";
+    let expected = evaluate(&decoder::bf16(1), &[3, 2], 1);
+    let (_, all) =
+        run_with(&[], "fuse", &mut decoder::bf16(1), Rewrites::only_first(u64::MAX)).unwrap();
+    let mut names = BTreeSet::new();
+    let mut before = String::new();
+    for limit in 0..=all.done() {
+        let mut fused = decoder::bf16(1);
+        let first = || Rewrites::only_first(limit);
+        let (_, rewrites) = run_with(&[], "fuse", &mut fused, first()).unwrap();
+        assert_eq!(rewrites.done(), limit);
+        if let Some((rule, place)) = rewrites.last() {
+            names.insert(rule);
+            assert!(place.contains(" = "), "{place}");
+        }
+        assert_eq!(evaluate(&fused, &[3, 2], 1), expected, "{limit}:\n{}", text(&fused));
+        run_with(&[], WHOLE, &mut decoder::bf16(1), first()).unwrap();
+        let now = text(&fused);
+        assert_eq!(
+            now.contains("region"),
+            rewrites.last().is_some_and(|(rule, _)| rule == "region")
+        );
+        before = now;
+    }
+    let mut whole = decoder::bf16(1);
+    run_with(&[], "fuse", &mut whole, Rewrites::default()).unwrap();
+    assert_eq!(before, text(&whole));
+    let expected = [
+        "fused over the same rows",
+        "fused with what reads it",
+        "region",
+        "rows made by their readers",
+        "static value made by its readers",
+    ];
+    assert_eq!(Vec::from_iter(names), expected);
 }

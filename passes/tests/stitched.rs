@@ -9,20 +9,26 @@ use piecewise_ir::module::{Module, Step};
 use piecewise_ir::verify::verify_module;
 use piecewise_passes::check::{check_launches, check_plan};
 use piecewise_passes::plan::{PlanOptions, plan_arena};
+use piecewise_passes::rewrite::Rewrites;
 use piecewise_passes::{PassContext, PassManager, Pipeline, Registry};
 use piecewise_testing::lifetimes::assign_node_granular_slots;
 use piecewise_testing::{RandomGraph, mix_ops, random_arrays, soak};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-const OPTIMIZED: &str = "canonicalize,fold,merge_matmuls,cse,dce,fuse,split,destination,plan,check";
-const UNFUSED: &str = "split,destination,plan,check";
+const OPTIMIZED: &str = "canonicalize,fold,merge_matmuls,cse,dce,fuse,split,destination,plan";
+const FUSED: &str = "fuse,split,destination,plan";
+const UNFUSED: &str = "split,destination,plan";
 
 fn through(graph: Graph, pipeline: &str) -> Module {
+    through_in(graph, pipeline, &mut PassContext::of(mix_ops()))
+}
+
+fn through_in(graph: Graph, pipeline: &str, cx: &mut PassContext) -> Module {
     let mut module = Module::new(graph);
     let pipeline = Pipeline::parse(pipeline).expect("a pipeline");
     let mut manager = PassManager::new(&pipeline, &Registry::standard()).expect("known passes");
-    manager.run(&mut module, &mut PassContext::of(mix_ops())).expect("the passes run");
+    manager.run(&mut module, cx).expect("the passes run");
     module
 }
 
@@ -113,6 +119,22 @@ proptest! {
         prop_assert_eq!(verify_module(&module), Ok(()));
         let expected = unsplit(module.graph(), &sizes, seed);
         prop_assert!(stitched(&module, &sizes, seed) == expected, "some bits differ");
+    }
+
+    /// A bisection ends within fusion: after any of its decisions the graph still runs, and alike.
+    #[test]
+    fn fused_up_to_any_decision_is_unfused(
+        seed: u64, second_symbol: bool, nodes in 10usize..120, limit in 0u64..200, t in 1u64..12, r in 1u64..6,
+    ) {
+        let graph = RandomGraph { second_symbol, nodes, ..RandomGraph::default() }.generate(seed);
+        let sizes = sizes(&graph, t, r);
+        let expected = unsplit(&graph, &sizes, seed);
+        let rewrites = Rewrites::only_first(limit);
+        let mut cx = PassContext { rewrites, ..PassContext::of(mix_ops()) };
+        let module = through_in(graph, FUSED, &mut cx);
+        prop_assert!(cx.rewrites.done() <= limit);
+        prop_assert!(unsplit(module.graph(), &sizes, seed) == expected, "some bits differ");
+        prop_assert!(stitched(&module, &sizes, seed) == expected, "some bits differ in pieces");
     }
 
     #[test]

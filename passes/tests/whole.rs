@@ -8,7 +8,7 @@ use piecewise_ir::module::Module;
 use piecewise_ir::verify::verify_module;
 use piecewise_passes::check::check_plan;
 
-const WHOLE: &str = "canonicalize,fold,merge_matmuls,cse,dce,fuse,split,destination,plan,check";
+const WHOLE: &str = "canonicalize,fold,merge_matmuls,cse,dce,fuse,split,destination,plan";
 
 fn compiled(count: usize) -> Module {
     let mut module = build(Layers { count, ..Layers::of(0) }, BF16);

@@ -2,10 +2,8 @@
 
 use crate::words::CompileLevel;
 use piecewise_ir::custom::OpDefs;
-use piecewise_ir::diagnostic::Diagnostics;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
-use piecewise_passes::check::check_plan;
 use piecewise_passes::pipeline::{DEFAULT_PIPELINE, OptionValue};
 use piecewise_passes::{
     Observer, PassContext, PassError, PassManager, Pipeline, PipelineError, Registry, RunReport,
@@ -18,20 +16,9 @@ pub enum PlanError {
     /// The pipeline's text can't be used.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),
-    /// A pass could not do its work, or broke a rule of the IR.
+    /// A pass could not do its work or broke a rule of the IR, or the plan in the end is not sound.
     #[error(transparent)]
     Pass(#[from] PassError),
-    /// The pipeline ends with a plan that is not sound.
-    #[error(
-        "the plan can't be used after `{after}`, the last pass of the pipeline; mend that pass, or run \
-         `plan` after it:\n{diagnostics}"
-    )]
-    Unsound {
-        /// The pass that ran last.
-        after: String,
-        /// What [`check_plan`] found.
-        diagnostics: Diagnostics,
-    },
 }
 
 /// At the level `eager` nothing runs before the split. The split ops are as configured: `None`
@@ -70,7 +57,7 @@ impl Planner<'_> {
     ///
     /// # Errors
     /// When the text is wrong or names what the registry lacks, a pass fails, the module is not
-    /// valid after one, or the plan in the end is not sound, whether or not `check` was the last pass.
+    /// valid after one, or the plan in the end is not sound.
     pub fn plan(
         &self,
         graph: Graph,
@@ -99,14 +86,6 @@ impl Planner<'_> {
         let mut module = Module::new(graph);
         let mut cx = PassContext::of(self.defs.clone());
         let report = manager.run(&mut module, &mut cx)?;
-        // The text need not name `check`, and what runs after it or in its place may be anybody's.
-        if module.layout().is_some() {
-            let last = report.passes.last().map_or("the input", |run| &run.name);
-            check_plan(&module).map_err(|diagnostics| PlanError::Unsound {
-                after: last.to_owned(),
-                diagnostics,
-            })?;
-        }
         Ok((module, report))
     }
 }

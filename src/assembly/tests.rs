@@ -450,7 +450,7 @@ fn a_pipeline_that_can_not_be_used_is_named() {
     let error = |text: &str| with_own(text).plan().unwrap_err().to_string();
     let breaks = error(&format!("own.count{{breaks}},{DEFAULT_PIPELINE}"));
     assert!(breaks.contains("after own.count") && breaks.contains("V0101"), "{breaks}");
-    let unknown = error("own.cuont,split,destination,plan,check");
+    let unknown = error("own.cuont,split,destination,plan");
     assert!(unknown.contains("unknown pass `own.cuont`, did you mean `own.count`?"), "{unknown}");
     assert!(error("own.count{broken}").contains("no option `broken`"));
     assert!(error("split,").contains("pipeline column"));

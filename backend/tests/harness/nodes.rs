@@ -10,7 +10,7 @@ use piecewise_ir::entity::{Symbol, Value};
 use piecewise_ir::eval::{Array, Evaluator, Rounding};
 use piecewise_ir::graph::{Graph, Loc};
 use piecewise_ir::literal::Literal;
-use piecewise_ir::op::{BinaryOp, Op};
+use piecewise_ir::op::{BinaryOp, CompareOp, Op, UnaryOp};
 use piecewise_ir::types::TensorType;
 
 pub const MOST: u64 = 11;
@@ -42,8 +42,18 @@ impl Sample {
     }
 }
 
-/// Runs every output at true counts below the sizes and holds the real rows to the evaluator.
+/// Runs every output at true counts below the sizes and holds the real rows to the evaluator, bit by bit.
 fn equals_evaluator<T: Target>(sample: Sample, over: Symbol, inputs: &[Array]) {
+    agrees_with_evaluator::<T>(sample, over, inputs, |_, got, want| assert_eq!(got, want));
+}
+
+/// The same, with one's own word on what agrees: of which output, and what it should be.
+fn agrees_with_evaluator<T: Target>(
+    sample: Sample,
+    over: Symbol,
+    inputs: &[Array],
+    agree: impl Fn(usize, &[f64], &[f64]),
+) {
     let Sample { graph, .. } = sample;
     let mut bench = BenchOn::<T>::new(unique(graph.clone(), Some(over)), registry(), 2);
     let bounds = bench.bounds.clone();
@@ -65,9 +75,74 @@ fn equals_evaluator<T: Target>(sample: Sample, over: Symbol, inputs: &[Array]) {
     let defs = OpDefs::new();
     let evaluator = Evaluator::new(&graph, &defs).rounding(Rounding::Typed);
     let want = evaluator.run(&[TRUE; 2], &real, &[], &mut []).unwrap();
-    for (&output, want) in graph.outputs().iter().zip(want) {
+    for (i, (&output, want)) in graph.outputs().iter().zip(want).enumerate() {
         let got = bench.read(output, &bounds);
-        assert_eq!(got[..want.data.len()], want.data, "{output} of {graph:#?}");
+        agree(i, &got[..want.data.len()], &want.data);
+    }
+}
+
+/// Numbers at which ops go wrong: signed zeros, what wraps or overflows, NaN.
+fn hard_numbers(dtype: DType) -> Vec<f64> {
+    let floats = [0.0, -0.0, 1.0, -1.0, 0.375, -2.25, 3.5, -20.0, 80.0, 1e-4, -1e-4];
+    let numbers = match dtype {
+        F32 | DType::F16 | BF16 => {
+            [&floats[..], &[f64::INFINITY, f64::NEG_INFINITY, f64::NAN]].concat()
+        }
+        I32 => vec![0.0, 1.0, -1.0, 7.0, -13.0, 2147483647.0, -2147483648.0, 46341.0],
+        I64 => vec![0.0, 1.0, -1.0, 7.0, -13.0, 4503599627370496.0, -3e9, 5.0],
+        DType::U8 => vec![0.0, 1.0, 255.0, 7.0, 200.0, 16.0],
+        DType::Bool => vec![0.0, 1.0],
+    };
+    numbers.into_iter().map(|x| dtype.round(x)).collect()
+}
+
+/// Each elementwise op of the table, on each dtype that it takes.
+pub fn elementwise_ops_of_the_table<T: Target>() {
+    for dtype in DType::ALL {
+        let numbers = hard_numbers(dtype);
+        let width = numbers.len();
+        let mut s = sample();
+        let t = s.t;
+        let ty = s.ty(dtype, t, &[width as u64]);
+        let flags = s.ty(DType::Bool, t, &[width as u64]);
+        let x = s.graph.add_input("x", ty.clone(), None, None);
+        let y = s.graph.add_input("y", ty.clone(), None, None);
+        let mut outputs = Vec::new();
+        let mut ops = Vec::new();
+        for &op in UnaryOp::ALL.iter().filter(|op| op.takes(dtype)) {
+            ops.push((op.mnemonic(), op.is_exact()));
+            outputs.push(s.push(Op::Unary(op), vec![x], ty.clone()));
+        }
+        for &op in BinaryOp::ALL.iter().filter(|op| op.takes(dtype)) {
+            // What one rounding makes of the exact value has one answer.
+            ops.push((op.mnemonic(), true));
+            outputs.push(s.push(Op::Binary(op), vec![x, y], ty.clone()));
+        }
+        for &op in CompareOp::ALL {
+            ops.push((op.mnemonic(), true));
+            outputs.push(s.push(Op::Compare(op), vec![x, y], flags.clone()));
+        }
+        s.graph.set_outputs(outputs);
+        // Row by row, each number meets another one.
+        let shifted = |shift: usize| {
+            let at = move |i: usize| i / width * shift + i % width;
+            let numbers = &numbers;
+            Array::from_fn(dtype, vec![MOST as usize, width], move |i| numbers[at(i) % width])
+        };
+        let (relative, absolute) = match dtype {
+            F32 => (8.0 / 8_388_608.0, 1e-37),
+            BF16 => (1.0 / 128.0, 1e-37),
+            DType::F16 => (1.0 / 512.0, 1e-7),
+            I32 | I64 | DType::U8 | DType::Bool => (0.0, 0.0),
+        };
+        agrees_with_evaluator::<T>(s, t, &[shifted(0), shifted(1)], |i, got, want| {
+            let (op, exact) = ops[i];
+            for (at, (&got, &want)) in got.iter().zip(want).enumerate() {
+                let near = !exact && (got - want).abs() <= relative * want.abs() + absolute;
+                let same = got == want || got.is_nan() && want.is_nan() || near;
+                assert!(same, "`{op}` of {dtype} at element {at}: {got} is not {want}");
+            }
+        });
     }
 }
 

@@ -255,7 +255,8 @@ impl Draft {
         let v = self.float();
         let ty = self.ty(v);
         let smooth = [UnaryOp::Tanh, UnaryOp::Sin, UnaryOp::Cos, UnaryOp::Erf, UnaryOp::Neg];
-        let exact = [UnaryOp::Neg, UnaryOp::Abs, UnaryOp::Floor];
+        let exact = UnaryOp::ALL.iter().copied().filter(|op| op.is_exact() && op.takes(ty.dtype));
+        let exact = Vec::from_iter(exact);
         let op = match self.kind {
             Kind::Exact => self.rng.pick(&exact),
             Kind::Smooth | Kind::SmoothF32 => self.rng.pick(&smooth),

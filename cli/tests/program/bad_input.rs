@@ -216,7 +216,7 @@ fn dumped(folder: &Path, pass: &str) -> (String, String) {
 fn texts_cut_anywhere_do_not_parse_and_say_where() {
     let folder = tempfile::tempdir().unwrap();
     let (fused, text) = dumped(folder.path(), "fuse");
-    let (_, planned) = dumped(folder.path(), "check");
+    let (_, planned) = dumped(folder.path(), "plan");
     let cut = folder.path().join("cut.pw");
     let cut_path = cut.to_str().unwrap();
     let weights = ["--weights", FIXTURE, "--ids", "1,2"];
@@ -241,7 +241,7 @@ fn texts_cut_anywhere_do_not_parse_and_say_where() {
 fn a_plan_with_overlapping_bytes_is_refused_with_its_code() {
     let folder = tempfile::tempdir().unwrap();
     let (fused, _) = dumped(folder.path(), "fuse");
-    let (planned, text) = dumped(folder.path(), "check");
+    let (planned, text) = dumped(folder.path(), "plan");
     let offset =
         |line: &str| line.split(" at ").nth(1).unwrap().split(' ').next().unwrap().to_owned();
     let line_of = |kind: &str| text.lines().find(|line| line.contains(kind)).unwrap();

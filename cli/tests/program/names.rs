@@ -25,7 +25,7 @@ fn says(args: &[&str], parts: &[&str]) {
 fn passes_that_do_not_run_are_named_with_those_that_do() {
     let folder = tempfile::tempdir().unwrap();
     let fused = dumped(folder.path(), "fuse");
-    let planned = dumped(folder.path(), "check");
+    let planned = dumped(folder.path(), "plan");
     for flag in ["--stop-after", "--print-after"] {
         says(&["opt", &fused, flag, "fusee"], &["`fusee`", "did you mean `fuse`?", "cse, dce"]);
         let inspect = ["inspect", "--model", MODEL, flag, "fusee"];
@@ -34,7 +34,7 @@ fn passes_that_do_not_run_are_named_with_those_that_do() {
         says(&generate, &["`fusee`", "did you mean `fuse`?"]);
         says(&["inspect", &planned, flag, "fuse"], &["`fuse`", "no pass runs at all"]);
         let eager = ["inspect", "--model", MODEL, "--level", "eager", flag, "fuse"];
-        says(&eager, &["`fuse`", "what runs: split, destination, plan, check"]);
+        says(&eager, &["`fuse`", "what runs: split, destination, plan"]);
     }
     let short = ["opt", &fused, "--pipeline", "fuse,split"];
     says(&[&short[..], &["--stop-after", "plan"]].concat(), &["`plan`", "what runs: fuse, split"]);

@@ -21,7 +21,7 @@ struct Served {
 }
 
 const PIPELINE: &str =
-    "canonicalize,doubling,fold,merge_matmuls,cse,dce,fuse,split,destination,plan,check";
+    "canonicalize,doubling,fold,merge_matmuls,cse,dce,fuse,split,destination,plan";
 const PROMPTS: usize = 24;
 
 fn engine(mode: GraphMode) -> Result<Box<dyn Engine>, Box<dyn Error>> {

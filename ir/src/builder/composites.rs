@@ -67,6 +67,14 @@ impl<'b> Tensor<'b> {
         (x / ((x * -1.702).exp() + 1.0)).cast(self.dtype())
     }
 
+    /// `log(1 + e^x)` (Dugas et al. 2001), as `max(x, 0) + log1p(exp(-|x|))`: no x overflows, and what
+    /// is near 0 keeps its digits.
+    #[track_caller]
+    pub fn softplus(self) -> Self {
+        let x = self.cast(DType::F32);
+        (x.maximum(0.0) + (-x.abs()).exp().log1p()).cast(self.dtype())
+    }
+
     /// `silu(self) * up`: the gate of a SwiGLU block (Shazeer 2020).
     #[track_caller]
     pub fn swiglu(self, up: Tensor<'b>) -> Self {

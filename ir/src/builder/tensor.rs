@@ -5,7 +5,7 @@ use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::entity::Value;
 use crate::literal::Scalar;
-use crate::op::{BinaryOp, CompareOp, Op, ReduceOp, UnaryOp};
+use crate::op::{BinaryOp, CompareOp, Op, ReduceOp, UnaryOp, binary_ops, compare_ops, unary_ops};
 use crate::types::{IntoShape, Shape, TensorType};
 use std::ops::Range;
 
@@ -65,18 +65,21 @@ pub struct Tensor<'b> {
 }
 
 macro_rules! unary_methods {
-    ($($method:ident = $op:ident, $help:literal;)*) => {
-        $(#[doc = $help] #[track_caller] pub fn $method(self) -> Self {
+    ([] $($op:ident = $mnemonic:literal as $method:ident { $($line:tt)* } $help:literal;)*) => {
+        $(#[doc = concat!("Of each element: ", $help, ".")] #[track_caller]
+        pub fn $method(self) -> Self {
             self.builder.node(Op::Unary(UnaryOp::$op), &[self], None)
         })*
     };
 }
 
 macro_rules! binary_methods {
-    ($($method:ident = $op:expr, $help:literal;)*) => {
-        $(#[doc = $help] #[track_caller] pub fn $method(self, other: impl Operand<'b>) -> Self {
-            self.elementwise($op, other.beside(self))
-        })*
+    ([$kind:ident $family:ident]
+    $($op:ident = $mnemonic:literal $(as $method:ident)? { $($line:tt)* } $help:literal;)*) => {
+        $($(#[doc = concat!("Of each two elements: ", $help, ".")] #[track_caller]
+        pub fn $method(self, other: impl Operand<'b>) -> Self {
+            self.elementwise(Op::$kind($family::$op), other.beside(self))
+        })?)*
     };
 }
 
@@ -159,33 +162,9 @@ impl<'b> Tensor<'b> {
         if taken { self } else { self.builder.fail("padding for what is no input".to_owned()) }
     }
 
-    unary_methods! {
-        abs = Abs, "`|x|`";
-        exp = Exp, "`e^x`";
-        log = Log, "The natural logarithm.";
-        sqrt = Sqrt, "The square root.";
-        rsqrt = Rsqrt, "`1 / sqrt(x)`";
-        sin = Sin, "The sine of radians.";
-        cos = Cos, "The cosine of radians.";
-        tanh = Tanh, "The hyperbolic tangent.";
-        erf = Erf, "The error function.";
-        floor = Floor, "The largest integer not above x.";
-        logical_not = Not, "Logical negation.";
-        negate = Neg, "`-x`; also written as the operator.";
-    }
-
-    binary_methods! {
-        maximum = Op::Binary(BinaryOp::Max), "The larger of the two, elementwise.";
-        minimum = Op::Binary(BinaryOp::Min), "The smaller of the two, elementwise.";
-        logical_and = Op::Binary(BinaryOp::And), "Logical and.";
-        logical_or = Op::Binary(BinaryOp::Or), "Logical or.";
-        equal = Op::Compare(CompareOp::Eq), "`a == b`, elementwise.";
-        not_equal = Op::Compare(CompareOp::Ne), "`a != b`, elementwise.";
-        less = Op::Compare(CompareOp::Lt), "`a < b`, elementwise.";
-        less_equal = Op::Compare(CompareOp::Le), "`a <= b`, elementwise.";
-        greater = Op::Compare(CompareOp::Gt), "`a > b`, elementwise.";
-        greater_equal = Op::Compare(CompareOp::Ge), "`a >= b`, elementwise.";
-    }
+    unary_ops! { unary_methods }
+    binary_ops! { binary_methods Binary BinaryOp }
+    compare_ops! { binary_methods Compare CompareOp }
 
     reduce_methods! {
         reduce_sum = Sum, "The sum over `axes`, which stay with extent 1.";

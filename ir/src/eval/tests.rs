@@ -1,6 +1,7 @@
 //! Every op's semantics at the points where they could be mistaken.
 
 use super::{Array, EvalError, Evaluator, Rounding, evaluate_constant};
+use crate::builder::Builder;
 use crate::custom::OpDefs;
 use crate::dim::{Dim, SymbolDecl};
 use crate::dtype::DType;
@@ -81,6 +82,27 @@ fn erf_is_accurate_to_an_ulp() {
         let a = array(DType::F32, &[], &[x]);
         let y = eval(Op::Unary(UnaryOp::Erf), &[a], TensorType::scalar(DType::F32))[0];
         assert!((y - expected).abs() <= 2e-16, "erf({x}) = {y}");
+    }
+}
+
+/// `softplus` keeps what `log(1 + e^x)` loses: 16 digits from 50-digit arithmetic.
+#[test]
+fn softplus_neither_overflows_nor_cancels() {
+    for (x, expected) in [
+        (0.0, std::f64::consts::LN_2),
+        (-20.0, 2.061_153_620_314_380_7e-9),
+        (2.0, 2.126_928_011_042_972_5),
+        (1000.0, 1000.0),
+        (f64::NEG_INFINITY, 0.0),
+    ] {
+        let b = Builder::new("softplus");
+        let a = b.input("a", DType::F32, [1u64]);
+        let graph = b.finish([a.softplus()]).unwrap();
+        let defs = OpDefs::new();
+        let exact = Evaluator::new(&graph, &defs).rounding(Rounding::Exact);
+        let a = array(DType::F32, &[1], &[x]);
+        let y = exact.run(&[], &[a], &[], &mut []).unwrap()[0].data[0];
+        assert!((y - expected).abs() <= 4e-16 * expected, "softplus({x}) = {y}");
     }
 }
 

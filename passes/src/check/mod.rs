@@ -29,3 +29,4 @@ mod plan;
 
 pub use launches::{LaunchAccess, MemberLaunches, ScratchRange, check_launches};
 pub use plan::check_plan;
+pub(crate) use plan::find_overlaps;

@@ -15,6 +15,14 @@ use piecewise_ir::verify::verify_module;
 /// # Errors
 /// The findings of [`verify_module`]; where there are none all others, with the codes of [`super`].
 pub fn check_plan(module: &Module) -> Result<(), Diagnostics> {
+    if module.layout().is_some() {
+        verify_module(module)?;
+    }
+    find_overlaps(module)
+}
+
+/// The same of a module that was verified.
+pub(crate) fn find_overlaps(module: &Module) -> Result<(), Diagnostics> {
     let mut found = Diagnostics::default();
     let graph = module.graph();
     let (Some(stitch), Some(slots), Some(layout)) =
@@ -24,7 +32,6 @@ pub fn check_plan(module: &Module) -> Result<(), Diagnostics> {
         found.push("B0101", Anchor::Graph, message);
         return Err(found);
     };
-    verify_module(module)?;
     let order = StepOrder::of(graph, stitch);
     let names = Names::of(graph);
     check_lifetimes(&names, &order, slots, &mut found);

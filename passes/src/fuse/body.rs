@@ -1,5 +1,6 @@
 //! The row program of a group, put in the place of its nodes.
 
+use super::decisions::Decisions;
 use super::groups::Groups;
 use super::recompute::{Form, Recompute};
 use super::rows::{operand_mode, push_row_form};
@@ -10,19 +11,30 @@ use piecewise_ir::graph::{Graph, Loc};
 use piecewise_ir::op::Op;
 use piecewise_ir::region::{ParamMode, Region};
 use piecewise_ir::types::TensorType;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Replaces every group with a region. Groups that are views stay as they are.
+/// Replaces every group with a region. Groups that are views stay as they are, and those that a
+/// bisection refuses, with all that they would have recomputed.
 pub(super) fn emit(
     graph: &mut Graph,
     groups: &Groups,
     recompute: &Recompute,
+    decisions: &mut Decisions<'_>,
     report: &mut PassReport,
 ) {
     let mut parts = Vec::new();
+    let mut placed = FxHashSet::default();
     for group in groups.order(graph, recompute) {
         let members: Vec<Node> = groups.members(group).collect();
-        match groups.over(group).filter(|_| !groups.is_view(graph, recompute, group)) {
+        let wanted = groups.over(group).filter(|_| !groups.is_view(graph, recompute, group));
+        match wanted.filter(|_| decisions.allow("region", graph, members[0])) {
+            None if wanted.is_some() => {
+                let mut nodes = Vec::new();
+                for node in members {
+                    push_with_recomputed(graph, groups, recompute, node, &mut placed, &mut nodes);
+                }
+                parts.push(Part::Plain(nodes));
+            }
             None => parts.push(Part::Plain(members)),
             Some(over) => {
                 report.count("region");
@@ -78,6 +90,26 @@ pub(super) fn emit(
     let outputs = graph.outputs().iter().map(|&v| now(v)).collect();
     graph.set_order(order);
     graph.set_outputs(outputs);
+}
+
+/// A node, behind those that only its region would have made.
+fn push_with_recomputed(
+    graph: &Graph,
+    groups: &Groups,
+    recompute: &Recompute,
+    node: Node,
+    placed: &mut FxHashSet<Node>,
+    nodes: &mut Vec<Node>,
+) {
+    for &value in &graph.node(node).operands {
+        if let (Some(def), Some(Form::Row)) = (graph.defining_node(value), recompute.form(value))
+            && groups.over(groups.group(def)).is_none()
+            && placed.insert(def)
+        {
+            push_with_recomputed(graph, groups, recompute, def, placed, nodes);
+        }
+    }
+    nodes.push(node);
 }
 
 /// What stands in the new program order.

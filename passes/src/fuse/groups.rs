@@ -4,6 +4,7 @@
 //! be enclosed (a path from one to the other through a third), and if they share no state that
 //! either of them mutates (the rows of a region run in any order).
 
+use super::decisions::Decisions;
 use super::recompute::{Form, Recompute};
 use super::rows::operand_mode;
 use super::spans::Spans;
@@ -48,7 +49,11 @@ pub(super) struct Groups {
 
 impl Groups {
     /// Puts each node into one group, as large as rules and dependences let it become.
-    pub(super) fn grow(graph: &Graph, recompute: &Recompute) -> Self {
+    pub(super) fn grow(
+        graph: &Graph,
+        recompute: &Recompute,
+        decisions: &mut Decisions<'_>,
+    ) -> Self {
         let mut deps = dependences(graph);
         let mut position = vec![usize::MAX; graph.node_count()];
         let mut groups = Vec::with_capacity(deps.node_count());
@@ -64,17 +69,26 @@ impl Groups {
         let group_of = (0..groups.len()).collect();
         let spans = Spans::of_single_nodes(groups.len());
         let mut this = Self { deps, position, group_of, groups, spans };
-        this.grow_along_values(graph, recompute);
-        this.grow_across_shared_rows(graph, recompute);
+        this.grow_along_values(graph, recompute, decisions);
+        this.grow_across_shared_rows(graph, recompute, decisions);
         this
     }
 
     /// Joins each node with the producers of its row operands.
-    fn grow_along_values(&mut self, graph: &Graph, recompute: &Recompute) {
+    fn grow_along_values(
+        &mut self,
+        graph: &Graph,
+        recompute: &Recompute,
+        decisions: &mut Decisions<'_>,
+    ) {
         for consumer in graph.nodes() {
             for producer in row_producers(graph, recompute, self, consumer) {
                 let (a, b) = (self.group(producer), self.group(consumer));
-                if a != b && self.obstacle(a, b).is_none() {
+                let pair = [producer, consumer];
+                if a != b
+                    && self.obstacle(a, b).is_none()
+                    && decisions.allow_pair("fused with what reads it", graph, pair)
+                {
                     self.merge(a, b);
                 }
             }
@@ -84,6 +98,11 @@ impl Groups {
     /// The group at a position in program order.
     pub(super) fn group_at(&self, position: usize) -> usize {
         self.group_of[position]
+    }
+
+    /// The node at a position in program order.
+    pub(super) fn node_at(&self, position: usize) -> Node {
+        self.deps[NodeIndex::new(position)]
     }
 
     /// The groups that must run right after `group`; one may come several times.
@@ -185,7 +204,7 @@ impl Groups {
 
     /// The nodes of a group in program order.
     pub(super) fn members(&self, group: usize) -> impl Iterator<Item = Node> + '_ {
-        self.groups[group].members.iter().map(|&i| self.deps[NodeIndex::new(i)])
+        self.groups[group].members.iter().map(|&i| self.node_at(i))
     }
 
     /// Whether the group only renames the shape of values in memory, which takes no kernel.

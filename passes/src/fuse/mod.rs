@@ -10,9 +10,13 @@
 //! 3. `groups` grows groups: along values first, then across groups that read the same rows.
 //!    A group stays convex in data and in the order of effects.
 //! 4. `body` writes the row program of each group and puts it in the place of its nodes.
+//!
+//! Each of these is a decision that a bisection counts: what is not allowed is left apart, in memory,
+//! outside regions.
 
 mod apart;
 mod body;
+mod decisions;
 mod groups;
 mod recompute;
 mod remarks;
@@ -22,6 +26,7 @@ mod spans;
 
 use crate::manager::{Pass, PassContext, PassError, PassReport};
 use crate::optimize::remove_dead;
+use decisions::Decisions;
 use groups::Groups;
 use piecewise_ir::module::Module;
 use recompute::Recompute;
@@ -35,13 +40,17 @@ impl Pass for Fuse {
         "fuse"
     }
 
-    fn run(&self, module: &mut Module, _: &mut PassContext) -> Result<PassReport, PassError> {
+    fn run(&self, module: &mut Module, cx: &mut PassContext) -> Result<PassReport, PassError> {
         let mut report = PassReport::default();
         let graph = module.graph_mut();
-        let recompute = Recompute::of(graph);
-        let groups = Groups::grow(graph, &recompute);
-        remarks::explain(graph, &groups, &recompute, &mut report);
-        body::emit(graph, &groups, &recompute, &mut report);
+        let decisions = &mut Decisions::of(graph, &mut cx.rewrites);
+        let recompute = Recompute::of(graph, decisions);
+        let groups = Groups::grow(graph, &recompute, decisions);
+        // What a bisection keeps apart has no reason in the graph.
+        if !decisions.are_bounded() {
+            remarks::explain(graph, &groups, &recompute, &mut report);
+        }
+        body::emit(graph, &groups, &recompute, decisions, &mut report);
         remove_dead(graph);
         Ok(report)
     }

@@ -12,6 +12,7 @@
 // A new op or dtype must not compile before it is here.
 #![warn(clippy::wildcard_enum_match_arm)]
 
+use super::decisions::Decisions;
 use super::rows::{made_rows, operand_mode, row_elements, row_symbol};
 use crate::analysis::Users;
 use piecewise_ir::entity::{Entity, Node, Symbol, Value};
@@ -51,7 +52,7 @@ struct Cone {
 }
 
 impl Recompute {
-    pub(super) fn of(graph: &Graph) -> Self {
+    pub(super) fn of(graph: &Graph, decisions: &mut Decisions<'_>) -> Self {
         let users = Users::of(graph);
         let mut symbols = vec![None; graph.node_count()];
         for node in graph.nodes() {
@@ -64,15 +65,29 @@ impl Recompute {
         for node in graph.nodes().rev() {
             let [value] = *graph.node(node).results.as_slice() else { continue };
             if statics[value.index()].is_some() {
-                this.forms[value.index()] = Some(Form::Static);
-            } else if let Some(cone) = cones[value.index()] {
-                this.decide(graph, &users, node, value, cone);
+                if decisions.allow("static value made by its readers", graph, node) {
+                    this.forms[value.index()] = Some(Form::Static);
+                }
+            } else if let Some(cone) = cones[value.index()]
+                && let Some(kept) = this.kept_if_recomputed(graph, &users, node, value, cone)
+                && decisions.allow("rows made by their readers", graph, node)
+            {
+                this.forms[value.index()] = Some(Form::Row);
+                this.kept[node.index()] = kept;
             }
         }
         this
     }
 
-    fn decide(&mut self, graph: &Graph, users: &Users, node: Node, value: Value, cone: Cone) {
+    /// Of a value whose readers should recompute it, whether it is kept in memory beside that.
+    fn kept_if_recomputed(
+        &self,
+        graph: &Graph,
+        users: &Users,
+        node: Node,
+        value: Value,
+        cone: Cone,
+    ) -> Option<bool> {
         let over = self.symbols[node.index()];
         let in_memory = users.is_returned(value)
             || users.nodes(value).iter().any(|&(user, position)| {
@@ -81,11 +96,7 @@ impl Recompute {
                         operand_mode(graph, user, position, over) != Some(ParamMode::Row)
                     })
             });
-        let Some(elements) = cone.elements else {
-            self.forms[value.index()] = Some(Form::Row);
-            self.kept[node.index()] = in_memory;
-            return;
-        };
+        let Some(elements) = cone.elements else { return Some(in_memory) };
         // A repetition is never worth keeping: its source is no larger than what it feeds.
         let repeats = matches!(graph.node(node).op, Op::Broadcast);
         let small = users.nodes(value).iter().any(|&(user, _)| {
@@ -95,9 +106,7 @@ impl Recompute {
             let recomputed = data.results.iter().any(|&v| self.form(v).is_some());
             recomputed || computed > elements || (repeats && computed == elements)
         });
-        if small && !in_memory {
-            self.forms[value.index()] = Some(Form::Row);
-        }
+        (small && !in_memory).then_some(false)
     }
 
     /// How the readers of `value` recompute it, if they do.

@@ -1,6 +1,7 @@
 //! Growth of groups across what they both read.
 
 use super::apart::Apart;
+use super::decisions::Decisions;
 use super::groups::Groups;
 use super::recompute::Recompute;
 use super::rows::row_elements;
@@ -10,7 +11,12 @@ use piecewise_ir::graph::Graph;
 
 impl Groups {
     /// Joins groups that read the same rows, those of the widest rows first.
-    pub(super) fn grow_across_shared_rows(&mut self, graph: &Graph, recompute: &Recompute) {
+    pub(super) fn grow_across_shared_rows(
+        &mut self,
+        graph: &Graph,
+        recompute: &Recompute,
+        decisions: &mut Decisions<'_>,
+    ) {
         let mut readers: IndexMap<Value, IndexSet<usize>> = IndexMap::new();
         for group in self.ids() {
             if self.is_view(graph, recompute, group) {
@@ -32,7 +38,12 @@ impl Groups {
             for i in 0..readers.len() {
                 for j in i + 1..readers.len() {
                     let [a, b] = [readers[i], readers[j]].map(|reader| self.group_at(reader));
-                    if a != b && !apart.are(i, j) && self.obstacle(a, b).is_none() {
+                    let pair = [readers[i], readers[j]].map(|reader| self.node_at(reader));
+                    if a != b
+                        && !apart.are(i, j)
+                        && self.obstacle(a, b).is_none()
+                        && decisions.allow_pair("fused over the same rows", graph, pair)
+                    {
                         self.merge(a, b);
                         apart = Apart::of(self, &readers);
                     }

@@ -19,14 +19,20 @@ impl Rewrites {
 
     /// Whether the next rewrite may be done, which is counted then: by which rule, and to what.
     pub fn allow(&mut self, rule: &'static str, place: impl FnOnce() -> String) -> bool {
-        match self.limit {
-            Some(limit) if self.done >= limit => return false,
-            // Only a bisection asks.
-            Some(_) => self.last = Some((rule, place())),
-            None => {}
+        if self.is_spent() {
+            return false;
+        }
+        // Only a bisection asks.
+        if self.limit.is_some() {
+            self.last = Some((rule, place()));
         }
         self.done += 1;
         true
+    }
+
+    /// Whether a limit is reached, so that no other is allowed.
+    pub fn is_spent(&self) -> bool {
+        self.limit.is_some_and(|limit| self.done >= limit)
     }
 
     /// How many were done.

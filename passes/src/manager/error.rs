@@ -38,6 +38,15 @@ pub enum PassError {
         after: String,
         diagnostics: Diagnostics,
     },
+    /// The last pass left a plan that is not sound.
+    #[error(
+        "the plan can't be used after {after}; mend that, or run `plan` after it:\n{diagnostics}"
+    )]
+    Unsound {
+        /// The pass that ran last, or the input.
+        after: String,
+        diagnostics: Diagnostics,
+    },
     /// A dump can't be written.
     #[error("can't write the dump {}: {source}; choose another directory", .path.display())]
     Dump { path: PathBuf, source: std::io::Error },

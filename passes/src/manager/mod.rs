@@ -1,4 +1,5 @@
-//! The pass manager: runs a pipeline over a module, verifies, times and reports each pass.
+//! The pass manager: runs a pipeline over a module, verifies, times and reports each pass, and proves the
+//! plan in the end.
 
 mod budget;
 mod changes;
@@ -18,6 +19,7 @@ pub use observer::{AfterPass, Observer, PrintAfter, PrintModule, StopAfter};
 pub use pass::{Pass, PassContext, PassReport, Remark};
 pub use registry::{OptionReader, Registry};
 
+use crate::check::find_overlaps;
 use crate::pipeline::{Pipeline, PipelineError, nearest};
 use piecewise_ir::module::Module;
 use piecewise_ir::verify::verify_module_with;
@@ -107,7 +109,7 @@ impl<'a> PassManager<'a> {
     ///
     /// # Errors
     /// When an observer waits for a pass that does not run, before any has; when a pass or an observer
-    /// fails or the module is not valid between passes; the module is
+    /// fails, the module is not valid between passes or its plan in the end is not sound; the module is
     /// then as the failed pass left it, and only good for a dump.
     pub fn run(
         &mut self,
@@ -149,6 +151,13 @@ impl<'a> PassManager<'a> {
                 run.stopped = index + 1 < self.passes.len();
                 break;
             }
+        }
+        // Whatever ran last may be anybody's.
+        if module.layout().is_some() {
+            let last = run.passes.last().map(|run| format!("`{}`, the last pass", run.name));
+            let after = last.unwrap_or_else(|| "the input".to_owned());
+            find_overlaps(module)
+                .map_err(|diagnostics| PassError::Unsound { after, diagnostics })?;
         }
         Ok(run)
     }

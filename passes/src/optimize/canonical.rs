@@ -136,7 +136,7 @@ fn neutral_operand(site: &Site<'_>) -> Option<New> {
         BinaryOp::Div => (1.0, false),
         BinaryOp::And => (1.0, true),
         BinaryOp::Or => (0.0, true),
-        BinaryOp::Max | BinaryOp::Min => return None,
+        _ => return None,
     };
     let is_neutral = |position| site.splat(position) == Some(Scalar::new(dtype, neutral));
     match (is_neutral(1), commutes && is_neutral(0)) {

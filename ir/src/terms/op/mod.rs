@@ -12,6 +12,7 @@ pub use class::OpClass;
 pub use infer::{TypeError, check_types, infer_type};
 pub use rows::row_treatment;
 pub use table::{BinaryOp, CompareOp, Format, OpInfo, ReduceOp, UnaryOp, op_info, op_table};
+pub(crate) use table::{binary_ops, compare_ops, unary_ops};
 
 use crate::custom::CustomCall;
 use crate::literal::Literal;

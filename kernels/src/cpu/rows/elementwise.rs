@@ -88,6 +88,7 @@ impl Arithmetic for f32 {
             UnaryOp::Abs => map1(a, out, f32::abs),
             UnaryOp::Exp => map1(a, out, transcendental::exp),
             UnaryOp::Log => map1(a, out, f32::ln),
+            UnaryOp::Log1p => map1(a, out, f32::ln_1p),
             UnaryOp::Sqrt => map1(a, out, f32::sqrt),
             UnaryOp::Rsqrt => map1(a, out, |a| 1.0 / a.sqrt()),
             UnaryOp::Sin => map1(a, out, f32::sin),
@@ -116,24 +117,19 @@ impl Arithmetic for f32 {
 }
 
 macro_rules! integer_arithmetic {
-    ($type:ty, $neg:expr, $abs:expr) => {
+    ($type:ty, $dtype:ident, $neg:expr, $abs:expr) => {
         impl Arithmetic for $type {
+            #[expect(
+                clippy::wildcard_enum_match_arm,
+                reason = "what takes floats alone is the lane's of f32"
+            )]
             #[inline(always)]
             fn unary(op: UnaryOp, a: Line<'_, Self>, out: &mut [Self]) {
                 match op {
                     UnaryOp::Neg => map1(a, out, $neg),
                     UnaryOp::Abs => map1(a, out, $abs),
                     UnaryOp::Not => map1(a, out, |a| (a == 0) as $type),
-                    // Programs are checked: they take floats.
-                    UnaryOp::Exp
-                    | UnaryOp::Log
-                    | UnaryOp::Sqrt
-                    | UnaryOp::Rsqrt
-                    | UnaryOp::Sin
-                    | UnaryOp::Cos
-                    | UnaryOp::Tanh
-                    | UnaryOp::Erf
-                    | UnaryOp::Floor => {}
+                    op => debug_assert!(!op.takes(DType::$dtype), "{op:?} of integers"),
                 }
             }
 
@@ -155,9 +151,9 @@ macro_rules! integer_arithmetic {
         }
     };
 }
-integer_arithmetic!(i32, i32::wrapping_neg, i32::wrapping_abs);
-integer_arithmetic!(i64, i64::wrapping_neg, i64::wrapping_abs);
-integer_arithmetic!(u8, u8::wrapping_neg, |a| a);
+integer_arithmetic!(i32, I32, i32::wrapping_neg, i32::wrapping_abs);
+integer_arithmetic!(i64, I64, i64::wrapping_neg, i64::wrapping_abs);
+integer_arithmetic!(u8, U8, u8::wrapping_neg, |a| a);
 
 /// Computes one line of an elementwise op over operands of one dtype.
 ///

@@ -185,23 +185,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
       const Bytes16* keys = own + slot * STAGE;
       const Bytes16* values = keys + PAGE * KEY_STRIDE;
       float score[2][4];
-#pragma unroll
-      for (int n = 0; n < 2; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) score[n][i] = 0.0f;
-#pragma unroll
-      for (int d = 0; d < DIM / 16; ++d) {
-        u32 a[4], b[4];
-        if (QUERY_STAGED) {
-          load_matrices(a, queries_at + lane % 16 * KEY_STRIDE + d * 2 + lane / 16);
-        } else {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) a[i] = query[QUERY_STAGED ? 0 : d][i];
-        }
-        load_matrices(b, keys + (lane / 16 * 8 + lane % 8) * KEY_STRIDE + d * 2 + lane / 8 % 2);
-        multiply_add<Q>(score[0], a[0], a[1], a[2], a[3], b[0], b[1]);
-        multiply_add<Q>(score[1], a[0], a[1], a[2], a[3], b[2], b[3]);
-      }
+      score_keys<16, DIM / 16, KEY_STRIDE, QUERY_STAGED>(score, keys, queries_at, query, lane);
       const u32 base = (first + warp + number * WARPS) * PAGE, there = held >> slot * 8 & 0xff;
       if (there < PAGE || base + PAGE > fewest) {
 #pragma unroll
@@ -213,39 +197,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
           }
       }
       float from[2];
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float largest = fmaxf(fmaxf(score[0][2 * h], score[0][2 * h + 1]), fmaxf(score[1][2 * h], score[1][2 * h + 1]));
-        largest = fmaxf(largest, from_lane(largest, 1));
-        largest = fmaxf(largest, from_lane(largest, 2));
-        const float higher = fmaxf(top[h], largest * scale);
-        // A row that has seen nothing yet has no largest score to take from the others.
-        from[h] = higher == -INF_F ? 0.0f : higher;
-        const float shrink = power_of_two(top[h] - from[h]);
-        top[h] = higher;
-        sum[h] *= shrink;
-#pragma unroll
-        for (int n = 0; n < VALUE_DIM / 8; ++n) {
-          o[n][2 * h] *= shrink;
-          o[n][2 * h + 1] *= shrink;
-        }
-      }
-      u32 share[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float* pair = &score[i / 2][i % 2 * 2];
-        const float x = power_of_two(fmaf(pair[0], scale, -from[i % 2]));
-        const float y = power_of_two(fmaf(pair[1], scale, -from[i % 2]));
-        sum[i % 2] += x + y;
-        share[i] = pair_of<Q>(x, y);
-      }
-#pragma unroll
-      for (int n = 0; n < VALUE_DIM / 16; ++n) {
-        u32 b[4];
-        load_matrices_transposed(b, values + lane % 16 * VALUE_STRIDE + n * 2 + lane / 16);
-        multiply_add<Q>(o[2 * n], share[0], share[1], share[2], share[3], b[0], b[1]);
-        multiply_add<Q>(o[2 * n + 1], share[0], share[1], share[2], share[3], b[2], b[3]);
-      }
+      raise_top(score, scale, top, sum, o, from);
+      add_values<VALUE_STRIDE>(score, scale, from, values, sum, o, lane);
       // All lanes are done with this stage.
       __syncwarp();
       if (number + STAGES < mine) stage(number + STAGES, slot);

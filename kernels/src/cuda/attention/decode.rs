@@ -2,7 +2,7 @@
 //! do not keep a device busy.
 
 use super::ranges::{CLUSTER, ENOUGH_BLOCKS, MAX_SPLITS, RangeKernel, launches, partial_bytes};
-use super::shape::{Shape, blocks_at, shorter};
+use super::shape::{Shape, WARP, blocks_at, shorter};
 use crate::op::Blocks;
 use crate::op::cuda::OpKernels;
 
@@ -173,7 +173,7 @@ pub(super) fn kernels(shape: &Shape, sizes: &[u64], taken: Taken, times: u64) ->
     let few = if let Taken::Few(few) = taken { few } else { 0 };
     let header = shape.header(few, &defines);
     let kernel = RangeKernel {
-        source: header + include_str!("ranges.cuh") + include_str!("decode.cu"),
+        source: header + include_str!("ranges.cuh") + WARP + include_str!("decode.cu"),
         entry: "attention_decode",
         tiles: shorter(shape.tiles(ROWS), tiles, sizes),
         threads: 32 * layout.warps,

@@ -117,27 +117,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(
     const Bytes16* keys = staged + block % 2 * STAGE;
     const Bytes16* values = keys + KEYS * KEY_STRIDE;
     float score[KEYS / 8][4];
-#pragma unroll
-    for (int n = 0; n < KEYS / 8; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) score[n][i] = 0.0f;
-#pragma unroll
-    for (int d = 0; d < DIM / 16; ++d) {
-      u32 a[4];
-      if (QUERY_STAGED) {
-        load_matrices(a, queries_at + (warp * 16 + lane % 16) * KEY_STRIDE + d * 2 + lane / 16);
-      } else {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) a[i] = query[QUERY_STAGED ? 0 : d][i];
-      }
-#pragma unroll
-      for (int n = 0; n < KEYS / 16; ++n) {
-        u32 b[4];
-        load_matrices(b, keys + (n * 16 + lane / 16 * 8 + lane % 8) * KEY_STRIDE + d * 2 + lane / 8 % 2);
-        multiply_add<Q>(score[2 * n], a[0], a[1], a[2], a[3], b[0], b[1]);
-        multiply_add<Q>(score[2 * n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
-      }
-    }
+    score_keys<KEYS, DIM / 16, KEY_STRIDE, QUERY_STAGED>(score, keys, queries_at + warp * 16 * KEY_STRIDE, query, lane);
     if (base + KEYS > fewest) {
 #pragma unroll
       for (int n = 0; n < KEYS / 8; ++n)
@@ -148,44 +128,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(
         }
     }
     float from[2];
+    raise_top(score, scale, top, sum, o, from);
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float largest = -INF_F;
-#pragma unroll
-      for (int n = 0; n < KEYS / 8; ++n) largest = fmaxf(largest, fmaxf(score[n][2 * h], score[n][2 * h + 1]));
-      largest = fmaxf(largest, from_lane(largest, 1));
-      largest = fmaxf(largest, from_lane(largest, 2));
-      const float higher = fmaxf(top[h], largest * scale);
-      // A row that has seen nothing yet has no largest score to take from the others.
-      from[h] = higher == -INF_F ? 0.0f : higher;
-      const float shrink = power_of_two(top[h] - from[h]);
-      top[h] = higher;
-      sum[h] *= shrink;
-#pragma unroll
-      for (int n = 0; n < VALUE_DIM / 8; ++n) {
-        o[n][2 * h] *= shrink;
-        o[n][2 * h + 1] *= shrink;
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < KEYS / 16; ++j) {
-      u32 share[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float* pair = &score[2 * j + i / 2][i % 2 * 2];
-        const float x = power_of_two(fmaf(pair[0], scale, -from[i % 2]));
-        const float y = power_of_two(fmaf(pair[1], scale, -from[i % 2]));
-        sum[i % 2] += x + y;
-        share[i] = pair_of<Q>(x, y);
-      }
-#pragma unroll
-      for (int n = 0; n < VALUE_DIM / 16; ++n) {
-        u32 b[4];
-        load_matrices_transposed(b, values + (j * 16 + lane % 16) * VALUE_STRIDE + n * 2 + lane / 16);
-        multiply_add<Q>(o[2 * n], share[0], share[1], share[2], share[3], b[0], b[1]);
-        multiply_add<Q>(o[2 * n + 1], share[0], share[1], share[2], share[3], b[2], b[3]);
-      }
-    }
+    for (int j = 0; j < KEYS / 16; ++j) add_values<VALUE_STRIDE>(score + 2 * j, scale, from, values + j * 16 * VALUE_STRIDE, sum, o, lane);
   }
 #pragma unroll
   for (int h = 0; h < 2; ++h) {

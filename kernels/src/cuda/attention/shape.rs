@@ -16,6 +16,9 @@ const MAX_DIM: u64 = 256;
 /// The most heads that share a key-value head.
 const MAX_GROUP: u64 = 16;
 
+/// What a warp does with a block of keys and values on tensor cores.
+pub(in super::super) const WARP: &str = include_str!("warp.cuh");
+
 pub(super) struct Shape {
     pub(super) heads: u64,
     pub(super) kv_heads: u64,

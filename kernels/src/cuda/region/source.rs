@@ -11,7 +11,7 @@ use crate::lower::{ArgDecl, ArgKind, LowerError, RowBody, fail};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_ir::literal::Literal;
-use piecewise_ir::op::{BinaryOp, Op, OpClass, UnaryOp};
+use piecewise_ir::op::{Op, OpClass};
 use piecewise_ir::types::TensorType;
 
 /// The number of a value: the operands in order, then results of statements in order.
@@ -72,27 +72,8 @@ pub(super) struct Source<'a> {
 /// About what an element of an op costs, besides its operands.
 fn op_cost(op: &Op) -> u64 {
     match op {
-        Op::Unary(op) => match op {
-            UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Not | UnaryOp::Floor => 1,
-            UnaryOp::Exp
-            | UnaryOp::Log
-            | UnaryOp::Sqrt
-            | UnaryOp::Rsqrt
-            | UnaryOp::Sin
-            | UnaryOp::Cos
-            | UnaryOp::Tanh
-            | UnaryOp::Erf => 12,
-        },
-        Op::Binary(op) => match op {
-            BinaryOp::Div => 8,
-            BinaryOp::Add
-            | BinaryOp::Sub
-            | BinaryOp::Mul
-            | BinaryOp::Max
-            | BinaryOp::Min
-            | BinaryOp::And
-            | BinaryOp::Or => 1,
-        },
+        Op::Unary(op) => op.cost(),
+        Op::Binary(op) => op.cost(),
         Op::Compare(_) | Op::Select | Op::Cast | Op::Iota { .. } | Op::Literal(_) => 1,
         // Remaps cost what they read, and what a loop of its own makes costs nothing to read.
         Op::Broadcast | Op::Reshape | Op::Permute { .. } | Op::Slice { .. } => 0,

@@ -7,7 +7,7 @@ use crate::cuda::text::{float, lane};
 use crate::lower::{LowerError, fail};
 use half::{bf16, f16};
 use piecewise_ir::dtype::DType;
-use piecewise_ir::op::{BinaryOp, CompareOp, Op, ReduceOp, UnaryOp};
+use piecewise_ir::op::{Op, ReduceOp};
 
 /// A value in arithmetic, rounded to its dtype.
 pub(in crate::cuda) fn rounded(dtype: DType, text: &str) -> String {
@@ -78,50 +78,18 @@ pub(in crate::cuda) fn element(
     Ok(match op {
         Op::Unary(op) if op.takes(from) => {
             let &[a] = operands else { return unfit() };
-            let function = match op {
-                UnaryOp::Neg => return Ok(format!("op_neg({a})")),
-                UnaryOp::Abs => return Ok(format!("op_abs({a})")),
-                UnaryOp::Not => return Ok(format!("(u8)({a} == 0)")),
-                UnaryOp::Exp => "expf",
-                UnaryOp::Log => "logf",
-                UnaryOp::Sqrt => "sqrtf",
-                UnaryOp::Rsqrt => "op_rsqrt",
-                UnaryOp::Sin => "sinf",
-                UnaryOp::Cos => "cosf",
-                UnaryOp::Tanh => "tanhf",
-                UnaryOp::Erf => "erff",
-                UnaryOp::Floor => "floorf",
-            };
-            rounded(to, &format!("{function}({a})"))
+            let value = op.cuda(from).replace("{a}", a);
+            if op.is_exact() { value } else { rounded(to, &value) }
         }
         Op::Binary(op) if op.takes(from) => {
             let &[a, b] = operands else { return unfit() };
-            let (sign, function) = match op {
-                BinaryOp::Max => return Ok(format!("op_max({a}, {b})")),
-                BinaryOp::Min => return Ok(format!("op_min({a}, {b})")),
-                BinaryOp::And => return Ok(format!("(u8)(({a} != 0) & ({b} != 0))")),
-                BinaryOp::Or => return Ok(format!("(u8)(({a} != 0) | ({b} != 0))")),
-                BinaryOp::Add => ("+", "op_add"),
-                BinaryOp::Sub => ("-", "op_sub"),
-                BinaryOp::Mul => ("*", "op_mul"),
-                BinaryOp::Div => ("/", "op_div"),
-            };
-            match from.is_float() {
-                true => rounded(to, &format!("{a} {sign} {b}")),
-                false => format!("{function}({a}, {b})"),
-            }
+            let (before, after) = op.cuda(from).split_once("{b}").unwrap_or_default();
+            let value = format!("{}{b}{after}", before.replace("{a}", a));
+            if op.is_exact() { value } else { rounded(to, &value) }
         }
         Op::Compare(op) => {
             let &[a, b] = operands else { return unfit() };
-            let sign = match op {
-                CompareOp::Eq => "==",
-                CompareOp::Ne => "!=",
-                CompareOp::Lt => "<",
-                CompareOp::Le => "<=",
-                CompareOp::Gt => ">",
-                CompareOp::Ge => ">=",
-            };
-            format!("(u8)({a} {sign} {b})")
+            format!("(u8)({a} {} {b})", op.sign())
         }
         Op::Select => {
             let &[c, a, b] = operands else { return unfit() };

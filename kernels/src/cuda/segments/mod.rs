@@ -3,7 +3,7 @@
 //! segments.
 
 use super::attention::prefill::{ENOUGH_BLOCKS, Staging};
-use super::attention::{header, hopper};
+use super::attention::{WARP, header, hopper};
 use super::text::storage;
 use crate::lower::{LowerError, fail};
 use crate::op::Blocks;
@@ -167,7 +167,7 @@ pub(crate) fn attention_kernels(
         return Ok(shape.by_warpgroups(computing));
     }
     let staging = Staging::of(dims, rows);
-    let source = shape.header(&staging.defines) + include_str!("tensor.cu");
+    let source = shape.header(&staging.defines) + WARP + include_str!("tensor.cu");
     Ok(shape.launch(source, staging.tile, staging.threads, staging.dynamic_shared))
 }
 
