@@ -6,6 +6,7 @@ mod content;
 mod manners;
 mod reply;
 mod request;
+mod silence;
 
 pub(crate) use manners::adapt;
 pub(crate) use request::{FIELDS, SHARED_FIELDS};
