@@ -214,6 +214,7 @@ impl ServeArgs {
             connections: self.max_connections.get(),
             connections_of_address: self.max_connections_per_address.map(NonZeroUsize::get),
             request_time: self.request_timeout.map(|seconds| Duration::from_secs(seconds.get())),
+            ..Limits::default()
         };
         let threads = self.http_threads;
         let admin = self.admin;

@@ -1,16 +1,18 @@
 //! Anthropic's Messages: requests in blocks, replies in blocks, whole and event by event.
 
-use crate::client::{ask_with, bind_as, serve_at};
+use crate::client::{PATIENCE, ask_with, bind_as, serve_at};
 use crate::overflowing::overflowing_model;
 use crate::tiny_engine::{engine_of, folder, golden, tiny_engine};
 use piecewise::models::TextTokenizer;
 use piecewise_runtime::engine::Engine;
 use piecewise_server::chat::{ChatTemplate, ReplyFormat};
 use piecewise_server::{ApiKeys, ServedModel, ServerOptions};
-use piecewise_testing::DeviceFaults;
+use piecewise_testing::{DeviceFaults, FaultPoint};
 use serde_json::{Map, Value, json};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Shows roles and what each turn has; a reply begins behind `A:`.
 const TEMPLATE: &str = "{% if enable_thinking is defined %}[{{ enable_thinking }}]{% endif %}\
@@ -204,6 +206,39 @@ fn a_reply_is_blocks_whole_and_event_by_event() {
     let hidden = json!({"tools": tools(), "thinking": {"type": "adaptive", "display": "omitted"}});
     let found = message(address, &with(&reply, &hidden));
     assert_eq!(found["content"][0]["type"], "text", "{found}");
+}
+
+/// A stream that has nothing to say for a while says that it is there.
+#[test]
+fn a_stream_is_never_silent_for_long() {
+    let faults = DeviceFaults::default();
+    let address = serve_as(tiny_engine(faults.clone(), 4), |options| {
+        options.limits.silence = Duration::from_millis(1);
+    });
+    // The engine is kept in its third step, until three have come.
+    let (_, release) = faults.hold(FaultPoint::Replay, 2);
+    let body = json!({
+        "max_tokens": 20, "temperature": 0, "stream": true,
+        "messages": [{"role": "user", "content": "def f(x):"}],
+    });
+    let body = body.to_string();
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let head = "POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
+    write!(stream, "{head}Content-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+    let mut lines = Vec::new();
+    let mut release = Some(release);
+    for line in BufReader::new(stream).lines() {
+        lines.extend(line.unwrap().strip_prefix("event: ").map(str::to_owned));
+        // One follows the beginning.
+        if lines.iter().filter(|name| *name == "ping").count() > 3 {
+            release = None;
+        }
+    }
+    assert!(release.is_none(), "{lines:?}");
+    lines.retain(|name| name != "ping");
+    assert_eq!(lines.first().unwrap(), "message_start");
+    assert_eq!(lines.last().unwrap(), "message_stop");
 }
 
 #[test]

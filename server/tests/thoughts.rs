@@ -4,6 +4,8 @@ use piecewise::models::{TextTokenizer, Vocabulary};
 use piecewise_runtime::engine::TokenConstraint;
 use piecewise_server::chat::{ReplyFormat, Tools};
 use piecewise_server::structured::{Structure, Structures, Thoughts};
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
@@ -81,6 +83,13 @@ fn reply(mut constraint: Box<dyn TokenConstraint>, ids: usize, seed: u64) -> Vec
             return said;
         }
     }
+}
+
+/// The names of all parsers of thoughts.
+pub(crate) fn parsers() -> Vec<String> {
+    let unknown = ReplyFormat::new(Some("?"), None, "").unwrap_err().to_string();
+    let names = unknown.split("there are ").nth(1).unwrap().split(", ");
+    names.filter(|name| *name != "none").map(str::to_owned).collect()
 }
 
 /// Thoughts and content.
@@ -220,14 +229,92 @@ fn a_prompt_says_whether_thoughts_have_begun_or_ended() {
     assert_eq!((reasoning.as_str(), content.as_str()), ("", "Yes."));
 }
 
+/// Marks of every parser and texts that are nearly ones.
+const NEAR_MARKS: &str = "\
+    <think>¦</think>¦<mm:think>¦</mm:think>¦◁think▷¦◁/think▷¦<|START_THINKING|>¦\
+    <|END_THINKING|>¦<|channel>thought\n¦<|channel>¦thought\n¦<channel|>¦<|tool_call>¦<tool_call|>¦\
+    <｜DSML｜ calls>¦<think:a>¦</think:a>¦<|content_thinking|>¦<|content_text|>¦<|end_message|>¦\
+    <|message_model|>¦<|open|>think<|sep|>¦<|close|>think<|sep|>¦<|open|>response<|sep|>¦\
+    <|close|>response<|sep|>¦<|close|>message<|sep|>¦</t¦</¦<¦<thi¦<think¦</think¦think>¦>¦◁¦◁/th¦\
+    <|¦|>¦<|END¦<|close|>¦<|sep|>¦<c¦ ¦\n¦a < b¦hm¦é🦀¦x</¦<｜DS¦<|\"|>";
+
+fn near_marks() -> impl Strategy<Value = String> {
+    let piece = select(NEAR_MARKS.split('¦').collect::<Vec<_>>());
+    prop::collection::vec(piece, 0..9).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    #[test]
+    fn thoughts_are_the_same_however_a_reply_is_cut(
+        text in near_marks(),
+        cuts in prop::collection::vec(any::<Index>(), 0..6),
+        begun in any::<bool>(),
+    ) {
+        let places = Vec::from_iter(text.char_indices().map(|(at, _)| at).chain([text.len()]));
+        let mut borders = Vec::from_iter(cuts.iter().map(|cut| *cut.get(&places)));
+        borders.extend([0, text.len()]);
+        borders.sort_unstable();
+        let pieces = borders.windows(2).map(|range| text[range[0]..range[1]].to_owned());
+        let pieces = Vec::from_iter(pieces);
+        for name in parsers() {
+            let format = format(&name);
+            let prompt = format.marks().filter(|_| begun).map_or("", |marks| marks.begin);
+            let whole = read(&format, prompt, [text.clone()].into_iter());
+            let by_characters = read(&format, prompt, text.chars().map(String::from));
+            prop_assert_eq!(&by_characters, &whole, "{}", name);
+            let cut = read(&format, prompt, pieces.iter().cloned());
+            prop_assert_eq!(cut, whole, "{} {:?}", name, pieces);
+        }
+    }
+}
+
+/// What is nearly a mark is what it stands in, and no reply is too long.
+#[test]
+fn what_is_no_mark_stays_where_it_stands() {
+    for pieces in [&["</t", "<think>hm</think>yes"][..], &["</t<think>hm</think>yes"]] {
+        let (reasoning, content) =
+            read(&format("qwen3"), "", pieces.iter().map(|piece| (*piece).to_owned()));
+        assert_eq!((reasoning.as_str(), content.as_str()), ("hm", "</tyes"), "{pieces:?}");
+    }
+    let long = "x".repeat(5 << 20);
+    for name in parsers() {
+        let format = format(&name);
+        let begin = format.marks().map_or("", |marks| marks.begin);
+        let reply = [long.clone()].into_iter();
+        let (reasoning, content) = read(&format, begin, reply);
+        assert_eq!(reasoning.len() + content.len(), long.len(), "{name}");
+    }
+}
+
+/// Thoughts of Kimi K3 end by whatever channel follows, and a mark that is cut off at the end is none
+/// of the reply's words.
+#[test]
+fn channels_are_read_to_their_ends() {
+    let (open, close) =
+        (|name| format!("<|open|>{name}<|sep|>"), |name| format!("<|close|>{name}<|sep|>"));
+    let read = |prompt: &str, text: String| read(&format("kimi_k3"), prompt, [text].into_iter());
+    let told = |thoughts: &str, said: &str| (thoughts.to_owned(), said.to_owned());
+    let thought = format!("{}hm{}", open("think"), close("think"));
+    let said = format!("{}yes{}{}", open("response"), close("response"), close("message"));
+    assert_eq!(read("", format!("{}{thought}{said}", open("message"))), told("hm", "yes"));
+    let prompt = open("think");
+    assert_eq!(read(&prompt, format!("hm{said}")), told("hm", "yes"));
+    let tools = format!("{}x", open("tools"));
+    assert_eq!(read(&prompt, format!("hm{tools}")), told("hm", &tools));
+    assert_eq!(read(&prompt, format!("hm{}yes<|close|>messa", close("think"))), told("hm", "yes"));
+    assert_eq!(read(&prompt, format!("hm{}yes<|clo", close("think"))), told("hm", "yes<|clo"));
+    let (thoughts, _) =
+        self::read(&format("inkling"), "<|content_thinking|>", ["hm".to_owned()].into_iter());
+    assert_eq!(thoughts, "hm");
+}
+
 /// Of each parser, by what it makes of them.
 #[test]
 fn the_marks_are_those_of_the_parsers() {
-    let unknown = ReplyFormat::new(Some("?"), None, "").unwrap_err().to_string();
-    let names = unknown.split("there are ").nth(1).unwrap().split(", ");
     let mut with = 0;
-    for name in names.filter(|name| *name != "none") {
-        let format = format(name);
+    for name in parsers() {
+        let format = format(&name);
         let Some(Thoughts { begin, end, breaks, .. }) = format.marks() else { continue };
         with += 1;
         // One of them names its thoughts in the line that begins them.

@@ -11,6 +11,7 @@ import concurrent.futures
 import contextlib
 import http.client
 import json
+import multiprocessing
 import os
 import random
 import socket
@@ -32,16 +33,31 @@ MIXED = 200
 STAYS = 400_000
 
 
-class Attacker:
-    """Asks a server from an address that nobody else has."""
+# Of a process that has no threads yet and knows all that this one does.
+FORKED = multiprocessing.get_context("fork")
 
-    def __init__(self, server, others):
-        self.server, self.others = server, others
+
+class Attacker:
+    """Asks a server from an address that nobody else has, in a process of its own: what it computes keeps the others' clocks
+    from nothing."""
+
+    def __init__(self, server, attack, seconds):
+        self.server, self.attack, self.seconds = server, attack, seconds
+        # How many requests of others have begun, and how many times the attack was made.
+        self.asked, self.rounds = FORKED.Value("q", 0), FORKED.Value("q", 0)
+        self.process = FORKED.Process(target=self.run, daemon=True)
+
+    def run(self):
+        until("others ask", lambda: self.asked.value, 600)
+        started = time.monotonic()
+        while not self.rounds.value or time.monotonic() - started < self.seconds:
+            self.attack(self)
+            self.rounds.value += 1
 
     def hold(self):
         """Goes on until some others were answered."""
-        answered = self.others.next
-        until("others are answered", lambda: self.others.failures or self.others.next >= answered + 20, 600)
+        asked = self.asked.value
+        until("others are answered", lambda: self.asked.value >= asked + 20, 600)
 
     def connect(self, sends=b""):
         stream = socket.create_connection(self.server.address, timeout=120, source_address=ATTACKER)
@@ -261,11 +277,10 @@ def mixed():
 class Others:
     """Those who ask for little beside an attack, and what they saw."""
 
-    def __init__(self, server, cases):
-        self.server, self.cases = server, cases
+    def __init__(self, server, cases, asked):
+        self.server, self.cases, self.asked = server, cases, asked
         self.done, self.lock = threading.Event(), threading.Lock()
         self.idle, self.highest, self.answers, self.healths, self.failures = server.memory(), 0, [], [], []
-        self.next = 0
 
     def again(self, ask):
         try:
@@ -287,8 +302,8 @@ class Others:
 
     def answer(self):
         with self.lock:
-            path, body, expected = self.cases[self.next % len(self.cases)]
-            self.next += 1
+            path, body, expected = self.cases[self.asked.value % len(self.cases)]
+            self.asked.value += 1
         started = time.monotonic()
         status, _, answer = self.server.post(path, body)
         self.answers.append(time.monotonic() - started)
@@ -327,13 +342,15 @@ def besiege(server, attacks, cases, arguments, whole=True):
     for attack in attacks:
         if arguments.attacks and attack.__name__ not in arguments.attacks:
             continue
-        started, rounds = time.monotonic(), 0
-        with Others(server, cases) as others:
-            while not rounds or time.monotonic() - started < arguments.seconds:
-                attack(Attacker(server, others))
-                rounds += 1
+        started, attacker = time.monotonic(), Attacker(server, attack, arguments.seconds)
+        attacker.process.start()
+        with Others(server, cases, attacker.asked) as others:
+            until("the attack has ended", lambda: others.failures or not attacker.process.is_alive(), 900)
             # Whatever the attack was, all of them are answered.
-            until("each of the others was answered", lambda: others.failures or others.next >= (len(cases) if whole else 20), 600)
+            until("each of the others was answered", lambda: others.failures or attacker.asked.value >= (len(cases) if whole else 20), 600)
+        attacker.process.join()
+        rounds = attacker.rounds.value
+        assert rounds and attacker.process.exitcode == 0, f"{attack.__name__} failed"
         gone = lambda: server.sum("vllm:num_requests_running") + server.sum("vllm:num_requests_waiting") == 0
         until(f"nothing is left of {attack.__name__}", gone)
         until("descriptors are given back", lambda: descriptors(server) <= before + 8)

@@ -1,10 +1,8 @@
 //! From the text of a reply to thoughts, content and tool calls.
 
-use reasoning_parser::ReasoningParser;
-
 use super::call_list::CallList;
 use super::formats::ReplyFormat;
-use super::tags::Tags;
+use super::thought_reader::{ThoughtReader, Told};
 use super::tool_call::ToolCallDelta;
 use super::tool_calls::ToolCalls;
 use super::tools::{ToolChoice, Tools};
@@ -37,8 +35,7 @@ impl ReplyDelta {
 #[debug("ReplyParser of {format:?}")]
 pub struct ReplyParser {
     format: ReplyFormat,
-    tags: Tags,
-    reasoning: Option<Box<dyn ReasoningParser>>,
+    thoughts: Option<ThoughtReader>,
     calls: Calls,
     one_call_at_most: bool,
     called: bool,
@@ -66,8 +63,7 @@ impl ReplyFormat {
         Ok(ReplyParser {
             calls: calls(self, tools)?,
             format: self.clone(),
-            tags: Tags::default(),
-            reasoning: self.reasoner(prompt),
+            thoughts: self.thought_reader(prompt),
             one_call_at_most: tools.one_at_most,
             called: false,
         })
@@ -101,8 +97,12 @@ impl ReplyParser {
     /// When a parser gives up.
     pub fn push(&mut self, text: &str) -> Result<ReplyDelta, ReplyError> {
         let mut delta = ReplyDelta::default();
-        for segment in self.tags.push(text) {
-            self.read(&segment, &mut delta)?;
+        match &mut self.thoughts {
+            None => self.read_spoken(text, &mut delta),
+            Some(thoughts) => {
+                let told = thoughts.push(text)?;
+                self.read(told, &mut delta);
+            }
         }
         Ok(delta)
     }
@@ -113,12 +113,9 @@ impl ReplyParser {
     /// When a parser gives up.
     pub fn finish(&mut self) -> Result<ReplyDelta, ReplyError> {
         let mut delta = ReplyDelta::default();
-        let held = self.tags.finish();
-        self.read(&held, &mut delta)?;
-        if let Some(reasoning) = &mut self.reasoning {
-            let rest = reasoning.flush().map_err(|error| ReplyError(error.to_string()))?;
-            delta.reasoning.push_str(&rest.reasoning_text);
-            self.read_spoken(&rest.normal_text, &mut delta)?;
+        if let Some(thoughts) = &mut self.thoughts {
+            let told = thoughts.finish()?;
+            self.read(told, &mut delta);
         }
         if let Calls::Parsed(calls) = &mut self.calls {
             let (text, calls) = calls.finish();
@@ -128,19 +125,15 @@ impl ReplyParser {
         Ok(delta)
     }
 
-    fn read(&mut self, text: &str, delta: &mut ReplyDelta) -> Result<(), ReplyError> {
-        let Some(reasoning) = &mut self.reasoning else { return self.read_spoken(text, delta) };
-        let parsed = reasoning
-            .parse_reasoning_streaming_incremental(text)
-            .map_err(|error| ReplyError(error.to_string()))?;
-        delta.reasoning.push_str(&parsed.reasoning_text);
-        self.read_spoken(&parsed.normal_text, delta)
+    fn read(&mut self, told: Told, delta: &mut ReplyDelta) {
+        delta.reasoning.push_str(&told.thoughts);
+        self.read_spoken(&told.spoken, delta);
     }
 
     /// Reads what is no thought.
-    fn read_spoken(&mut self, text: &str, delta: &mut ReplyDelta) -> Result<(), ReplyError> {
+    fn read_spoken(&mut self, text: &str, delta: &mut ReplyDelta) {
         if text.is_empty() {
-            return Ok(());
+            return;
         }
         match &mut self.calls {
             Calls::None => delta.content.push_str(text),
@@ -159,7 +152,6 @@ impl ReplyParser {
                 self.add_calls(calls, delta);
             }
         }
-        Ok(())
     }
 
     fn add_calls(&mut self, calls: Vec<ToolCallDelta>, delta: &mut ReplyDelta) {

@@ -1,8 +1,9 @@
 //! Where a reply's thoughts begin and end.
 
-use reasoning_parser::{ParserFactory, ReasoningParser};
+use reasoning_parser::ParserFactory;
 
 use super::formats::ReplyFormat;
+use super::thought_reader::ThoughtReader;
 use crate::structured::Thoughts;
 
 const USUAL: Thoughts = Thoughts { begin: "<think>", end: "</think>", breaks: &[], begun: false };
@@ -24,6 +25,9 @@ const OTHERS: [(&str, Thoughts); 5] = [
 ];
 /// Parsers without thoughts, or with more than one mark between them and the reply.
 const WITHOUT: [&str; 3] = ["passthrough", "inkling", "kimi_k3"];
+/// What thoughts begin with where more than one mark may end them.
+const BEGINS: [(&str, &str); 2] =
+    [("inkling", "<|content_thinking|>"), ("kimi_k3", "<|open|>think<|sep|>")];
 
 impl ReplyFormat {
     /// What is around thoughts, where they are between two marks.
@@ -37,21 +41,21 @@ impl ReplyFormat {
     /// with: none where the prompt has ended them.
     pub fn thoughts(&self, prompt: &str) -> Option<Thoughts> {
         let marks = self.marks()?;
-        let begun = self.reasoner(prompt)?.is_in_reasoning();
+        let begun = self.thought_reader(prompt)?.is_within();
         (begun || !prompt.trim_end().ends_with(marks.end)).then_some(Thoughts { begun, ..marks })
     }
 
-    /// The parser of the thoughts of the reply to `prompt`.
-    pub(super) fn reasoner(&self, prompt: &str) -> Option<Box<dyn ReasoningParser>> {
-        let mut parser = ParserFactory::new().registry().create_parser(self.reasoning()?)?;
-        let (prompt, marks) = (prompt.trim_end(), self.marks());
-        if marks.is_some_and(|marks| prompt.ends_with(marks.begin)) {
-            parser.mark_reasoning_started();
-            parser.mark_think_start_stripped();
-        } else if marks.is_some_and(|marks| prompt.ends_with(marks.end)) {
-            // Some would begin within thoughts whatever the prompt says.
-            return Some(parser).filter(|parser| !parser.is_in_reasoning());
-        }
-        Some(parser)
+    /// What reads the thoughts of the reply to `prompt`.
+    pub(super) fn thought_reader(&self, prompt: &str) -> Option<ThoughtReader> {
+        let (name, prompt, marks) = (self.reasoning()?, prompt.trim_end(), self.marks());
+        let begin = BEGINS.iter().find(|(parser, _)| *parser == name).map(|(_, begin)| *begin);
+        let begin = marks.map(|marks| marks.begin).or(begin);
+        let prompted = begin.is_some_and(|begin| prompt.ends_with(begin));
+        let parser = ParserFactory::new().registry().create_parser(name)?;
+        let reader = ThoughtReader::new(name, marks, prompted, parser);
+        // Some would begin within thoughts whatever the prompt says.
+        let ended = marks.is_some_and(|marks| prompt.ends_with(marks.end));
+        let ended = ended && !prompted && reader.is_within();
+        (!ended).then_some(reader)
     }
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// there are.
 const SMALL: usize = 64 << 10;
 /// Bytes of a body that are read at once; more of them would keep the streams of others waiting.
-const LARGEST_HERE: usize = 32 << 10;
+pub(super) const LARGEST_HERE: usize = 32 << 10;
 /// Bytes of memory that a value of a body takes: that of `serde_json` and its place in a list or an object.
 const OF_VALUE: usize = 128;
 

@@ -5,7 +5,7 @@ use super::error::ApiError;
 use super::fields::{Field, Fields, MODEL, field, schema};
 use super::generation::{Delta, End, StopReason};
 use super::logprobs::{ChatLogprobs, PromptLogprobs};
-use super::replying::Replying;
+use super::replying::{Asked, Replying};
 use super::state::State;
 use crate::chat::{ReplyDelta, ReplyError, ReplyParser, ToolCallDelta};
 use axum::extract::{self, Request};
@@ -113,8 +113,8 @@ pub(crate) async fn handle(
     request: Request,
 ) -> Result<Response, ApiError> {
     state.served()?;
-    let fields = Fields::read(request, &state).await?;
-    let replying = Replying::begin(&state, fields).await?;
+    let asked = Fields::read(request, &state, Asked::take).await?;
+    let replying = Replying::begin(&state, asked).await?;
     let Replying { params, ids, generation, parsers, wants_logprobs, shows_thoughts } = replying;
     let lengths = [ids.len()].into_iter();
     let replies = Replies {

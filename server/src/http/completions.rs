@@ -38,6 +38,24 @@ pub(crate) const FIELDS: &[Field] = &[
     ),
 ];
 
+/// What a request asks for.
+struct Asked {
+    params: Params,
+    prompt: Given,
+    adds_special: bool,
+    echo: bool,
+    /// Whether nothing but the prompt is wanted.
+    is_of_prompt: bool,
+    logprobs: Option<u32>,
+    held: Held,
+}
+
+/// Prompts as they were given.
+enum Given {
+    Texts(Vec<String>),
+    Ids(Vec<Vec<u32>>),
+}
+
 /// A prompt on its way.
 struct Prompt {
     ids: Vec<u32>,
@@ -61,36 +79,77 @@ struct Choice {
     prompt_logprobs: Option<PromptLogprobs>,
 }
 
+impl Asked {
+    fn take(state: &State, mut fields: Fields) -> Result<Self, ApiError> {
+        let served = state.served()?;
+        let echo = fields.flag("echo")?;
+        // Who wants to see the prompt may want nothing else.
+        let is_of_prompt = echo && fields.take_if("max_tokens", &json!(0));
+        let mut params = Params::take(&mut fields, &served.defaults, &state.limits)?;
+        if is_of_prompt {
+            params.max_tokens = Some(1);
+        }
+        let prompt = fields.take("prompt");
+        let adds_special = fields.flag_or("add_special_tokens", true)?;
+        let logprobs = match fields.take("logprobs") {
+            Some(Value::Bool(false)) | None => None,
+            Some(value) => Some(top_logprobs("logprobs", &value)?),
+        };
+        fields.refuse(&[("suffix", json!(""), "text is only written after the prompt")])?;
+        let held = fields.finish()?;
+        let prompt = prompt.ok_or_else(|| ApiError::field("prompt", "is missing"))?;
+        let at_once = prompt.as_array().map_or(1, |list| match list.first() {
+            Some(Value::Number(_)) => 1,
+            _ => list.len(),
+        });
+        let (count, bound) =
+            (at_once.saturating_mul(params.choices), served.engine.most_requests());
+        if count > bound {
+            return Err(SubmitError::TooMany { count, bound }.into());
+        }
+        let prompt = Given::of(prompt, &params, served)?;
+        Ok(Self { params, prompt, adds_special, echo, is_of_prompt, logprobs, held })
+    }
+}
+
+impl Given {
+    fn of(value: Value, params: &Params, served: &Served) -> Result<Self, ApiError> {
+        let bad =
+            || ApiError::field("prompt", "must be a text, texts, token ids, or lists of token ids");
+        let last = |list: &[Value]| {
+            let list = params.last(list, served);
+            served.room.check_ids("prompt", list.len())?;
+            ids("prompt", list)
+        };
+        match value {
+            Value::String(text) => Ok(Self::Texts(vec![text])),
+            Value::Array(list) => match list.first() {
+                Some(Value::String(_)) => {
+                    let text = |value| match value {
+                        Value::String(text) => Ok(text),
+                        _ => Err(bad()),
+                    };
+                    Ok(Self::Texts(list.into_iter().map(text).collect::<Result<_, _>>()?))
+                }
+                Some(Value::Number(_)) => Ok(Self::Ids(vec![last(&list)?])),
+                Some(Value::Array(_)) => {
+                    let of = |value: &Value| last(value.as_array().ok_or_else(bad)?);
+                    Ok(Self::Ids(list.iter().map(of).collect::<Result<_, _>>()?))
+                }
+                _ => Err(bad()),
+            },
+            _ => Err(bad()),
+        }
+    }
+}
+
 pub(crate) async fn handle(
     extract::State(state): extract::State<Arc<State>>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let served = state.served()?;
-    let mut fields = Fields::read(request, &state).await?;
-    let echo = fields.flag("echo")?;
-    // Who wants to see the prompt may want nothing else.
-    let is_of_prompt = echo && fields.take_if("max_tokens", &json!(0));
-    let mut params = Params::take(&mut fields, &served.defaults, &state.limits)?;
-    if is_of_prompt {
-        params.max_tokens = Some(1);
-    }
-    let prompt = fields.take("prompt");
-    let adds_special = fields.flag_or("add_special_tokens", true)?;
-    let logprobs = match fields.take("logprobs") {
-        Some(Value::Bool(false)) | None => None,
-        Some(value) => Some(top_logprobs("logprobs", &value)?),
-    };
-    fields.refuse(&[("suffix", json!(""), "text is only written after the prompt")])?;
-    let held = fields.finish()?;
-    let prompt = prompt.ok_or_else(|| ApiError::field("prompt", "is missing"))?;
-    let at_once = prompt.as_array().map_or(1, |list| match list.first() {
-        Some(Value::Number(_)) => 1,
-        _ => list.len(),
-    });
-    let (count, bound) = (at_once.saturating_mul(params.choices), served.engine.most_requests());
-    if count > bound {
-        return Err(SubmitError::TooMany { count, bound }.into());
-    }
+    let asked = Fields::read(request, &state, Asked::take).await?;
+    let Asked { params, prompt, adds_special, echo, is_of_prompt, logprobs, held } = asked;
     let shows = echo.then_some(params.special);
     let mut prompts = read_prompts(prompt, &state, &held, adds_special, shows).await?;
     for prompt in &mut prompts {
@@ -161,38 +220,18 @@ fn offsets(served: &Served, ids: &[u32], special: bool) -> Result<Vec<usize>, Ap
 /// if it `adds_special` ones. `shows` is there where ids have a text that is shown, and whether special
 /// tokens have one there.
 async fn read_prompts(
-    value: Value,
+    given: Given,
     state: &State,
     held: &Held,
     adds_special: bool,
     shows: Option<bool>,
 ) -> Result<Vec<Prompt>, ApiError> {
     let served = state.served()?;
-    let bad =
-        || ApiError::field("prompt", "must be a text, texts, token ids, or lists of token ids");
-    let texts: Vec<String> = match value {
-        Value::String(text) => vec![text],
-        Value::Array(list) => match list.first() {
-            Some(Value::String(_)) => {
-                let text = |value| match value {
-                    Value::String(text) => Ok(text),
-                    _ => Err(bad()),
-                };
-                list.into_iter().map(text).collect::<Result<_, _>>()?
-            }
-            Some(Value::Number(_)) => {
-                return Ok(vec![of_ids(ids("prompt", &list)?, served, shows)?]);
-            }
-            Some(Value::Array(_)) => {
-                let prompt = |value: &Value| {
-                    let list = value.as_array().ok_or_else(bad)?;
-                    of_ids(ids("prompt", list)?, served, shows)
-                };
-                return list.iter().map(prompt).collect();
-            }
-            _ => return Err(bad()),
-        },
-        _ => return Err(bad()),
+    let texts = match given {
+        Given::Texts(texts) => texts,
+        Given::Ids(lists) => {
+            return lists.into_iter().map(|ids| of_ids(ids, served, shows)).collect();
+        }
     };
     let tokenizer = Arc::clone(needed(&served.tokenizer, "prompt")?);
     texts.iter().try_for_each(|text| served.room.check_text("prompt", text))?;

@@ -10,6 +10,7 @@ pub(crate) use crate::field::{Field, field};
 use axum::extract::Request;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use std::sync::Arc;
 
 /// The field that every request has.
 pub(crate) const MODEL: Field = field("model", schema::TEXT, "A name of the served model.");
@@ -43,18 +44,23 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// Those of a request to a model of the server.
-    pub(crate) async fn read(request: Request, state: &State) -> Result<Self, ApiError> {
+    /// What `take` takes of the fields of a request to a model of the server. Those of a large body are read,
+    /// taken and dropped off the threads that others wait for.
+    pub(crate) async fn read<R: Send + 'static>(
+        request: Request,
+        state: &Arc<State>,
+        take: impl FnOnce(&State, Self) -> Result<R, ApiError> + Send + 'static,
+    ) -> Result<R, ApiError> {
         let passed = request.extensions().get::<Passed>().cloned();
         let (body, held) = body::read(request, state).await?;
-        let most = state.limits.body_values;
-        let mut fields = match held.is_large() {
-            true => state.text_turns.run(move |_| Self::parse(&body, most, held)).await?,
-            false => Self::parse(&body, most, held)?,
+        let (is_large, shared) = (held.is_large(), Arc::clone(state));
+        let work = move || {
+            let mut fields = Self::parse(&body, shared.limits.body_values, held)?;
+            fields.passed = passed;
+            shared.check_name(fields.text("model")?)?;
+            take(&shared, fields)
         };
-        fields.passed = passed;
-        state.check_name(fields.text("model")?)?;
-        Ok(fields)
+        if is_large { state.text_turns.run(move |_| work()).await } else { work() }
     }
 
     /// The fields of an object.
@@ -78,11 +84,6 @@ impl Fields {
     /// Who asks.
     pub(crate) fn client(&self) -> &Client {
         self.held.client()
-    }
-
-    /// Whether they came in a large body.
-    pub(crate) fn are_large(&self) -> bool {
-        self.held.is_large()
     }
 
     /// The fields that nobody has taken.

@@ -1,5 +1,6 @@
 //! `/v1/models`, `/tokenize` and `/detokenize`.
 
+use super::body::Held;
 use super::chat_prompt;
 use super::error::ApiError;
 use super::fields::{Field, Fields, MODEL, field, ids, schema};
@@ -57,18 +58,15 @@ pub(crate) async fn tokenize(
     extract::State(state): extract::State<Arc<State>>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let mut fields = Fields::read(request, &state).await?;
-    let shows = fields.flag("return_token_strs")?;
-    let has_messages = fields.object().get("messages").is_some_and(|value| !value.is_null());
-    if !has_messages {
-        fields.ignore(&["messages"]);
-    }
-    let ids = match has_messages {
-        true => {
-            let asked = chat_prompt::take(&mut fields)?;
-            chat_prompt::encode(&state, &fields.finish()?, asked).await?.0
-        }
-        false => of_text(&state, fields).await?,
+    let (shows, asked, held) = Fields::read(request, &state, |_, mut fields| {
+        let shows = fields.flag("return_token_strs")?;
+        let asked = Counted::take(&mut fields)?;
+        Ok((shows, asked, fields.finish()?))
+    })
+    .await?;
+    let ids = match asked {
+        Counted::Messages(asked) => chat_prompt::encode(&state, &held, asked).await?.0,
+        Counted::Text { text, special } => of_text(&state, &held, text, special).await?,
     };
     let strings = |ids: &[u32]| {
         let spell = |&id: &u32| spell(state.vocabulary(), id);
@@ -81,11 +79,34 @@ pub(crate) async fn tokenize(
     })))
 }
 
+/// What has tokens.
+enum Counted {
+    Messages(chat_prompt::Asked),
+    Text {
+        text: String,
+        /// Whether the tokenizer's own special tokens are added.
+        special: bool,
+    },
+}
+
+impl Counted {
+    fn take(fields: &mut Fields) -> Result<Self, ApiError> {
+        if fields.object().get("messages").is_some_and(|value| !value.is_null()) {
+            return chat_prompt::take(fields).map(Self::Messages);
+        }
+        fields.ignore(&["messages"]);
+        let text = fields.text("prompt")?.ok_or_else(|| ApiError::field("prompt", "is missing"))?;
+        Ok(Self::Text { text, special: fields.flag_or("add_special_tokens", true)? })
+    }
+}
+
 /// The ids of a text.
-async fn of_text(state: &State, mut fields: Fields) -> Result<Vec<u32>, ApiError> {
-    let prompt = fields.text("prompt")?.ok_or_else(|| ApiError::field("prompt", "is missing"))?;
-    let special = fields.flag_or("add_special_tokens", true)?;
-    let held = fields.finish()?;
+async fn of_text(
+    state: &State,
+    held: &Held,
+    prompt: String,
+    special: bool,
+) -> Result<Vec<u32>, ApiError> {
     let tokenizer = Arc::clone(state.tokenizer("prompt")?);
     state.room()?.check_text("prompt", &prompt)?;
     let encode = move |_: Wanted<'_>| {
@@ -95,20 +116,21 @@ async fn of_text(state: &State, mut fields: Fields) -> Result<Vec<u32>, ApiError
         };
         ids.map_err(|error| ApiError::field("prompt", error))
     };
-    state.read_texts(&held, encode).await
+    state.read_texts(held, encode).await
 }
 
 pub(crate) async fn detokenize(
     extract::State(state): extract::State<Arc<State>>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let mut fields = Fields::read(request, &state).await?;
-    let tokens = match fields.take("tokens") {
-        Some(Value::Array(list)) => ids("tokens", &list)?,
-        _ => return Err(ApiError::field("tokens", "must be a list of token ids")),
-    };
-    let special = !fields.flag_or("skip_special_tokens", true)?;
-    let held = fields.finish()?;
+    let (tokens, special, held) = Fields::read(request, &state, |_, mut fields| {
+        let tokens = match fields.take("tokens") {
+            Some(Value::Array(list)) => ids("tokens", &list)?,
+            _ => return Err(ApiError::field("tokens", "must be a list of token ids")),
+        };
+        Ok((tokens, !fields.flag_or("skip_special_tokens", true)?, fields.finish()?))
+    })
+    .await?;
     let tokenizer = Arc::clone(state.tokenizer("tokens")?);
     let decode = move |_: Wanted<'_>| {
         let text = tokenizer.decode_with(&tokens, special);

@@ -204,15 +204,20 @@ impl Params {
         })
     }
 
-    /// Leaves the last tokens of a prompt, where a client asks for those alone; whether it had more.
-    pub(crate) fn truncate(&self, ids: &mut Vec<u32>, served: &Served) -> bool {
-        let Some(most) = self.truncate else { return false };
+    /// The last tokens of a prompt, where a client asks for those alone.
+    pub(crate) fn last<'a, T>(&self, prompt: &'a [T], served: &Served) -> &'a [T] {
+        let Some(most) = self.truncate else { return prompt };
         // One token follows them at least.
         let room = served.engine.options().max_seq_len.saturating_sub(1);
         let most = usize::try_from(most).map_or(room as usize, |most| most.max(1));
-        let is_longer = ids.len() > most;
-        ids.drain(..ids.len().saturating_sub(most));
-        is_longer
+        &prompt[prompt.len().saturating_sub(most)..]
+    }
+
+    /// Leaves those; whether there were more.
+    pub(crate) fn truncate(&self, ids: &mut Vec<u32>, served: &Served) -> bool {
+        let more = ids.len() - self.last(ids, served).len();
+        ids.drain(..more);
+        more > 0
     }
 
     /// A request for the answer of this number to a prompt.

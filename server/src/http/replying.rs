@@ -1,5 +1,6 @@
 //! A reply to a conversation, from the fields of the chat on to what is generated, for whoever shows it.
 
+use super::body::Held;
 use super::chat_prompt;
 use super::error::ApiError;
 use super::fields::Fields;
@@ -22,16 +23,24 @@ pub(crate) struct Replying {
     pub(crate) shows_thoughts: bool,
 }
 
-impl Replying {
+/// What a request asks for.
+pub(crate) struct Asked {
+    params: Params,
+    logprobs: Option<u32>,
+    conversation: chat_prompt::Asked,
+    shows_thoughts: bool,
+    held: Held,
+}
+
+impl Asked {
     /// Takes what the chat takes, and refuses the rest.
-    pub(crate) async fn begin(state: &Arc<State>, mut fields: Fields) -> Result<Self, ApiError> {
+    pub(crate) fn take(state: &State, mut fields: Fields) -> Result<Self, ApiError> {
         let served = state.served()?;
         fields.rename("max_completion_tokens", "max_tokens");
         let mut params = Params::take(&mut fields, &served.defaults, &state.limits)?;
         let logprobs = logprobs(&mut fields)?;
-        let asked = chat_prompt::take(&mut fields)?;
-        let tools = asked.tools.clone();
-        match (tools.structure(), &params.structure) {
+        let conversation = chat_prompt::take(&mut fields)?;
+        match (conversation.tools.structure(), &params.structure) {
             (None, _) => {}
             (Some(structure), None) => params.structure = Some(("tools".to_owned(), structure)),
             (Some(_), Some(_)) => {
@@ -51,7 +60,16 @@ impl Replying {
             ("echo", json!(false), "set `continue_final_message`"),
         ])?;
         let held = fields.finish()?;
-        let (mut ids, text) = chat_prompt::encode(state, &held, asked).await?;
+        Ok(Self { params, logprobs, conversation, shows_thoughts, held })
+    }
+}
+
+impl Replying {
+    pub(crate) async fn begin(state: &Arc<State>, asked: Asked) -> Result<Self, ApiError> {
+        let served = state.served()?;
+        let Asked { params, logprobs, conversation, shows_thoughts, held } = asked;
+        let tools = conversation.tools.clone();
+        let (mut ids, text) = chat_prompt::encode(state, &held, conversation).await?;
         params.truncate(&mut ids, served);
         served.room.check_ids("messages", ids.len())?;
         let calls = tools.choice() != &ToolChoice::None;

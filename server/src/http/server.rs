@@ -318,3 +318,42 @@ fn routers(state: &Arc<State>) -> Routers {
     let probes = probes.fallback(async || ApiError::crowded());
     Routers { all: logged(all), probes: logged(probes) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::body::LARGEST_HERE;
+    use super::super::fields::Fields;
+    use super::*;
+    use axum::body::Body;
+
+    /// The thread that takes the fields of a body with so many bytes of `user`.
+    fn takes(server: &Server, bytes: usize) -> std::thread::ThreadId {
+        let body = Body::from(format!("{{\"user\": \"{}\"}}", "x".repeat(bytes)));
+        let state = Arc::clone(&server.state);
+        let take = |_: &State, fields: Fields| {
+            drop(fields);
+            Ok(std::thread::current().id())
+        };
+        let read = async move { Fields::read(Request::new(body), &state, take).await };
+        server.runtime.block_on(server.runtime.spawn(read)).unwrap().unwrap()
+    }
+
+    #[test]
+    fn large_bodies_are_taken_apart_on_no_thread_that_others_wait_for() {
+        let server = Server::bind(ServerOptions {
+            addresses: vec![([127, 0, 0, 1], 0).into()],
+            model_names: vec!["tiny".to_owned()],
+            keys: ApiKeys::default(),
+            origins: AllowedOrigins::default(),
+            limits: Limits::default(),
+            tls: None,
+            admin: false,
+            threads: NonZeroUsize::MIN,
+        })
+        .unwrap();
+        let own = server.runtime.spawn(async { std::thread::current().id() });
+        let own = server.runtime.block_on(own).unwrap();
+        assert_eq!(takes(&server, 10), own);
+        assert_ne!(takes(&server, LARGEST_HERE), own);
+    }
+}

@@ -44,6 +44,8 @@ pub struct Limits {
     pub connections_of_address: Option<usize>,
     /// The longest that an answer may take, where it is bounded.
     pub request_time: Option<Duration>,
+    /// The longest that a stream of Anthropic's interface is silent: a `ping` comes then.
+    pub silence: Duration,
 }
 
 impl Default for Limits {
@@ -61,6 +63,7 @@ impl Default for Limits {
             connections: 4096,
             connections_of_address: None,
             request_time: None,
+            silence: Duration::from_secs(15),
         }
     }
 }

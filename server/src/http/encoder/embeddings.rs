@@ -1,10 +1,11 @@
 //! `/v1/embeddings`.
 
 use super::super::aside::aside;
+use super::super::body::Held;
 use super::super::error::ApiError;
-use super::super::fields::{Field, MODEL, field, schema};
+use super::super::fields::{Field, Fields, MODEL, field, schema};
 use super::super::state::{State, now};
-use super::items::{encode, fields, items, place, usage};
+use super::items::{Given, encode, items, place, read, usage};
 use super::served::{EncoderKind, Matryoshka};
 use axum::extract::{self, Request};
 use axum::http::header;
@@ -64,35 +65,57 @@ enum Embedding {
     Base64(String),
 }
 
+/// What a request asks for.
+struct Asked {
+    is_base64: bool,
+    dimensions: usize,
+    /// Whether vectors of length 1 lose elements.
+    shortens: bool,
+    special: bool,
+    input: Given,
+    held: Held,
+}
+
+impl Asked {
+    fn take(state: &State, mut fields: Fields) -> Result<Self, ApiError> {
+        let EncoderKind::Embeddings { width, normalized, shortened } = &state.encoder()?.kind
+        else {
+            let has = "scores of pairs and no embeddings; ask /v1/score or /v1/rerank";
+            return Err(ApiError::wrong_model(state.name(), has));
+        };
+        let is_base64 = match fields.text("encoding_format")?.as_deref() {
+            None | Some("float") => false,
+            Some("base64") => true,
+            Some(_) => {
+                return Err(ApiError::field("encoding_format", "must be `float` or `base64`"));
+            }
+        };
+        let dimensions = match fields.whole("dimensions", 1, i64::MAX)? {
+            None => *width,
+            Some(asked) => dimensions(asked as u64, *width, shortened)?,
+        };
+        let special = fields.flag_or("add_special_tokens", true)?;
+        let input = fields.take("input");
+        fields.refuse(&[("messages", Value::Null, "give texts as `input`")])?;
+        let held = fields.finish()?;
+        let input = input.ok_or_else(|| ApiError::field("input", "is missing"))?;
+        let input = Given::of("input", input)?;
+        let shortens = dimensions < *width && *normalized;
+        Ok(Self { is_base64, dimensions, shortens, special, input, held })
+    }
+}
+
 pub(crate) async fn handle(
     extract::State(state): extract::State<Arc<State>>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let encoder = state.encoder()?;
-    let mut fields = fields(request, &state).await?;
-    let EncoderKind::Embeddings { width, normalized, shortened } = &encoder.kind else {
-        let has = "scores of pairs and no embeddings; ask /v1/score or /v1/rerank";
-        return Err(ApiError::wrong_model(state.name(), has));
-    };
-    let is_base64 = match fields.text("encoding_format")?.as_deref() {
-        None | Some("float") => false,
-        Some("base64") => true,
-        Some(_) => return Err(ApiError::field("encoding_format", "must be `float` or `base64`")),
-    };
-    let dimensions = match fields.whole("dimensions", 1, i64::MAX)? {
-        None => *width,
-        Some(asked) => dimensions(asked as u64, *width, shortened)?,
-    };
-    let special = fields.flag_or("add_special_tokens", true)?;
-    let input = fields.take("input");
-    fields.refuse(&[("messages", Value::Null, "give texts as `input`")])?;
-    let held = fields.finish()?;
-    let input = input.ok_or_else(|| ApiError::field("input", "is missing"))?;
+    let asked = read(request, &state, Asked::take).await?;
+    let Asked { is_base64, dimensions, shortens, special, input, held } = asked;
     let items = items(&state, encoder, &held, ("input", input), special).await?;
     let (usage, count) = (usage(&items), items.len());
     let vectors = encode(&state, encoder, &held, items, &place("input", count)).await?;
     let (id, model) = (super::super::ids::next("embd"), state.name().to_owned());
-    let shortens = dimensions < *width && *normalized;
     let body = aside(move || {
         let data = vectors.into_iter().enumerate().map(|(index, mut vector)| {
             vector.truncate(dimensions);

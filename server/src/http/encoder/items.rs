@@ -21,44 +21,65 @@ pub(crate) const FIELDS: &[Field] = &[
     field("request_id", schema::TEXT, "Taken, and not looked at."),
 ];
 
-/// The fields of a request to the served model, but for its name.
-pub(super) async fn fields(request: Request, state: &State) -> Result<Fields, ApiError> {
-    let mut fields = Fields::read(request, state).await?;
-    // Whose it is, and how urgent: nothing depends on them.
-    fields.ignore(&["user", "priority", "request_id"]);
-    fields.refuse(&[
-        ("truncate_prompt_tokens", Value::Null, "shorten the text before it is sent"),
-        ("truncation_side", Value::Null, "shorten the text before it is sent"),
-    ])?;
-    Ok(fields)
+/// What `take` takes of the fields of a request to the served model, but for its name.
+pub(super) async fn read<R: Send + 'static>(
+    request: Request,
+    state: &Arc<State>,
+    take: impl FnOnce(&State, Fields) -> Result<R, ApiError> + Send + 'static,
+) -> Result<R, ApiError> {
+    let take = |state: &State, mut fields: Fields| {
+        // Whose it is, and how urgent: nothing depends on them.
+        fields.ignore(&["user", "priority", "request_id"]);
+        fields.refuse(&[
+            ("truncate_prompt_tokens", Value::Null, "shorten the text before it is sent"),
+            ("truncation_side", Value::Null, "shorten the text before it is sent"),
+        ])?;
+        take(state, fields)
+    };
+    Fields::read(request, state, take).await
 }
 
-/// A text, texts, token ids, or lists of token ids, as items.
+/// What is to be embedded, as it was given.
+pub(super) enum Given {
+    Texts(Vec<String>),
+    Ids(Vec<Vec<u32>>),
+}
+
+impl Given {
+    /// A text, texts, token ids, or lists of token ids.
+    pub(super) fn of(field: &'static str, value: Value) -> Result<Self, ApiError> {
+        let bad =
+            || ApiError::field(field, "must be a text, texts, token ids, or lists of token ids");
+        match value {
+            Value::String(text) => Ok(Self::Texts(vec![text])),
+            Value::Array(list) => match list.first() {
+                None => Err(ApiError::field(field, "is an empty list; give a text at least")),
+                _ if list.len() > MOST && !list[0].is_number() => Err(too_many(field, list.len())),
+                Some(Value::String(_)) => texts(field, list).map(Self::Texts),
+                Some(Value::Number(_)) => Ok(Self::Ids(vec![ids(field, &list)?])),
+                Some(Value::Array(_)) => {
+                    let of = |value: &Value| ids(field, value.as_array().ok_or_else(bad)?);
+                    list.iter().map(of).collect::<Result<_, _>>().map(Self::Ids)
+                }
+                Some(_) => Err(bad()),
+            },
+            _ => Err(bad()),
+        }
+    }
+}
+
+/// What was given as items.
 pub(super) async fn items(
     state: &State,
     encoder: &EncoderState,
     held: &Held,
-    (field, value): (&'static str, Value),
+    (field, given): (&'static str, Given),
     special: bool,
 ) -> Result<Vec<TextItem>, ApiError> {
-    let bad = || ApiError::field(field, "must be a text, texts, token ids, or lists of token ids");
     let item = |ids| TextItem { ids, token_types: Vec::new() };
-    let texts = match value {
-        Value::String(text) => vec![text],
-        Value::Array(list) => match list.first() {
-            None => return Err(ApiError::field(field, "is an empty list; give a text at least")),
-            _ if list.len() > MOST && !list[0].is_number() => {
-                return Err(too_many(field, list.len()));
-            }
-            Some(Value::String(_)) => texts(field, list)?,
-            Some(Value::Number(_)) => return Ok(vec![item(ids(field, &list)?)]),
-            Some(Value::Array(_)) => {
-                let of = |value: &Value| ids(field, value.as_array().ok_or_else(bad)?);
-                return list.iter().map(|list| of(list).map(item)).collect();
-            }
-            Some(_) => return Err(bad()),
-        },
-        _ => return Err(bad()),
+    let texts = match given {
+        Given::Ids(lists) => return Ok(lists.into_iter().map(item).collect()),
+        Given::Texts(texts) => texts,
     };
     let tokenizer = Arc::clone(needed(&encoder.tokenizer, field)?);
     let name = place(field, texts.len());

@@ -3,7 +3,7 @@
 use super::super::error::ApiError;
 use super::super::fields::{Field, Fields, MODEL, field, schema};
 use super::super::state::{State, now};
-use super::items::{fields, texts};
+use super::items::{read, texts};
 use super::similarity::{Pairs, USE_ACTIVATION, scores};
 use axum::Json;
 use axum::extract::{self, Request};
@@ -29,13 +29,15 @@ pub(crate) async fn handle(
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
     let encoder = state.encoder()?;
-    let mut fields = fields(request, &state).await?;
-    for (other, name) in [("queries", "text_1"), ("documents", "text_2")] {
-        fields.rename(other, name);
-    }
-    let raw = !fields.flag_or("use_activation", true)?;
-    let sides = [side(&mut fields, "text_1")?, side(&mut fields, "text_2")?];
-    let held = fields.finish()?;
+    let (sides, raw, held) = read(request, &state, |_, mut fields| {
+        for (other, name) in [("queries", "text_1"), ("documents", "text_2")] {
+            fields.rename(other, name);
+        }
+        let raw = !fields.flag_or("use_activation", true)?;
+        let sides = [side(&mut fields, "text_1")?, side(&mut fields, "text_2")?];
+        Ok((sides, raw, fields.finish()?))
+    })
+    .await?;
     let [first, second] = &sides;
     if first.len() != 1 && first.len() != second.len() {
         let (first, second) = (first.len(), second.len());

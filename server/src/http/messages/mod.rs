@@ -6,6 +6,7 @@ mod content;
 mod manners;
 mod reply;
 mod request;
+mod silence;
 
 pub(crate) use manners::adapt;
 pub(crate) use request::{FIELDS, SHARED_FIELDS};
@@ -13,7 +14,7 @@ pub(crate) use request::{FIELDS, SHARED_FIELDS};
 use super::chat_prompt;
 use super::error::ApiError;
 use super::fields::Fields;
-use super::replying::Replying;
+use super::replying::{Asked, Replying};
 use super::state::State;
 use axum::Json;
 use axum::extract::{self, Request};
@@ -26,32 +27,27 @@ pub(crate) async fn handle(
     extract::State(state): extract::State<Arc<State>>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let fields = read(&state, request, request::of_reply).await?;
-    let replying = Replying::begin(&state, fields).await.map_err(request::in_its_words)?;
-    Reply::new(&state, replying).respond().await
-}
-
-/// The fields of the chat for a request; those of a large one are made off the threads that others wait for.
-async fn read(
-    state: &State,
-    request: Request,
-    translated: fn(Fields) -> Result<Fields, ApiError>,
-) -> Result<Fields, ApiError> {
     state.served()?;
-    let fields = Fields::read(request, state).await?;
-    match fields.are_large() {
-        true => state.text_turns.run(move |_| translated(fields)).await,
-        false => translated(fields),
-    }
+    let take = |state: &State, fields| {
+        Asked::take(state, request::of_reply(fields)?).map_err(request::in_its_words)
+    };
+    let asked = Fields::read(request, &state, take).await?;
+    let replying = Replying::begin(&state, asked).await.map_err(request::in_its_words)?;
+    Reply::new(&state, replying).respond().await
 }
 
 pub(crate) async fn count_tokens(
     extract::State(state): extract::State<Arc<State>>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let mut fields = read(&state, request, request::of_count).await?;
-    let asked = chat_prompt::take(&mut fields).map_err(request::in_its_words)?;
-    let encoded = chat_prompt::encode(&state, &fields.finish()?, asked).await;
+    state.served()?;
+    let take = |_: &State, fields| {
+        let mut fields = request::of_count(fields)?;
+        let asked = chat_prompt::take(&mut fields).map_err(request::in_its_words)?;
+        Ok((asked, fields.finish()?))
+    };
+    let (asked, held) = Fields::read(request, &state, take).await?;
+    let encoded = chat_prompt::encode(&state, &held, asked).await;
     let (ids, _) = encoded.map_err(request::in_its_words)?;
     Ok(Json(json!({"input_tokens": ids.len()})))
 }

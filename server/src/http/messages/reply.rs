@@ -10,12 +10,14 @@ use super::super::state::State;
 use super::super::usage::UsageSum;
 use super::blocks::{Block, Blocks, Piece, Step};
 use super::manners;
+use super::silence::Silence;
 use crate::chat::{ReplyError, ReplyParser};
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 /// A message, whole or as it begins.
 #[derive(Serialize)]
@@ -90,7 +92,9 @@ pub(super) struct Reply {
     shows_thoughts: bool,
     blocks: Blocks,
     ended: Ended,
-    has_begun: bool,
+    /// Since the last event of a stream; none before the first.
+    silence: Option<Silence>,
+    longest_silence: Duration,
 }
 
 impl Reply {
@@ -105,7 +109,8 @@ impl Reply {
             shows_thoughts,
             blocks: Blocks::default(),
             ended: Ended::default(),
-            has_begun: false,
+            silence: None,
+            longest_silence: state.limits.silence,
         }
     }
 
@@ -192,7 +197,8 @@ impl Events for Reply {
         context: &mut Context<'_>,
         frame: &mut Frame,
     ) -> Poll<Result<bool, ApiError>> {
-        if !std::mem::replace(&mut self.has_begun, true) {
+        if self.silence.is_none() {
+            self.silence = Some(Silence::new(self.longest_silence));
             let message = self.message(Vec::new(), Ended::default());
             Event::MessageStart { message }.write(frame);
             Event::Ping.write(frame);
@@ -200,7 +206,12 @@ impl Events for Reply {
         }
         // Not everything that comes is for the client.
         while frame.is_empty() {
-            if !ready!(self.deltas.poll_ready(context))? {
+            let Poll::Ready(more) = self.deltas.poll_ready(context) else {
+                ready!(self.silence.as_mut().map_or(Poll::Pending, |own| own.poll_end(context)));
+                Event::Ping.write(frame);
+                break;
+            };
+            if !more? {
                 let usage = Usage::of(self.deltas.usage());
                 Event::MessageDelta { delta: &self.ended, usage }.write(frame);
                 Event::MessageStop.write(frame);
@@ -221,6 +232,7 @@ impl Events for Reply {
                 }
             }
         }
+        self.silence.as_mut().into_iter().for_each(Silence::broken);
         Poll::Ready(Ok(true))
     }
 
