@@ -23,8 +23,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         .max_num_seqs(4)
         .max_num_tokens(32)
         .max_seq_len(128);
-    let config = assembly.decoder_config().ok_or("a folder has a decoder")?.clone();
-    let tokenizer = TextTokenizer::load(folder.as_ref(), config.vocab_size)?;
+    let facts = assembly.facts().ok_or("a folder has a decoder")?.clone();
+    let tokenizer = TextTokenizer::load(folder.as_ref(), facts.vocab_size)?;
     let mut engine = assembly.engine()?;
 
     let mut texts: BTreeMap<RequestId, (TextStream<&TextTokenizer>, String)> = BTreeMap::new();
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let ids = tokenizer.encode(prompt)?;
         let text_stream = tokenizer.stream_after(&ids)?;
         let request =
-            Request { stop_ids: config.eos_token_ids.clone(), ..Request::new(ids, MAX_TOKENS) };
+            Request { stop_ids: facts.eos_token_ids.clone(), ..Request::new(ids, MAX_TOKENS) };
         texts.insert(engine.add(request)?, (text_stream, prompt.to_owned()));
     }
 
@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         for event in events.drain(..) {
             if let RequestEvent::Token { request, id, .. } = event
                 && let Some((text_stream, text)) = texts.get_mut(&request)
-                && !config.eos_token_ids.contains(&id)
+                && !facts.eos_token_ids.contains(&id)
             {
                 text.push_str(&text_stream.push(id)?);
             }

@@ -127,12 +127,12 @@
 //! }
 //! ```
 
-pub use crate::assembly::{Assembly, AssemblyError, Notice, Planned, Purpose};
+pub use crate::assembly::{Assembly, AssemblyError, Notice, Planned, Purpose, Registries};
 pub use crate::device::{DeviceSpec, OpenDevice, OpenError};
 pub use crate::models::op_builders::*;
 pub use crate::models::{
-    Checkpoint, DecoderBounds, DecoderConfig, Preset, StepBounds, StepInputs, TextStream,
-    TextTokenizer, decoder,
+    Checkpoint, DecoderBounds, DecoderConfig, DecoderFacts, DecoderModel, Fields, Preset,
+    StepBounds, StepInputs, StoredDTypes, TextStream, TextTokenizer, decoder,
 };
 pub use crate::session::{Element, InMemoryWeights, Outputs, Session, SessionError};
 pub use piecewise_backend::artifact::Digest;

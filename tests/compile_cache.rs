@@ -30,6 +30,7 @@ fn graph_of(config: &DecoderConfig, kv_rows: u64) -> Graph {
         max_sequences: SEQUENCES,
         max_length: 64,
         kv_rows,
+        state_slots: 0,
         embedding_rows: 0,
         sampling_controls: false,
     };

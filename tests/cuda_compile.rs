@@ -53,6 +53,7 @@ fn planned(
         max_sequences: 4,
         max_length: 64,
         kv_rows: 256,
+        state_slots: 0,
         embedding_rows: 0,
         // One of them samples with all that may be asked for.
         sampling_controls,

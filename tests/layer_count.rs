@@ -37,6 +37,7 @@ fn bounds(activations: DType, max_tokens: u64) -> DecoderBounds {
         max_sequences: SEQUENCES,
         max_length: 64,
         kv_rows: 64 * SEQUENCES,
+        state_slots: 0,
         embedding_rows: 0,
         sampling_controls: false,
     }

@@ -6,7 +6,7 @@ use super::load::print_settings;
 use super::model_source::SourceArgs;
 use super::print::{print_line, print_report};
 use anyhow::{Context, bail};
-use piecewise::assembly::Planned;
+use piecewise::assembly::{Planned, Registries};
 use piecewise_passes::PassRun;
 use piecewise_runtime::store::{CacheStore, PIECE_KIND};
 use piecewise_runtime::words::CompileCounts;
@@ -34,9 +34,9 @@ pub(crate) struct CompileModelArgs {
     json: bool,
 }
 
-pub(crate) fn run(args: CompileModelArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: CompileModelArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
-    let assembly = args.source.assembly()?;
+    let assembly = args.source.assembly(registries)?;
     let settings = assembly.settings()?;
     if args.source.prints_settings() {
         return print_settings(&settings, args.json);
@@ -68,7 +68,7 @@ pub(crate) fn run(args: CompileModelArgs) -> anyhow::Result<ExitCode> {
         |run: &PassRun| PassTime { name: run.name.clone(), seconds: run.elapsed.as_secs_f64() };
     let passes: Vec<_> = planned.passes().passes.iter().map(time).collect();
     let passes_seconds = passes.iter().map(|pass| pass.seconds).sum();
-    let layers = planned.decoder_config().map(|config| config.num_layers);
+    let layers = planned.facts().and_then(|facts| facts.num_layers);
     let report = CompileReport {
         target: planned.compiler()?.target(),
         cache: store.cache.dir(),

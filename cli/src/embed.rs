@@ -8,8 +8,8 @@ use super::model_args::ModelArgs;
 use super::out_file::OutFile;
 use super::progress::watcher;
 use anyhow::{Context, bail};
+use piecewise::assembly::Registries;
 use piecewise::encoding::TextEncoder;
-use piecewise::models::DecoderConfig;
 use piecewise::models::encoder::{TextOutput, is_encoder};
 use safetensors::tensor::{Dtype, TensorView};
 use std::io::Write;
@@ -61,7 +61,7 @@ impl Format {
     }
 }
 
-pub(crate) fn run(args: EmbedArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: EmbedArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
     let format = Format::of(args.out.as_deref())?;
     refuse_flags_of_writers(&args.model.model, &args.model.bounds, &[])?;
     let layers = args.encoder.over(args.model.bounds.layers()?)?;
@@ -73,7 +73,7 @@ pub(crate) fn run(args: EmbedArgs) -> anyhow::Result<ExitCode> {
         bail!("nothing to embed: give --text or --file");
     }
     let folder = &args.model.model;
-    if !is_encoder(folder)? && DecoderConfig::load(folder).is_ok() {
+    if !is_encoder(folder)? && registries.models.read(folder).is_ok() {
         let folder = folder.display();
         bail!("the model in {folder} writes text and has no embeddings; use `generate`");
     }

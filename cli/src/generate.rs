@@ -3,12 +3,13 @@
 use super::amounts::shown_ledger;
 use super::dumps::DumpArgs;
 use super::images::{PromptImages, TowerReport};
-use super::load::{engine, print_settings};
+use super::load::{engine, print_settings, vocabulary};
 use super::model_args::ModelArgs;
 use super::out_file::OutFile;
 use super::print::print_line;
 use super::step_file::{IterationLog, TraceArgs};
 use anyhow::{Context, bail};
+use piecewise::assembly::Registries;
 use piecewise::models::{TextStream, TextTokenizer, TokenizerError};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::tuning::TuningReport;
@@ -136,19 +137,16 @@ struct Reply<'t> {
     usage: Usage,
 }
 
-pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: GenerateArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
     let prompts = args.prompt.len() as u64;
     // Room for their keys and values; what is compiled does not depend on how many there are.
-    let assembly = args.dumps.over(args.model.assembly()?).sequences(prompts);
+    let assembly = args.dumps.over(args.model.assembly(registries)?).sequences(prompts);
     let settings = assembly.settings()?;
     if args.model.bounds.compile.shared.print_config {
         return print_settings(&settings, args.json);
     }
-    let (vocab, stop_ids) = match assembly.decoder_config() {
-        Some(config) => (config.vocab_size, config.eos_token_ids.clone()),
-        None => (0, Vec::new()),
-    };
-    let layers = assembly.decoder_config().map(|config| config.num_layers);
+    let (vocab, stop_ids) = vocabulary(&assembly);
+    let layers = assembly.facts().and_then(|facts| facts.num_layers);
     let tokenizer = TextTokenizer::load(&args.model.model, vocab)?;
     let folder = &args.model.model;
     let mut images = match args.image.is_empty() {

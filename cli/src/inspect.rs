@@ -10,7 +10,7 @@ use super::report;
 use comfy_table::{CellAlignment, Table, presets};
 use piecewise::assembly::launches::SizeRow;
 use piecewise::assembly::plan_view::PlanView;
-use piecewise::assembly::{Assembly, Planned};
+use piecewise::assembly::{Assembly, Planned, Registries};
 use serde::Serialize;
 use serde_json::json;
 use std::path::PathBuf;
@@ -41,8 +41,8 @@ pub(crate) struct InspectArgs {
     dumps: DumpArgs,
 }
 
-pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
-    let assembly = args.dumps.over(args.source.assembly()?);
+pub(crate) fn run(args: InspectArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+    let assembly = args.dumps.over(args.source.assembly(registries)?);
     if args.source.prints_settings() {
         return print_settings(&assembly.settings()?, args.json);
     }

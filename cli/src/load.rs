@@ -6,7 +6,7 @@ use super::model_args::{BoundArgs, ModelArgs};
 use super::print::{print_line, print_report};
 use super::progress::watcher;
 use anyhow::{Context, bail};
-use piecewise::assembly::{Assembly, AssemblyError, Settings};
+use piecewise::assembly::{Assembly, AssemblyError, Registries, Settings};
 use piecewise_backend::tuning::TuneMode;
 use piecewise_runtime::config::{ConfigEntry, ConfigLayers, Source};
 use piecewise_runtime::engine::Engine;
@@ -16,9 +16,9 @@ use std::process::ExitCode;
 
 impl ModelArgs {
     /// The folder with the configuration of the flags.
-    pub(crate) fn assembly(&self) -> anyhow::Result<Assembly> {
+    pub(crate) fn assembly(&self, registries: &Registries) -> anyhow::Result<Assembly> {
         let layers = self.bounds.layers()?;
-        Ok(Assembly::folder(&self.model)?.configure(layers).watch(watcher()))
+        Ok(registries.folder(&self.model)?.configure(layers).watch(watcher()))
     }
 }
 
@@ -47,6 +47,12 @@ pub(crate) fn engine(assembly: Assembly, dumps: &DumpArgs) -> anyhow::Result<Box
     }
     let engine = planned.engine();
     engine.map_err(|error| with_remedy(error, "max_num_tokens, max_num_seqs or max_seq_len"))
+}
+
+/// The ids that a model has, and those that end a text.
+pub(crate) fn vocabulary(assembly: &Assembly) -> (usize, Vec<u32>) {
+    let known = assembly.facts().map(|facts| (facts.vocab_size, facts.eos_token_ids.clone()));
+    known.unwrap_or_default()
 }
 
 /// What a model's own file says of sampling, unless `whether` is `none`.

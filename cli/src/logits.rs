@@ -1,11 +1,11 @@
 //! `piecewise logits`: the logits of every position of a prompt.
 
 use super::dumps::DumpArgs;
-use super::load::{engine, print_settings};
+use super::load::{engine, print_settings, vocabulary};
 use super::model_args::ModelArgs;
 use super::out_file::OutFile;
 use super::print::print_line;
-use piecewise::assembly::Purpose;
+use piecewise::assembly::{Purpose, Registries};
 use piecewise::models::TextTokenizer;
 use piecewise::models::tokenizer::check_token_ids;
 use piecewise_runtime::engine::Request;
@@ -37,15 +37,15 @@ pub(crate) struct LogitsArgs {
     dumps: DumpArgs,
 }
 
-pub(crate) fn run(args: LogitsArgs) -> anyhow::Result<ExitCode> {
-    let assembly = args.dumps.over(args.model.assembly()?);
+pub(crate) fn run(args: LogitsArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+    let assembly = args.dumps.over(args.model.assembly(registries)?);
     let assembly = assembly.sequences(1).purpose(Purpose::Logits);
     let settings = assembly.settings()?;
     let printed = args.model.bounds.compile.shared.print_config;
     let Some(out) = args.out.as_ref().filter(|_| !printed) else {
         return print_settings(&settings, args.json);
     };
-    let vocab = assembly.decoder_config().map_or(0, |config| config.vocab_size);
+    let (vocab, _) = vocabulary(&assembly);
     let ids = match (&args.ids, &args.prompt) {
         (Some(ids), _) => {
             check_token_ids(ids, vocab)?;

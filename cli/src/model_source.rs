@@ -6,7 +6,7 @@ use super::model_args::BoundArgs;
 use super::preset_weights::WEIGHTS;
 use super::progress::watcher;
 use anyhow::{Context, bail};
-use piecewise::assembly::Assembly;
+use piecewise::assembly::{Assembly, Registries};
 use piecewise::encoding::{LoadError, folder_assembly, other_assemblies, tower_assembly};
 use piecewise::models::Preset;
 use piecewise::models::encoder::is_encoder;
@@ -33,25 +33,27 @@ pub(crate) struct SourceArgs {
 
 impl SourceArgs {
     /// The graph with the configuration of the flags, as a run would have it.
-    pub(crate) fn assembly(&self) -> anyhow::Result<Assembly> {
+    pub(crate) fn assembly(&self, registries: &Registries) -> anyhow::Result<Assembly> {
         let file = self.file.as_deref();
         let textual = file.or_else(|| self.model.as_deref().filter(|model| model.is_file()));
         let assembly = match (textual, &self.model, self.preset) {
-            (Some(file), ..) => Assembly::file(file)?,
+            (Some(file), ..) => Assembly::file(file)?.registries(registries.clone()),
             (None, Some(folder), _) if is_encoder(folder).unwrap_or(false) => {
                 let layers = with_room(self.bounds.layers()?, folder)?;
                 return Ok(folder_assembly(folder, layers)?.watch(watcher()));
             }
-            (None, Some(folder), _) => Assembly::folder(folder)?,
-            (None, None, Some(preset)) => Assembly::preset(preset),
+            (None, Some(folder), _) => registries.folder(folder)?,
+            (None, None, Some(preset)) => {
+                Assembly::model(preset.config()).registries(registries.clone())
+            }
             (None, None, None) => bail!("there is nothing to compile"),
         };
         Ok(assembly.configure(self.bounds.layers()?).watch(watcher()))
     }
 
     /// The same with weights to run it by: those of the folder, or random ones.
-    pub(crate) fn weighted(&self) -> anyhow::Result<Assembly> {
-        let assembly = self.assembly()?;
+    pub(crate) fn weighted(&self, registries: &Registries) -> anyhow::Result<Assembly> {
+        let assembly = self.assembly(registries)?;
         let folder = self.model.as_deref().filter(|model| model.is_dir());
         Ok(match folder.map(|folder| is_encoder(folder).unwrap_or(false)) {
             Some(true) => assembly,

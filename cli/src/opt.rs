@@ -5,13 +5,12 @@ use super::logs::say;
 use super::model_source::read_module;
 use super::print::print_line;
 use anyhow::ensure;
+use piecewise::assembly::Registries;
 use piecewise::assembly::dumps::{of_passes, write_module};
 use piecewise_ir::text::print_module;
-use piecewise_kernels::op::OpRegistry;
 use piecewise_passes::manager::{BisectLog, PrintChanged};
-use piecewise_passes::pipeline::DEFAULT_PIPELINE;
 use piecewise_passes::rewrite::Rewrites;
-use piecewise_passes::{PassContext, PassManager, Pipeline, Registry};
+use piecewise_passes::{PassContext, PassManager, Pipeline};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -28,9 +27,9 @@ use std::process::ExitCode;
 pub(crate) struct OptArgs {
     /// A textual graph, or a graph with its plan.
     file: PathBuf,
-    /// Passes in order, with options in braces.
-    #[arg(long, default_value = DEFAULT_PIPELINE)]
-    pipeline: String,
+    /// Passes in order, with options in braces [default: those of a compile].
+    #[arg(long)]
+    pipeline: Option<String>,
     /// Print a report of the passes as JSON instead of the module.
     #[arg(long)]
     json: bool,
@@ -49,12 +48,15 @@ pub(crate) struct OptArgs {
     dumps: DumpArgs,
 }
 
-pub(crate) fn run(args: OptArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: OptArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
     let mut module = read_module(&args.file)?;
-    let pipeline = Pipeline::parse(&args.pipeline)?;
-    let mut manager = PassManager::new(&pipeline, &Registry::standard())?;
+    let pipeline = match &args.pipeline {
+        Some(text) => Pipeline::parse(text)?,
+        None => registries.pipeline()?.clone(),
+    };
+    let mut manager = PassManager::new(&pipeline, &registries.passes)?;
     let dumps = args.dumps.config();
-    if let Some(dump) = of_passes(&dumps, &Registry::standard())? {
+    if let Some(dump) = of_passes(&dumps, &registries.passes)? {
         manager = manager.observe(Box::new(dump));
     }
     for observer in args.dumps.observers() {
@@ -75,8 +77,7 @@ pub(crate) fn run(args: OptArgs) -> anyhow::Result<ExitCode> {
             let _ = write!(std::io::stdout(), "{diff}");
         })));
     }
-    let defs = OpRegistry::builtin().defs().clone();
-    let mut cx = PassContext::of(defs);
+    let mut cx = PassContext::of(registries.ops.defs().clone());
     if let Some(first) = args.bisect_rewrites {
         cx.rewrites = Rewrites::only_first(first);
     }

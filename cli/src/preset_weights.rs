@@ -13,7 +13,7 @@ use std::borrow::Cow;
 pub(crate) fn assembly(preset: Preset, dtype: Option<DType>) -> Assembly {
     let mut config = preset.config();
     config.dtype = dtype.or(config.dtype);
-    Assembly::decoder(config).weights(WEIGHTS)
+    Assembly::model(config).weights(WEIGHTS)
 }
 
 /// Random numbers, made on the device; ones where a norm scales.

@@ -9,7 +9,7 @@ use super::out_file::OutFile;
 use super::print::print_line;
 use super::progress::watcher;
 use anyhow::bail;
-use piecewise::assembly::{Assembly, Purpose};
+use piecewise::assembly::{Assembly, Purpose, Registries};
 use piecewise::models::Checkpoint;
 use piecewise_ir::text::print_graph;
 use piecewise_runtime::engine::Request;
@@ -47,9 +47,12 @@ pub(crate) struct RunArgs {
     dumps: DumpArgs,
 }
 
-pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: RunArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
     let layers = args.compile.layers()?;
-    let assembly = Assembly::file(with_plan(&args)?)?.configure(layers).watch(watcher());
+    let assembly = Assembly::file(with_plan(&args)?)?
+        .registries(registries.clone())
+        .configure(layers)
+        .watch(watcher());
     let assembly = args.dumps.over(assembly.purpose(Purpose::Logits));
     let settings = assembly.settings()?;
     if args.compile.shared.print_config {

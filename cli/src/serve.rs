@@ -7,7 +7,7 @@ use super::dumps::DumpArgs;
 use super::encoder_args::ItemLogArgs;
 use super::kv_events::{KvEventArgs, publish};
 use super::listen::{addresses, are_loopback};
-use super::load::{engine, generation_defaults, layers_for_requests, print_settings};
+use super::load::{engine, generation_defaults, layers_for_requests, print_settings, vocabulary};
 use super::logs::warn;
 use super::model_args::BoundArgs;
 use super::preset_weights;
@@ -16,7 +16,7 @@ use super::progress::watcher;
 use super::start::log_engine;
 use super::step_file::{IterationLog, StepFile, TraceArgs};
 use anyhow::{Context, bail};
-use piecewise::assembly::Assembly;
+use piecewise::assembly::{Assembly, Registries};
 use piecewise::models::encoder::is_encoder;
 use piecewise::models::{Preset, TextTokenizer};
 use piecewise_runtime::engine_thread::{EngineThread, ThreadOptions};
@@ -163,12 +163,12 @@ fn parse_body(text: &str) -> Result<u64, String> {
 
 impl ServeArgs {
     /// The model, and the name that it has of itself.
-    fn assembly(&self) -> anyhow::Result<(Assembly, String)> {
+    fn assembly(&self, registries: &Registries) -> anyhow::Result<(Assembly, String)> {
         let (assembly, name) = match (&self.model, self.preset) {
-            (Some(folder), _) => (Assembly::folder(folder)?, name_of(folder)),
+            (Some(folder), _) => (registries.folder(folder)?, name_of(folder)),
             (None, Some(preset)) => {
                 let assembly = preset_weights::assembly(preset, self.bounds.dtype);
-                (assembly, preset.name().to_owned())
+                (assembly.registries(registries.clone()), preset.name().to_owned())
             }
             (None, None) => bail!("give --model or --preset"),
         };
@@ -272,7 +272,7 @@ fn ended(outcome: Outcome) -> anyhow::Result<ExitCode> {
     }
 }
 
-pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: ServeArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     if let Some(folder) = &args.model
         && is_encoder(folder)?
@@ -287,15 +287,13 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     if let Some((flag, _)) = of_encoders.iter().find(|(_, is_given)| *is_given) {
         bail!("{flag} is for encoders of text; this model writes text");
     }
-    let (assembly, name) = args.assembly()?;
+    let (assembly, name) = args.assembly(registries)?;
     let settings = assembly.settings()?;
     if args.bounds.compile.shared.print_config {
         return print_settings(&settings, false);
     }
-    let config = assembly.decoder_config();
-    let (vocab, end_ids) =
-        config.map_or((0, Vec::new()), |config| (config.vocab_size, config.eos_token_ids.clone()));
-    let layers = config.map(|config| config.num_layers);
+    let (vocab, end_ids) = vocabulary(&assembly);
+    let layers = assembly.facts().and_then(|facts| facts.num_layers);
     let model = args.model(vocab, end_ids)?;
     let publisher = args.kv_events.bind(0)?;
     let log = args.iteration_log.as_deref().map(IterationLog::create).transpose()?;

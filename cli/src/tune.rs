@@ -6,7 +6,7 @@ use super::model_source::SourceArgs;
 use super::print::{print_line, print_report};
 use anyhow::{Context, bail};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use piecewise::assembly::Tuned;
+use piecewise::assembly::{Registries, Tuned};
 use piecewise_runtime::device::{Gain, Verdict, WaysOrigin};
 use piecewise_runtime::store::{CacheStore, PIECE_KIND};
 use serde::Serialize;
@@ -31,8 +31,8 @@ pub(crate) struct TuneArgs {
     json: bool,
 }
 
-pub(crate) fn run(args: TuneArgs) -> anyhow::Result<ExitCode> {
-    let assembly = args.source.weighted()?;
+pub(crate) fn run(args: TuneArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+    let assembly = args.source.weighted(registries)?;
     let settings = assembly.settings()?;
     if args.source.prints_settings() {
         return print_settings(&settings, args.json);

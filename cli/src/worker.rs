@@ -7,7 +7,7 @@ use super::dumps::DumpArgs;
 use super::keeper::{keep, on_signals};
 use super::kv_events::{KvEventArgs, publish};
 use super::listen::{addresses, are_loopback};
-use super::load::{engine, layers_for_requests, print_settings};
+use super::load::{engine, layers_for_requests, print_settings, vocabulary};
 use super::logs::{tell, warn};
 use super::model_args::BoundArgs;
 use super::out_file::OutFile;
@@ -16,7 +16,7 @@ use super::serve::name_of;
 use super::start::log_engine;
 use super::step_file::{StepFile, TraceArgs};
 use anyhow::{Context, bail};
-use piecewise::assembly::Assembly;
+use piecewise::assembly::Registries;
 use piecewise::models::TextTokenizer;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::engine_thread::ThreadOptions;
@@ -89,7 +89,7 @@ pub(crate) struct StandInArgs {
     outputs: Address,
 }
 
-pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: WorkerArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     if args.restart {
         let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--restart");
@@ -99,7 +99,7 @@ pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     if args.kept {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
     }
-    let assembly = Assembly::folder(&args.model)?.configure(layers_for_requests(&args.bounds)?);
+    let assembly = registries.folder(&args.model)?.configure(layers_for_requests(&args.bounds)?);
     let assembly = args.dumps.over(assembly).watch(watcher());
     let settings = assembly.settings()?;
     if args.bounds.compile.shared.print_config {
@@ -128,9 +128,7 @@ pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     let config = settings.configured()?.config;
     let dtype = config.dtype.unwrap_or(DType::F32);
     let dtype = torch_name(dtype).to_owned();
-    let decoder = assembly.decoder_config();
-    let (vocab, end_ids) =
-        decoder.map_or((0, Vec::new()), |config| (config.vocab_size, config.eos_token_ids.clone()));
+    let (vocab, end_ids) = vocabulary(&assembly);
     let structures = structures(&args.model, vocab, &end_ids)?;
     let template = ChatTemplate::load(&args.model, None)?;
     let template = template.as_ref().map(ChatTemplate::source).unwrap_or_default();

@@ -86,6 +86,16 @@ pub enum PipelineError {
         /// Every pass that runs, in order.
         running: Vec<String>,
     },
+    /// A pass is to run after one that the pipeline does not have.
+    #[error("pass `{pass}` is to run after `{after}`, which the pipeline does not have{}; {}", did_you_mean(.suggestion), running_passes(.running))]
+    NoPlace {
+        pass: String,
+        after: String,
+        /// The nearest name of a pass that runs, if one is near.
+        suggestion: Option<String>,
+        /// Every pass that runs, in order.
+        running: Vec<String>,
+    },
     /// The pass has no such option.
     #[error("pass `{pass}` has no option `{option}`{}; {}", did_you_mean(.suggestion), known_options(.known))]
     UnknownOption {
@@ -154,6 +164,24 @@ impl Pipeline {
                 Some(_) => return Err(parser.expected("`,` or the end")),
             }
         }
+    }
+
+    /// Has `pass` run right after the first pass that is called `after`.
+    ///
+    /// # Errors
+    /// [`PipelineError::NoPlace`] where there is none.
+    pub fn insert_after(&mut self, after: &str, pass: PassSpec) -> Result<(), PipelineError> {
+        let Some(at) = self.passes.iter().position(|there| there.name == after) else {
+            let running = || self.passes.iter().map(|there| there.name.as_str());
+            return Err(PipelineError::NoPlace {
+                pass: pass.name,
+                after: after.to_owned(),
+                suggestion: nearest(after, running()),
+                running: running().map(str::to_owned).collect(),
+            });
+        };
+        self.passes.insert(at + 1, pass);
+        Ok(())
     }
 }
 

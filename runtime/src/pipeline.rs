@@ -40,9 +40,9 @@ fn of_level(mut pipeline: Pipeline, level: CompileLevel, split_ops: Option<&[Str
 pub struct Planner<'a> {
     /// The level, which says whether ops are fused.
     pub level: CompileLevel,
-    /// The passes, as text; at the level `eager` only those from `split` on run.
-    pub pipeline: &'a str,
-    /// What the text may name.
+    /// The passes; at the level `eager` only those from `split` on run.
+    pub pipeline: &'a Pipeline,
+    /// What the pipeline may name.
     pub registry: &'a Registry,
     /// The custom ops to split at; `None` leaves it to the text and to their definitions.
     pub split_ops: Option<&'a [String]>,
@@ -56,7 +56,7 @@ impl Planner<'_> {
     /// which comes back, as at the level `eager`. What makes which is told by `form` in the log.
     ///
     /// # Errors
-    /// When the text is wrong or names what the registry lacks, a pass fails, the module is not
+    /// When the pipeline names what the registry lacks, a pass fails, the module is not
     /// valid after one, or the plan in the end is not sound.
     pub fn plan(
         &self,
@@ -76,7 +76,7 @@ impl Planner<'_> {
         level: CompileLevel,
         observers: Vec<Box<dyn Observer>>,
     ) -> Result<(Module, RunReport), PlanError> {
-        let pipeline = of_level(Pipeline::parse(self.pipeline)?, level, self.split_ops);
+        let pipeline = of_level(self.pipeline.clone(), level, self.split_ops);
         let mut manager = PassManager::new(&pipeline, self.registry)?;
         for observer in observers {
             manager = manager.observe(observer);
@@ -103,6 +103,7 @@ pub fn plan(
 ) -> Result<(Module, RunReport), PlanError> {
     let registry = &Registry::standard();
     let defs = &OpDefs::new();
-    let planner = Planner { level, pipeline: DEFAULT_PIPELINE, registry, split_ops, defs };
+    let pipeline = &Pipeline::parse(DEFAULT_PIPELINE)?;
+    let planner = Planner { level, pipeline, registry, split_ops, defs };
     planner.plan(graph, observers)
 }

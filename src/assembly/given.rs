@@ -2,15 +2,14 @@
 
 use super::notice::Watcher;
 use super::options::Purpose;
+use super::registries::Registries;
 use crate::device::{OpenDevice, all_threads};
-use crate::models::{Checkpoint, CheckpointError, DecoderConfig};
+use crate::models::{Checkpoint, CheckpointError, DecoderFacts, DecoderModel};
 use piecewise_backend::compiler::Store;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
-use piecewise_kernels::op::OpRegistry;
-use piecewise_passes::pipeline::DEFAULT_PIPELINE;
-use piecewise_passes::{Observer, Registry};
+use piecewise_passes::Observer;
 use piecewise_runtime::config::{ConfigError, ConfigLayers};
 use std::sync::Arc;
 
@@ -22,7 +21,11 @@ pub(super) enum Model {
         name: String,
         module: Box<Module>,
     },
-    Decoder(DecoderConfig),
+    /// Of which settings make a graph.
+    Decoder {
+        model: Arc<dyn DecoderModel>,
+        facts: DecoderFacts,
+    },
 }
 
 /// A model with everything that it is put together from; nothing happens before one of the methods
@@ -56,13 +59,11 @@ pub(super) enum Model {
 /// ```
 #[must_use = "nothing is put together before `plan`, `session`, `engine` or `timer`"]
 #[derive(derive_more::Debug)]
-#[debug("Assembly on {device:?}, {layers:?}, {pipeline:?}")]
+#[debug("Assembly on {device:?}, {layers:?}, {registries:?}")]
 pub struct Assembly {
     pub(super) model: Model,
     pub(super) layers: Result<ConfigLayers, ConfigError>,
-    pub(super) ops: OpRegistry,
-    pub(super) passes: Registry,
-    pub(super) pipeline: String,
+    pub(super) registries: Registries,
     pub(super) weights: Option<Box<dyn WeightSource>>,
     pub(super) checkpoint: Option<Result<Checkpoint, CheckpointError>>,
     pub(super) store: Option<Arc<dyn Store>>,
@@ -83,9 +84,7 @@ impl Assembly {
         Self {
             model,
             layers: Ok(ConfigLayers::new()),
-            ops: OpRegistry::builtin(),
-            passes: Registry::standard(),
-            pipeline: DEFAULT_PIPELINE.to_owned(),
+            registries: Registries::standard(),
             weights: None,
             checkpoint: None,
             store: None,

@@ -39,6 +39,7 @@ mod notice;
 mod options;
 pub mod plan_view;
 mod planned;
+mod registries;
 mod settings;
 
 pub use error::{AssemblyError, BoundOfGraph};
@@ -46,12 +47,13 @@ pub use given::Assembly;
 pub use notice::Notice;
 pub use options::Purpose;
 pub use planned::{LoweredPiece, LoweredUnique, Planned, Tuned};
+pub use registries::Registries;
 pub use settings::Settings;
 
 use given::Model;
 
 use crate::device::{DeviceSpec, OpenDevice};
-use crate::models::{Checkpoint, DecoderConfig, Preset};
+use crate::models::{Checkpoint, DecoderFacts, DecoderModel};
 use crate::session::Session;
 use piecewise_backend::compiler::Store;
 use piecewise_backend::weights::WeightSource;
@@ -116,26 +118,25 @@ impl Assembly {
     /// once they are needed.
     ///
     /// # Errors
-    /// When `config.json` is missing or of no decoder that is known here.
+    /// When `config.json` is missing or of no decoder that is known here; see [`Registries::folder`]
+    /// for others.
     pub fn folder(folder: impl Into<PathBuf>) -> Result<Self, AssemblyError> {
-        let folder = folder.into();
-        match DecoderConfig::load(&folder) {
-            Ok(config) => {
-                let checkpoint = Some(Checkpoint::open(&folder));
-                Ok(Self { checkpoint, ..Self::decoder(config) })
-            }
-            Err(source) => Err(AssemblyError::Folder { folder, source: Box::new(source) }),
-        }
+        Registries::standard().folder(folder)
     }
 
-    /// A published model by its shapes; to run it, give it weights.
-    pub fn preset(preset: Preset) -> Self {
-        Self::decoder(preset.config())
+    /// A decoder whose graph is built by the settings: a [`DecoderConfig`](crate::models::DecoderConfig)
+    /// of a ready family, such as [`Preset::config`](crate::models::Preset::config), or one's own. To run
+    /// it, give it weights.
+    pub fn model(model: impl DecoderModel + 'static) -> Self {
+        let facts = model.facts();
+        Self::of(Model::Decoder { model: Arc::new(model), facts })
     }
 
-    /// A decoder of a known family; to run it, give it weights.
-    pub fn decoder(config: DecoderConfig) -> Self {
-        Self::of(Model::Decoder(config))
+    /// Models, ops and passes of one's own beside those of the framework, in place of what was said of
+    /// ops, passes and their order before.
+    pub fn registries(mut self, registries: Registries) -> Self {
+        self.registries = registries;
+        self
     }
 
     /// Configuration from files, flags or both: above that of earlier calls, and beneath what is set
@@ -186,7 +187,7 @@ impl Assembly {
         match &self.model {
             Model::Graph(graph) => Some(graph),
             Model::Text { module, .. } => Some(module.graph()),
-            Model::Decoder(_) => None,
+            Model::Decoder { .. } => None,
         }
     }
 
@@ -195,8 +196,8 @@ impl Assembly {
     pub(crate) fn whole_where_possible(self) -> Result<Self, AssemblyError> {
         let Some(graph) = self.given_graph() else { return Ok(self) };
         let Settings { config, device, .. } = self.settings()?;
-        let on_cpu = |name| self.ops.cpu(name).map(|op| op.capture_support());
-        let on_cuda = |name| self.ops.cuda(name).map(|op| op.capture_support());
+        let on_cpu = |name| self.registries.ops.cpu(name).map(|op| op.capture_support());
+        let on_cuda = |name| self.registries.ops.cuda(name).map(|op| op.capture_support());
         let support = |name| match device {
             DeviceSpec::Cpu => on_cpu(name),
             DeviceSpec::Cuda(_) | DeviceSpec::Arch(_) => on_cuda(name),
@@ -229,7 +230,7 @@ impl Assembly {
 
     /// Custom ops and their implementations; without it, the ops of the framework.
     pub fn ops(mut self, ops: OpRegistry) -> Self {
-        self.ops = ops;
+        self.registries = self.registries.ops(ops);
         self
     }
 
@@ -244,15 +245,31 @@ impl Assembly {
         + Sync
         + 'static,
     ) -> Self {
-        self.passes.add(name, options, make);
+        self.registries = self.registries.pass(name, options, make);
+        self
+    }
+
+    /// The same, and has it run right after the first pass that is called `after`. Where there is none,
+    /// that is the error of [`Self::plan`].
+    pub fn pass_after(
+        mut self,
+        after: &str,
+        name: &str,
+        options: &[&str],
+        make: impl Fn(&mut OptionReader<'_>) -> Result<Box<dyn Pass>, PipelineError>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        self.registries = self.registries.pass_after(after, name, options, make);
         self
     }
 
     /// The passes in order, with options in braces, instead of
     /// [`DEFAULT_PIPELINE`](piecewise_passes::pipeline::DEFAULT_PIPELINE). At the level
     /// `eager` only those from `split` on run.
-    pub fn pipeline(mut self, text: impl Into<String>) -> Self {
-        self.pipeline = text.into();
+    pub fn pipeline(mut self, text: impl AsRef<str>) -> Self {
+        self.registries = self.registries.with_pipeline(text.as_ref());
         self
     }
 
@@ -322,10 +339,10 @@ impl Assembly {
         self
     }
 
-    /// What the configuration of a decoder says; `None` of a graph or a text.
-    pub fn decoder_config(&self) -> Option<&DecoderConfig> {
+    /// What is known of a decoder before its graph; `None` of a graph or a text.
+    pub fn facts(&self) -> Option<&DecoderFacts> {
         match &self.model {
-            Model::Decoder(config) => Some(config),
+            Model::Decoder { facts, .. } => Some(facts),
             Model::Graph(_) | Model::Text { .. } => None,
         }
     }
@@ -340,12 +357,13 @@ impl Assembly {
             let name = device.spec().to_string();
             layers = layers.imposed("device", name, "the open device that was given")?;
         }
-        let of_graph =
-            |layers, graph| Settings::of_graph(layers, graph, &self.ops, self.built_by_settings);
+        let of_graph = |layers, graph| {
+            Settings::of_graph(layers, graph, &self.registries.ops, self.built_by_settings)
+        };
         match &self.model {
             Model::Graph(graph) => of_graph(layers, graph),
             Model::Text { module, .. } => of_graph(layers, module.graph()),
-            Model::Decoder(config) => Settings::of_model(layers, config),
+            Model::Decoder { facts, .. } => Settings::of_model(layers, facts),
         }
     }
 
@@ -383,6 +401,25 @@ impl Assembly {
     /// As for [`Self::plan`] and [`Planned::timer`].
     pub fn timer(self, positions: &[u64]) -> Result<Box<dyn StepTimer>, AssemblyError> {
         self.check_weights().plan()?.timer(positions)
+    }
+}
+
+impl Registries {
+    /// A Hugging Face model folder of a family or of a model of one's own, by the `model_type` of its
+    /// configuration, which is read now; its weights where there are any once they are needed.
+    ///
+    /// # Errors
+    /// When `config.json` is missing, of no model that is registered, or not as its reader wants it.
+    pub fn folder(&self, folder: impl Into<PathBuf>) -> Result<Assembly, AssemblyError> {
+        let folder = folder.into();
+        match self.models.read(&folder) {
+            Ok((model, facts)) => {
+                let checkpoint = Some(Checkpoint::open(&folder));
+                let assembly = Assembly::of(Model::Decoder { model, facts });
+                Ok(Assembly { checkpoint, ..assembly.registries(self.clone()) })
+            }
+            Err(source) => Err(AssemblyError::Folder { folder, source: Box::new(source) }),
+        }
     }
 }
 

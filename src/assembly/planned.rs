@@ -7,7 +7,7 @@ use super::notice::{Notice, Watcher, tell, telling};
 use super::options::{Purpose, build_options, engine_options};
 use super::settings::{Settings, symbols_of};
 use crate::device::{Built, CompilerOptions, ModelParts, OpenDevice};
-use crate::models::{Checkpoint, DecoderBounds, DecoderConfig, decoder};
+use crate::models::{Checkpoint, DecoderBounds, DecoderFacts};
 use crate::session::{InMemoryWeights, Session, StepSymbol};
 use piecewise_backend::compiler::{Compiler, NoStore, Store};
 use piecewise_backend::tuning::TuneMode;
@@ -56,7 +56,7 @@ pub struct Planned {
     module: Module,
     symbols: SymbolTable,
     passes: RunReport,
-    config: Option<DecoderConfig>,
+    facts: Option<DecoderFacts>,
     weights: Option<Box<dyn WeightSource>>,
     ops: Arc<OpRegistry>,
     purpose: Purpose,
@@ -102,6 +102,12 @@ fn check_calls(name: String, module: &Module, ops: &OpRegistry) -> Result<(), As
     })
 }
 
+/// Slots of states of which each sequence has one row: a quarter more than sequences run, for
+/// conversations that are kept.
+fn slots_of(sequences: u64) -> u64 {
+    sequences + (sequences / 4).max(1)
+}
+
 fn bounds(config: &RuntimeConfig, kv_rows: u64, embedding_rows: Option<u64>) -> DecoderBounds {
     DecoderBounds {
         activations: config.dtype.unwrap_or(DType::F32),
@@ -110,21 +116,22 @@ fn bounds(config: &RuntimeConfig, kv_rows: u64, embedding_rows: Option<u64>) -> 
         max_sequences: config.max_num_seqs(),
         max_length: config.max_seq_len,
         kv_rows,
+        state_slots: slots_of(config.max_num_seqs()),
         embedding_rows: embedding_rows.unwrap_or(config.max_seq_len),
         sampling_controls: config.sampling_controls,
     }
 }
 
 pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
-    let settings = assembly.settings()?;
+    let mut settings = assembly.settings()?;
     let config = &settings.config;
-    if let Some(dump) = of_passes(&config.dump, &assembly.passes)? {
+    if let Some(dump) = of_passes(&config.dump, &assembly.registries.passes)? {
         // Before those that may stop the passes.
         assembly.observers.insert(0, Box::new(dump));
     }
     let mut watcher = assembly.watcher.take();
     let mut warn = |text: &str| tell(&mut watcher, Notice::Warning(text));
-    let mut decoder_config = None;
+    let (mut decoder, mut facts) = (None, None);
     let checkpoint = match (assembly.checkpoint, &assembly.weights) {
         // Who brings weights does not need those of the folder.
         (_, Some(_)) | (None, None) => None,
@@ -136,18 +143,16 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
         Model::Graph(graph) => graph,
         Model::Text { name, module } => {
             if module.layout().is_some() {
-                check_calls(name, &module, &assembly.ops)?;
+                check_calls(name, &module, &assembly.registries.ops)?;
                 // No pass runs over a text with its plan.
                 check_awaited(&assembly.observers, &[]).map_err(PlanError::from)?;
                 brought = Some(Module::clone(&module));
             }
             module.into_graph()
         }
-        Model::Decoder(model) => {
-            for key in &model.ignored_keys {
-                warn(&format!("config.json: `{key}` is not known here and is ignored"));
-            }
-            if let (longest, key @ "sliding_window") = model.longest_sequence()
+        Model::Decoder { model, facts: known } => {
+            known.warnings.iter().for_each(|warning| warn(warning));
+            if let Some((longest, key @ "sliding_window")) = known.longest_sequence
                 && config.max_seq_len == longest as u64
             {
                 let why = "attention here sees all, so a sequence has at most as many tokens";
@@ -155,21 +160,24 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
             }
             // Tensors of another type than the configuration's make other pieces.
             let stored = checkpoint.as_ref().map(Checkpoint::dtypes);
+            let stored = Box::new(move |name: &str| stored.as_ref()?(name));
             let rows = settings.most_kv_rows(assembly.sequences);
             let kv_rows = assembly.kv_rows.unwrap_or(rows);
             let bounds = bounds(config, kv_rows, assembly.embedding_rows);
-            let graph = decoder(&model, &bounds, move |name| stored.as_ref()?(name))?;
-            decoder_config = Some(model);
+            let graph = model.graph(&bounds, stored)?;
+            settings = settings.as_built(&graph, &assembly.registries.ops)?;
+            (decoder, facts) = (Some(model), Some(known));
             graph
         }
     };
     if let (Some(checkpoint), true) = (&checkpoint, assembly.checks_weights) {
-        check_checkpoint(&graph, checkpoint, decoder_config.as_ref(), &mut warn)?;
+        check_checkpoint(&graph, checkpoint, decoder.as_deref(), &mut warn)?;
     }
     let weights = assembly.weights.or_else(|| checkpoint.map(|c| Box::new(c) as _));
     for warning in settings.warnings() {
         warn(&warning.to_string());
     }
+    let config = &settings.config;
     settings.check_own_rows(&graph)?;
     let split_ops = config.splitting_ops.as_deref();
     check_split_ops(split_ops.unwrap_or_default(), &graph)?;
@@ -177,10 +185,10 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
         Some(module) => (module, RunReport::default()),
         None => Planner {
             level: config.level,
-            pipeline: &assembly.pipeline,
-            registry: &assembly.passes,
+            pipeline: assembly.registries.pipeline().map_err(PlanError::from)?,
+            registry: &assembly.registries.passes,
             split_ops,
-            defs: assembly.ops.defs(),
+            defs: assembly.registries.ops.defs(),
         }
         .plan(graph, assembly.observers)?,
     };
@@ -190,9 +198,9 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
         settings,
         module,
         passes,
-        config: decoder_config,
+        facts,
         weights,
-        ops: Arc::new(assembly.ops),
+        ops: Arc::new(assembly.registries.ops),
         purpose: assembly.purpose,
         threads: assembly.threads,
         kept: assembly.store,
@@ -234,9 +242,9 @@ impl Planned {
         &self.passes
     }
 
-    /// What the configuration of a decoder says; `None` of a graph or a text.
-    pub fn decoder_config(&self) -> Option<&DecoderConfig> {
-        self.config.as_ref()
+    /// What is known of a decoder beside its graph; `None` of a graph or a text.
+    pub fn facts(&self) -> Option<&DecoderFacts> {
+        self.facts.as_ref()
     }
 
     /// Whether the passes made a plan to its end.

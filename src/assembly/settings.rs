@@ -2,7 +2,7 @@
 
 use super::error::{AssemblyError, BoundOfGraph};
 use crate::device::DeviceSpec;
-use crate::models::DecoderConfig;
+use crate::models::DecoderFacts;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_kernels::attention::PAGE_ROWS;
@@ -12,7 +12,7 @@ use piecewise_runtime::config::{
     ConfigError, ConfigLayers, ConfigWarning, Configured, RuntimeConfig, Source,
 };
 use piecewise_runtime::dispatch::{Dispatcher, OwnSizes};
-use piecewise_runtime::words::{CompileLevel, SymbolClass, SymbolTable};
+use piecewise_runtime::words::{CompileLevel, SymbolClass, SymbolTable, roles};
 use toml::Value;
 
 /// A configuration that makes sense for its model.
@@ -31,11 +31,12 @@ impl Settings {
     /// For a decoder.
     pub(super) fn of_model(
         mut layers: ConfigLayers,
-        model: &DecoderConfig,
+        facts: &DecoderFacts,
     ) -> Result<Self, AssemblyError> {
-        let dtype = model.dtype.unwrap_or(DType::F32);
-        layers = layers.derived("dtype", dtype.name(), "config.json")?;
-        let (longest, key) = model.longest_sequence();
+        let dtype = facts.dtype.unwrap_or(DType::F32);
+        let from = if facts.dtype.is_some() { "config.json" } else { "no dtype in config.json" };
+        layers = layers.derived("dtype", dtype.name(), from)?;
+        let Some((longest, key)) = facts.longest_sequence else { return Self::new(layers) };
         let longest = longest as u64;
         if RuntimeConfig::default().max_seq_len > longest {
             let from = format!("{key} of config.json");
@@ -58,22 +59,15 @@ impl Settings {
         ops: &OpRegistry,
         built_by_settings: bool,
     ) -> Result<Self, AssemblyError> {
-        let differs = |(asked, from): (&Value, &Source), key, own: String| BoundOfGraph {
-            from: from.clone(),
-            key,
-            asked: asked.to_string(),
-            graph: graph.name.clone(),
-            own,
-        };
         let state = |layers: ConfigLayers, key, own: Value, from| match layers.asked(key) {
             Some((asked, _)) if *asked == own => Ok(layers),
             Some(asked) if !built_by_settings => {
-                Err(AssemblyError::from(differs(asked, key, own.to_string())))
+                Err(AssemblyError::from(differs(graph, asked, key, own.to_string())))
             }
             _ => Ok(layers.imposed(key, own, from)?),
         };
         if let (Some(asked), false) = (layers.asked("dtype"), built_by_settings) {
-            return Err(differs(asked, "dtype", "a dtype of each value".to_owned()).into());
+            return Err(differs(graph, asked, "dtype", "a dtype of each value".to_owned()).into());
         }
         let symbols = symbols_of(graph)?;
         let roles = RoleMap::resolve(graph, &symbols, ops).ok();
@@ -83,7 +77,7 @@ impl Settings {
             layers.asked("sampling_controls").filter(|(asked, _)| asked.as_bool() == Some(true));
         if let (Some(asked), false, false) = (controls, has_controls, built_by_settings) {
             let own = "false (it has them where it returns both that `StepInputs::sample_controlled` gives)";
-            return Err(differs(asked, "sampling_controls", own.to_owned()).into());
+            return Err(differs(graph, asked, "sampling_controls", own.to_owned()).into());
         }
         if built_by_settings || layers.asked("sampling_controls").is_none() {
             let from = "what the graph returns";
@@ -113,6 +107,46 @@ impl Settings {
             if layers.clone().finish()?.config.level == CompileLevel::Piecewise {
                 layers = layers.derived("graph_mode", "piecewise", from)?;
             }
+        }
+        Self::new(layers)
+    }
+
+    /// What became of the settings in the graph that a model built by them: what somebody set and the
+    /// graph has no room for is refused by its name, and what nobody set is as the graph says.
+    pub(super) fn as_built(self, graph: &Graph, ops: &OpRegistry) -> Result<Self, AssemblyError> {
+        let symbols = symbols_of(graph)?;
+        let count = |class| symbols.count(class, symbols.bounds());
+        let roles = RoleMap::resolve(graph, &symbols, ops).ok();
+        let pages = roles.as_ref().and_then(|roles| roles.table_pages);
+        let config = &self.config;
+        let bounds = [
+            ("max_num_tokens", count(SymbolClass::Tokens), config.max_num_tokens),
+            ("max_num_rows", count(SymbolClass::Rows), config.max_num_rows()),
+            ("max_num_seqs", count(SymbolClass::Sequences), config.max_num_seqs()),
+            ("max_seq_len", pages.map_or(0, |pages| pages as u64 * PAGE_ROWS), config.max_seq_len),
+        ];
+        let bounds = bounds.into_iter().filter(|(_, own, wanted)| (1..*wanted).contains(own));
+        let mut own =
+            Vec::from_iter(bounds.map(|(key, own, _)| (key, number(own), own.to_string())));
+        if config.sampling_controls && !roles.as_ref().is_some_and(RoleMap::has_controls) {
+            let how = "false (it has them where it returns `StepInputs::outputs`)";
+            own.push(("sampling_controls", Value::Boolean(false), how.to_owned()));
+        }
+        let from = "what the model builds";
+        let Self { mut layers, config, dispatcher, device } = self;
+        if let (Some(asked), Some(dtype)) = (layers.asked("dtype"), config.dtype)
+            && !has_dtype(graph, dtype)
+        {
+            return Err(differs(graph, asked, "dtype", "no value of it".to_owned()).into());
+        }
+        if own.is_empty() {
+            return Ok(Self { config, dispatcher, device, layers });
+        }
+        for (key, value, shown) in own {
+            if let Some(asked) = layers.asked(key) {
+                return Err(differs(graph, asked, key, shown).into());
+            }
+            layers = layers.imposed(key, value, from)?;
         }
         Self::new(layers)
     }
@@ -176,6 +210,26 @@ impl Settings {
         let most = i32::MAX as u64 / PAGE_ROWS * PAGE_ROWS;
         let rows_of_a_sequence = self.config.max_seq_len.next_multiple_of(PAGE_ROWS);
         rows_of_a_sequence.saturating_mul(running).min(most)
+    }
+}
+
+fn differs(
+    graph: &Graph,
+    (asked, from): (&Value, &Source),
+    key: &'static str,
+    own: String,
+) -> BoundOfGraph {
+    let (from, asked, graph) = (from.clone(), asked.to_string(), graph.name.clone());
+    BoundOfGraph { from, key, asked, graph, own }
+}
+
+/// Whether keys and values are kept in `dtype`, or where there are none, anything is computed in it.
+fn has_dtype(graph: &Graph, dtype: DType) -> bool {
+    let of = |value| graph.ty(value).dtype == dtype;
+    let mut kept = graph.states().iter().filter(|s| s.role.as_deref() == Some(roles::KV_CACHE));
+    match kept.clone().next() {
+        Some(_) => kept.any(|state| of(state.value)),
+        None => graph.nodes().flat_map(|node| &graph.node(node).results).any(|&value| of(value)),
     }
 }
 

@@ -396,6 +396,19 @@ fn read_bos(root: &Fields<'_>, vocab_size: usize) -> Result<Option<u32>, ConfigE
     }
 }
 
+/// The ids that end a text by `generation_config.json` of `folder`, where it has some.
+pub(in crate::models) fn eos_of_generation(
+    folder: &Path,
+    vocab_size: usize,
+) -> Result<Option<Vec<u32>>, ConfigError> {
+    let file = folder.join("generation_config.json");
+    if !file.exists() {
+        return Ok(None);
+    }
+    let value = parse_json(&read(&file)?, &file)?;
+    read_eos(&Fields::root(&file, &value)?, vocab_size)
+}
+
 fn read_eos(root: &Fields<'_>, vocab_size: usize) -> Result<Option<Vec<u32>>, ConfigError> {
     root.token_ids("eos_token_id", vocab_size)
 }

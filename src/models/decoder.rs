@@ -26,6 +26,8 @@ pub struct DecoderBounds {
     /// Rows of the KV pool, a multiple of
     /// [`PAGE_ROWS`](piecewise_kernels::attention::PAGE_ROWS).
     pub kv_rows: u64,
+    /// Slots of states that each sequence has one row of.
+    pub state_slots: u64,
     /// Rows that may stand for tokens at once, of a model that reads images.
     pub embedding_rows: u64,
     /// Whether requests may ask for penalties, biases, masks, `min_p` and log-probabilities.
@@ -33,14 +35,15 @@ pub struct DecoderBounds {
 }
 
 impl DecoderBounds {
-    fn step_bounds(&self) -> StepBounds {
-        let Self { max_tokens, max_rows, max_sequences, max_length, kv_rows, .. } = *self;
-        StepBounds { max_tokens, max_rows, max_sequences, max_length, kv_rows, state_slots: 0 }
+    /// Those that [`StepInputs::declare`] takes.
+    pub fn step(&self) -> StepBounds {
+        let Self { max_tokens, max_rows, max_sequences, max_length, kv_rows, state_slots, .. } =
+            *self;
+        StepBounds { max_tokens, max_rows, max_sequences, max_length, kv_rows, state_slots }
     }
 }
 
-/// The graph of a decoder: from the inputs of a step to `(logits f32 [R, V], sampled i32 [R])`, and
-/// with sampling controls what [`StepInputs::sample_controlled`] tells.
+/// The graph of a decoder: from the inputs of a step to what [`StepInputs::outputs`] gives.
 /// `dtype_of` knows what the checkpoint stores a tensor as; unknown tensors are of the
 /// configuration's dtype.
 ///
@@ -58,7 +61,7 @@ pub fn decoder(
     let b = Builder::new("decoder")
         .weight_dtype(config.dtype.unwrap_or(DType::BF16))
         .weight_dtypes(dtype_of);
-    let step = StepInputs::declare(&b, &bounds.step_bounds());
+    let step = StepInputs::declare(&b, &bounds.step());
     let rope = b.rope_table(&config.rope_inverse_frequencies(), bounds.max_length);
     let vocab = config.vocab_size as u64;
     let hidden = config.hidden_size as u64;
@@ -97,12 +100,7 @@ pub fn decoder(
         };
         x.matmul_transposed(head, DType::F32)
     };
-    if bounds.sampling_controls {
-        let [sampled, details] = step.sample_controlled(&b, logits);
-        return b.finish([logits, sampled, details]);
-    }
-    let sampled = step.sample(logits);
-    b.finish([logits, sampled])
+    b.finish(step.outputs(&b, logits, bounds.sampling_controls))
 }
 
 /// `x [T, hidden]` with rows of the state of embeddings where `rows i32 [T]` names one.

@@ -6,6 +6,7 @@
 //!
 //! - [`config`]: what the decoder is, as a typed [`DecoderConfig`];
 //! - [`checkpoint`]: the weights, memory-mapped, as a [`Checkpoint`];
+//! - [`ModelRegistry`]: which `model_type` is read by whom, models of one's own among them;
 //! - [`presets`]: published models whose shapes are known without a folder;
 //! - [`mod@decoder`]: the graph of the families, written with the builder;
 //! - [`encoder`]: the graphs of encoders of texts and images;
@@ -18,20 +19,25 @@
 pub mod checkpoint;
 pub mod config;
 pub mod decoder;
+mod decoder_model;
 mod dtype_names;
 pub mod encoder;
 pub mod files;
 pub mod op_builders;
 pub mod presets;
+mod registry;
 mod step_inputs;
 pub mod tokenizer;
 pub mod vision_language;
 pub mod weights;
 
 pub use checkpoint::{Checkpoint, CheckpointError, TensorView};
+pub use config::fields::Fields;
 pub use config::{ConfigError, DecoderConfig, Family, RopeConfig, RopeScaling};
 pub use decoder::{DecoderBounds, decoder};
+pub use decoder_model::{DecoderFacts, DecoderModel, StoredDTypes};
 pub use presets::{Preset, UnknownPreset};
+pub use registry::ModelRegistry;
 pub use step_inputs::{StepBounds, StepInputs};
 pub use tokenizer::{FirstOfPairs, TextStream, TextTokenizer, TokenizerError, Vocabulary};
 pub use vision_language::{ImagePrompts, PlaceError, PlacedImages};

@@ -152,6 +152,22 @@ impl<'b> StepInputs<'b> {
         declare(b, name, input, self.pages)
     }
 
+    /// What a decoder returns: `logits f32 [R, V]`, the ids `i32 [R]` that are sampled from them, and
+    /// with controls what log-probabilities are made from. See [`Self::sample`] and
+    /// [`Self::sample_controlled`].
+    #[track_caller]
+    pub fn outputs(
+        &self,
+        b: &'b Builder,
+        logits: Tensor<'b>,
+        sampling_controls: bool,
+    ) -> Vec<Tensor<'b>> {
+        match sampling_controls {
+            true => std::iter::once(logits).chain(self.sample_controlled(b, logits)).collect(),
+            false => vec![logits, self.sample(logits)],
+        }
+    }
+
     /// A token id for each row of `logits f32 [R, V]`: `i32 [R]`, which is to be an output of the graph.
     ///
     /// Sampling goes through this, greedy or not: besides choosing, it keeps the ids where the next

@@ -107,6 +107,7 @@ impl Setup {
             max_rows: self.max_rows,
             max_sequences: self.max_sequences,
             max_length: self.max_length,
+            state_slots: 0,
             embedding_rows: 0,
             sampling_controls: self.sampling_controls,
             kv_rows: self

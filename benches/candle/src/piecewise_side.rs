@@ -29,6 +29,7 @@ pub fn graph(config: &DecoderConfig, activations: DType) -> anyhow::Result<Graph
         max_sequences: 1,
         max_length: MAX_LENGTH,
         kv_rows: MAX_LENGTH,
+        state_slots: 0,
         embedding_rows: 0,
         sampling_controls: false,
     };

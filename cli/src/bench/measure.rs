@@ -39,7 +39,7 @@ pub(super) fn prepare(args: &Bench) -> anyhow::Result<Prepared> {
     check_counts("--prefill", &prompts.collect::<Vec<_>>(), true)?;
     let subject = Subject::open(args)?;
     let count = sequences(&batches, !mixed.is_empty(), &args.prefill);
-    let workloads = workloads(args, &mixed, count, subject.config.vocab_size as u64);
+    let workloads = workloads(args, &mixed, count, subject.vocab);
     if args.timeline.is_some() {
         launches::check_timeline(workloads.len(), &args.modes())?;
     }
@@ -58,7 +58,7 @@ pub(super) fn run(args: &Bench) -> anyhow::Result<Report> {
     let timer = &mut *timer;
     // Prompts are launched, so that nothing is captured before its turn.
     timer.recapture(GraphMode::None, &mut |_| {})?;
-    let vocab = subject.config.vocab_size as u64;
+    let vocab = subject.vocab;
     compute_prompts(
         timer,
         &needs.prompts(bounds.max_tokens.min(PROMPT_TOKENS), vocab),

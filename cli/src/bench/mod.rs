@@ -18,11 +18,12 @@ mod workload;
 use super::load::print_settings;
 use super::print::{print_line, print_report};
 pub(crate) use args::BenchArgs;
+use piecewise::assembly::Registries;
 use settings::Bench;
 use std::process::ExitCode;
 
-pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
-    let args = Bench::of(args)?;
+pub(crate) fn run(args: BenchArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+    let args = Bench::of(args, registries.clone())?;
     if args.shared.print_config {
         let (mut subject, bounds) = match args.startup {
             true => startup::prepare(&args)?,

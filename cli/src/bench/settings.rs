@@ -4,7 +4,7 @@ use super::super::set_keys::{put, turn_on};
 use super::args::BenchArgs;
 use super::bounds::Bounds;
 use anyhow::bail;
-use piecewise::assembly::Assembly;
+use piecewise::assembly::{Assembly, Registries};
 use piecewise_backend::store::MemoryStore;
 use piecewise_runtime::config::{ConfigLayers, RuntimeConfig};
 use piecewise_runtime::words::{CaptureWhen, CompileLevel, GraphMode};
@@ -17,10 +17,12 @@ pub(super) struct Bench {
     args: BenchArgs,
     layers: ConfigLayers,
     pub(super) config: RuntimeConfig,
+    /// What a model folder may hold, and a pipeline name.
+    pub(super) registries: Registries,
 }
 
 impl Bench {
-    pub(super) fn of(args: BenchArgs) -> anyhow::Result<Self> {
+    pub(super) fn of(args: BenchArgs, registries: Registries) -> anyhow::Result<Self> {
         let layers = args.shared.layers()?;
         let layers = put(layers, "device", args.device.map(|device| device.to_string()))?;
         let layers = put(layers, "dtype", args.dtype)?;
@@ -47,7 +49,7 @@ impl Bench {
         if let (Some((flag, _)), true) = (given, config.measure_padding) {
             bail!("{flag} takes steps as their mode runs them; leave measure_padding out");
         }
-        Ok(Self { args, layers, config })
+        Ok(Self { args, layers, config, registries })
     }
 
     /// Those that a flag or a file asks for; else `full` where steps are looked into, or three beside each

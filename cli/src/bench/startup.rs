@@ -21,7 +21,7 @@ const POSITIONS: u64 = 512;
 pub(super) fn prepare(args: &Bench) -> anyhow::Result<(Subject, Bounds)> {
     let subject = Subject::open(args)?;
     let most = BATCHES[BATCHES.len() - 1] as usize;
-    let longest = (subject.config.longest_sequence().0 as u64).min(POSITIONS);
+    let longest = subject.longest.min(POSITIONS);
     let bounds = Bounds {
         tokens: TOKENS.to_vec(),
         batches: BATCHES.to_vec(),

@@ -9,7 +9,6 @@ use crate::preset_weights;
 use anyhow::{bail, ensure};
 use piecewise::assembly::{Assembly, Notice};
 use piecewise::device::{DeviceSpec, OpenDevice, all_threads};
-use piecewise::models::DecoderConfig;
 use piecewise_backend::cuda::CudaOptions;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::config::ConfigWarning;
@@ -18,7 +17,10 @@ use std::time::Instant;
 
 pub(super) struct Subject {
     pub(super) name: String,
-    pub(super) config: DecoderConfig,
+    /// Ids are below this.
+    pub(super) vocab: u64,
+    /// The longest sequence that the model was made for.
+    pub(super) longest: u64,
     pub(super) dtype: DType,
     assembly: Option<Assembly>,
 }
@@ -28,26 +30,27 @@ impl Subject {
     pub(super) fn open(bench: &Bench) -> anyhow::Result<Self> {
         let (name, assembly) = match (bench.preset, &bench.model) {
             (Some(preset), _) => {
-                (preset.name().to_owned(), preset_weights::assembly(preset, bench.config.dtype))
+                let assembly = preset_weights::assembly(preset, bench.config.dtype);
+                (preset.name().to_owned(), assembly.registries(bench.registries.clone()))
             }
             (None, Some(folder)) => {
                 let name = folder.file_name().unwrap_or(folder.as_os_str());
-                (name.to_string_lossy().into_owned(), Assembly::folder(folder)?)
+                (name.to_string_lossy().into_owned(), bench.registries.folder(folder)?)
             }
             (None, None) => bail!("give --preset or --model"),
         };
-        let Some(config) = assembly.decoder_config().cloned() else {
-            bail!("{name} is no decoder")
-        };
-        let dtype = bench.config.dtype.or(config.dtype).unwrap_or(DType::F32);
-        Ok(Self { name, config, dtype, assembly: Some(assembly) })
+        let Some(facts) = assembly.facts() else { bail!("{name} is no decoder") };
+        let dtype = bench.config.dtype.or(facts.dtype).unwrap_or(DType::F32);
+        let vocab = facts.vocab_size as u64;
+        let longest = facts.longest_sequence.map_or(u64::MAX, |(longest, _)| longest as u64);
+        Ok(Self { name, vocab, longest, dtype, assembly: Some(assembly) })
     }
 
     /// The model with its settings, which it is put together from once.
     pub(super) fn assembly(&mut self, bench: &Bench, bounds: &Bounds) -> anyhow::Result<Assembly> {
         let longest = bounds.positions.iter().copied().chain(bench.longest()).max();
         let longest = longest.unwrap_or(1).max(1);
-        let most = self.config.longest_sequence().0 as u64;
+        let most = self.longest;
         ensure!(
             longest <= most,
             "a sequence comes to {longest} positions, and {} was made for {most}; lower \

@@ -3,7 +3,7 @@
 use crate::load::print_settings;
 use crate::model_source::SourceArgs;
 use crate::print::{print_line, print_report};
-use piecewise::assembly::Planned;
+use piecewise::assembly::{Planned, Registries};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_cache::{EntryInfo, FactorDifference, KeyHex};
 use piecewise_runtime::store::{CacheStore, PIECE_KIND};
@@ -37,8 +37,8 @@ struct Explained {
     differing: Vec<FactorDifference>,
 }
 
-pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
-    let assembly = args.source.assembly()?;
+pub(super) fn run(args: &ExplainArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+    let assembly = args.source.assembly(registries)?;
     let settings = assembly.settings()?;
     if args.source.prints_settings() {
         return print_settings(&settings, args.json);

@@ -9,6 +9,7 @@ mod upkeep;
 
 use super::print::print_line;
 use clap::Subcommand;
+use piecewise::assembly::Registries;
 use std::process::ExitCode;
 
 /// Arguments of `cache`.
@@ -45,7 +46,7 @@ enum CacheCommand {
     Import(archive::ImportArgs),
 }
 
-pub(crate) fn run(args: CacheArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: CacheArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
     match args.command {
         CacheCommand::Path(location) => {
             print_line(&location.dir()?.display().to_string())?;
@@ -54,7 +55,7 @@ pub(crate) fn run(args: CacheArgs) -> anyhow::Result<ExitCode> {
         CacheCommand::List(args) => list::run(&args),
         CacheCommand::Show(args) => show::run(&args),
         CacheCommand::Verify(args) => upkeep::verify(&args),
-        CacheCommand::Explain(args) => explain::run(&args),
+        CacheCommand::Explain(args) => explain::run(&args, registries),
         CacheCommand::Gc(args) => upkeep::gc(&args),
         CacheCommand::Clear(location) => upkeep::clear(&location),
         CacheCommand::Export(args) => archive::export(&args),

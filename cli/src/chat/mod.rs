@@ -7,11 +7,12 @@ mod interrupt;
 use self::conversation::{Conversation, Outcome, Turn};
 use self::interrupt::Interrupt;
 use super::dumps::DumpArgs;
-use super::load::{engine, generation_defaults, print_settings};
+use super::load::{engine, generation_defaults, print_settings, vocabulary};
 use super::logs::{say, warn};
 use super::model_args::ModelArgs;
 use super::print::print_line;
 use anyhow::bail;
+use piecewise::assembly::Registries;
 use piecewise::models::TextTokenizer;
 use piecewise_runtime::batch::Sampling;
 use piecewise_server::chat::{ChatTemplate, GenerationDefaults, ReplyFormat};
@@ -110,16 +111,13 @@ impl ChatArgs {
     }
 }
 
-pub(crate) fn run(args: ChatArgs) -> anyhow::Result<ExitCode> {
-    let assembly = args.dumps.over(args.model.assembly()?).sequences(1);
+pub(crate) fn run(args: ChatArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+    let assembly = args.dumps.over(args.model.assembly(registries)?).sequences(1);
     if args.model.bounds.compile.shared.print_config {
         return print_settings(&assembly.settings()?, false);
     }
     let folder = &args.model.model;
-    let Some(config) = assembly.decoder_config() else {
-        bail!("{} is no model that writes text", folder.display());
-    };
-    let (vocab, stop_ids) = (config.vocab_size, config.eos_token_ids.clone());
+    let (vocab, stop_ids) = vocabulary(&assembly);
     let Some(template) = ChatTemplate::load(folder, args.chat_template.as_deref())? else {
         bail!(
             "{} has no chat template; name one by --chat-template, or go on from a text by \

@@ -29,6 +29,7 @@ fn graph(model: &str, activations: DType) -> Graph {
         max_sequences: 4,
         max_length: 128,
         kv_rows: 512,
+        state_slots: 0,
         embedding_rows: 0,
         sampling_controls: false,
     };

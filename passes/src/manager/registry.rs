@@ -3,16 +3,18 @@
 use super::pass::Pass;
 use crate::pipeline::{OptionValue, PassSpec, PipelineError, nearest};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 type Make = dyn Fn(&mut OptionReader<'_>) -> Result<Box<dyn Pass>, PipelineError> + Send + Sync;
 
+#[derive(Clone)]
 struct Entry {
     options: Vec<String>,
-    make: Box<Make>,
+    make: Arc<Make>,
 }
 
 /// The passes that a pipeline's text can name, with the options that each takes.
-#[derive(Default, derive_more::Debug)]
+#[derive(Clone, Default, derive_more::Debug)]
 #[debug("{:?}", entries.keys().collect::<Vec<_>>())]
 pub struct Registry {
     entries: BTreeMap<String, Entry>,
@@ -31,7 +33,7 @@ impl Registry {
         + 'static,
     ) {
         let options = options.iter().map(|&option| option.to_owned()).collect();
-        self.entries.insert(name.into(), Entry { options, make: Box::new(make) });
+        self.entries.insert(name.into(), Entry { options, make: Arc::new(make) });
     }
 
     /// The names of the passes, sorted.

@@ -1,7 +1,7 @@
 //! The tensors of a checkpoint beside the weights of a graph.
 
 use crate::assembly::error::AssemblyError;
-use crate::models::{Checkpoint, DecoderConfig, check_weights, unused_tensors};
+use crate::models::{Checkpoint, DecoderModel, check_weights, unused_tensors};
 use piecewise_ir::graph::Graph;
 
 /// Tensors that a warning names.
@@ -12,21 +12,18 @@ const MOST_NAMED: usize = 8;
 pub(super) fn check_checkpoint(
     graph: &Graph,
     checkpoint: &Checkpoint,
-    family: Option<&DecoderConfig>,
+    model: Option<&dyn DecoderModel>,
     warn: &mut dyn FnMut(&str),
 ) -> Result<(), AssemblyError> {
     check_weights(graph, checkpoint)?;
-    let reads_images = family.is_some_and(|config| config.rope_sections.is_some());
-    let of_a_tower = |name: &str| ["visual.", "model.visual."].iter().any(|t| name.starts_with(t));
     let is_inert = |name: &str| {
-        name.ends_with("rotary_emb.inv_freq") || (family.is_some() && name == "lm_head.weight")
+        name.ends_with("rotary_emb.inv_freq") || model.is_some_and(|model| model.is_inert(name))
     };
     let mut unused = unused_tensors(graph, checkpoint);
-    unused.retain(|name| !(reads_images && of_a_tower(name)));
+    unused.retain(|name| !is_inert(name));
     if let Some(name) = unused.iter().find(|name| name.ends_with(".bias")) {
         return Err(AssemblyError::UnknownBias { tensor: (*name).to_owned() });
     }
-    unused.retain(|name| !is_inert(name));
     let named = unused.iter().take(MOST_NAMED).map(|name| format!("\"{name}\""));
     let more = unused.len().saturating_sub(MOST_NAMED);
     let more = (more > 0).then(|| format!("{more} more"));

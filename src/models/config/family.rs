@@ -15,7 +15,8 @@ pub enum Family {
 }
 
 impl Family {
-    pub(super) const ALL: [Family; 4] = [Self::Qwen3, Self::Qwen2, Self::Llama, Self::Mistral];
+    pub(in crate::models) const ALL: [Family; 4] =
+        [Self::Qwen3, Self::Qwen2, Self::Llama, Self::Mistral];
 
     /// The name of the architecture in the list `architectures`.
     pub fn architecture(self) -> String {

@@ -7,12 +7,13 @@ use serde_json::{Map, Value};
 
 use super::error::{ConfigError, shown};
 
-/// A JSON object of a configuration file and where it stands in the file.
+/// A JSON object of a configuration file and where it stands in the file. What is wrong with a field
+/// is an error that names it.
 ///
 /// A field that is null counts as absent, as it does for transformers; where that differs, use
 /// [`Fields::is_present`].
-#[derive(Clone, Copy)]
-pub(in crate::models) struct Fields<'a> {
+#[derive(Clone, Copy, Debug)]
+pub struct Fields<'a> {
     file: &'a Path,
     /// Path of the object from the root: empty, or a field name.
     parent: &'a str,
@@ -33,8 +34,13 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// The folder of the file.
+    pub fn folder(&self) -> &'a Path {
+        self.file.parent().unwrap_or(self.file)
+    }
+
     /// The object in field `key`.
-    pub(in crate::models) fn child(&self, key: &'a str) -> Result<Option<Self>, ConfigError> {
+    pub fn child(&self, key: &'a str) -> Result<Option<Self>, ConfigError> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::Object(object)) => Ok(Some(Self { file: self.file, parent: key, object })),
@@ -58,12 +64,12 @@ impl<'a> Fields<'a> {
     }
 
     /// The value of a field that is there and not null.
-    pub(in crate::models) fn get(&self, key: &str) -> Option<&'a Value> {
+    pub fn get(&self, key: &str) -> Option<&'a Value> {
         self.object.get(key).filter(|value| !value.is_null())
     }
 
     /// A whole number within `bounds`.
-    pub(in crate::models) fn count(
+    pub fn count(
         &self,
         key: &str,
         bounds: RangeInclusive<usize>,
@@ -84,7 +90,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A list of whole numbers within `bounds`.
-    pub(in crate::models) fn counts(
+    pub fn counts(
         &self,
         key: &str,
         bounds: RangeInclusive<usize>,
@@ -104,7 +110,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A whole number within `bounds` that must be there.
-    pub(in crate::models) fn required_count(
+    pub fn required_count(
         &self,
         key: &str,
         bounds: RangeInclusive<usize>,
@@ -113,7 +119,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A finite number within `bounds`.
-    pub(in crate::models) fn number(
+    pub fn number(
         &self,
         key: &str,
         bounds: RangeInclusive<f64>,
@@ -132,7 +138,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A finite number within `bounds` that must be there.
-    pub(in crate::models) fn required_number(
+    pub fn required_number(
         &self,
         key: &str,
         bounds: RangeInclusive<f64>,
@@ -140,7 +146,8 @@ impl<'a> Fields<'a> {
         self.number(key, bounds)?.ok_or_else(|| self.missing(key))
     }
 
-    pub(in crate::models) fn boolean(&self, key: &str) -> Result<Option<bool>, ConfigError> {
+    /// True or false; `None` where the key is absent or null.
+    pub fn boolean(&self, key: &str) -> Result<Option<bool>, ConfigError> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::Bool(flag)) => Ok(Some(*flag)),
@@ -149,7 +156,7 @@ impl<'a> Fields<'a> {
     }
 
     /// `None` where the key is absent or null.
-    pub(in crate::models) fn string(&self, key: &str) -> Result<Option<&'a str>, ConfigError> {
+    pub fn string(&self, key: &str) -> Result<Option<&'a str>, ConfigError> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
@@ -157,10 +164,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    pub(in crate::models) fn strings(
-        &self,
-        key: &str,
-    ) -> Result<Option<Vec<&'a str>>, ConfigError> {
+    /// A list of strings; `None` where the key is absent or null.
+    pub fn strings(&self, key: &str) -> Result<Option<Vec<&'a str>>, ConfigError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         value
             .as_array()
@@ -170,11 +175,7 @@ impl<'a> Fields<'a> {
     }
 
     /// One token id below `vocab_size`, or a list of them.
-    pub(in crate::models) fn token_ids(
-        &self,
-        key: &str,
-        vocab_size: usize,
-    ) -> Result<Option<Vec<u32>>, ConfigError> {
+    pub fn token_ids(&self, key: &str, vocab_size: usize) -> Result<Option<Vec<u32>>, ConfigError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let items = match value {
             Value::Array(items) => items.as_slice(),
@@ -212,7 +213,8 @@ impl<'a> Fields<'a> {
         (self.file.to_path_buf(), self.path(key))
     }
 
-    pub(in crate::models) fn missing(&self, key: &str) -> ConfigError {
+    /// The error of a field that must be there.
+    pub fn missing(&self, key: &str) -> ConfigError {
         let (file, field) = self.place(key);
         ConfigError::Missing { file, field }
     }
@@ -227,16 +229,14 @@ impl<'a> Fields<'a> {
         ConfigError::Type { file, field, found: shown(found), expected }
     }
 
-    pub(in crate::models) fn bad_value(&self, key: &str, reason: impl Into<String>) -> ConfigError {
+    /// The error of a field whose value makes no sense, for this reason.
+    pub fn bad_value(&self, key: &str, reason: impl Into<String>) -> ConfigError {
         let ((file, field), value) = (self.place(key), self.shown(key));
         ConfigError::Value { file, field, value, reason: reason.into() }
     }
 
-    pub(in crate::models) fn unsupported(
-        &self,
-        key: &str,
-        supported: impl Into<String>,
-    ) -> ConfigError {
+    /// The error of a field that asks for what the model does not do; `supported` says what it does.
+    pub fn unsupported(&self, key: &str, supported: impl Into<String>) -> ConfigError {
         let ((file, field), value) = (self.place(key), self.shown(key));
         ConfigError::Unsupported { file, field, value, supported: supported.into() }
     }

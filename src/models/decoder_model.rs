@@ -1,0 +1,133 @@
+//! What the engine can serve, whoever wrote it: what is known of a decoder before it has a graph, and
+//! the graph that settings make of it.
+
+use super::config::fields::Fields;
+use super::config::{ConfigError, DecoderConfig, read_dtype};
+use super::decoder::{DecoderBounds, decoder};
+use piecewise_ir::builder::BuildErrors;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::graph::Graph;
+
+/// What a checkpoint stores a tensor as, by its name; `None` of a tensor that it does not have.
+pub type StoredDTypes = Box<dyn Fn(&str) -> Option<DType>>;
+
+/// What commands ask of a decoder before its graph is built. What a model leaves at its default is
+/// read from the usual keys of its `config.json`, where it comes from a folder.
+#[derive(Clone, PartialEq, Debug, Default)]
+#[non_exhaustive]
+pub struct DecoderFacts {
+    /// Ids are below this; 0 is not known (`vocab_size`).
+    pub vocab_size: usize,
+    /// Layers, for reports (`num_hidden_layers`).
+    pub num_layers: Option<usize>,
+    /// The dtype of activations where no setting says another (`dtype`, `torch_dtype`).
+    pub dtype: Option<DType>,
+    /// The most tokens of a sequence, prompt and reply together, and the key of `config.json` that
+    /// says so (`max_position_embeddings`).
+    pub longest_sequence: Option<(usize, &'static str)>,
+    /// The ids that end a text (`eos_token_id`, there or in `generation_config.json`).
+    pub eos_token_ids: Vec<u32>,
+    /// What whoever runs the model should hear of.
+    pub warnings: Vec<String>,
+}
+
+impl DecoderFacts {
+    /// With the usual keys of a `config.json` in the place of what is not known.
+    pub(super) fn or(mut self, fields: &Fields<'_>) -> Result<Self, ConfigError> {
+        if self.vocab_size == 0 {
+            self.vocab_size = fields.required_count("vocab_size", 1..=1 << 24)?;
+        }
+        self.num_layers = match self.num_layers {
+            None => fields.count("num_hidden_layers", 1..=1 << 12)?,
+            known => known,
+        };
+        self.dtype = match self.dtype {
+            None => read_dtype(fields)?,
+            known => known,
+        };
+        if self.longest_sequence.is_none() {
+            let key = "max_position_embeddings";
+            self.longest_sequence = fields.count(key, 1..=1 << 31)?.map(|longest| (longest, key));
+        }
+        if self.eos_token_ids.is_empty() {
+            let ids = fields.token_ids("eos_token_id", self.vocab_size)?;
+            self.eos_token_ids = ids.unwrap_or_default();
+        }
+        Ok(self)
+    }
+}
+
+/// A decoder whose graph follows the settings: bounds, dtype, and whether requests may control
+/// sampling. A function of [`DecoderBounds`] is one too.
+///
+/// ```
+/// use piecewise::prelude::*;
+///
+/// fn bigram(bounds: &DecoderBounds) -> Result<Graph, BuildErrors> {
+///     let b = Builder::new("bigram").weight_dtype(DType::F32);
+///     let step = StepInputs::declare(&b, &bounds.step());
+///     let logits = b.weight("table", [64, 64]).gather(step.ids).gather(step.logit_rows);
+///     b.finish(step.outputs(&b, logits, bounds.sampling_controls))
+/// }
+///
+/// let assembly = Assembly::model(bigram).max_num_tokens(16).max_num_seqs(2).max_seq_len(64);
+/// let planned = assembly.no_cache().plan()?;
+/// let most = planned.module().graph().symbols().values().map(|symbol| symbol.max).max();
+/// assert_eq!(most, Some(64), "no symbol counts more than what was set");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait DecoderModel: Send + Sync {
+    /// What is known of it without a graph.
+    fn facts(&self) -> DecoderFacts;
+
+    /// From the inputs of a step to what [`StepInputs::outputs`](super::StepInputs::outputs) gives, for
+    /// these bounds. A bound that the graph does not keep is an error of whoever set it.
+    ///
+    /// # Errors
+    /// Mistakes of this function.
+    fn graph(&self, bounds: &DecoderBounds, stored: StoredDTypes) -> Result<Graph, BuildErrors>;
+
+    /// Whether a tensor of the checkpoint is known to be without use, so that nobody is warned of it.
+    fn is_inert(&self, _tensor: &str) -> bool {
+        false
+    }
+}
+
+impl<F> DecoderModel for F
+where
+    F: Fn(&DecoderBounds) -> Result<Graph, BuildErrors> + Send + Sync,
+{
+    fn facts(&self) -> DecoderFacts {
+        DecoderFacts::default()
+    }
+
+    fn graph(&self, bounds: &DecoderBounds, _: StoredDTypes) -> Result<Graph, BuildErrors> {
+        self(bounds)
+    }
+}
+
+impl DecoderModel for DecoderConfig {
+    fn facts(&self) -> DecoderFacts {
+        let mut warnings = Vec::new();
+        for key in &self.ignored_keys {
+            warnings.push(format!("config.json: `{key}` is not known here and is ignored"));
+        }
+        DecoderFacts {
+            vocab_size: self.vocab_size,
+            num_layers: Some(self.num_layers),
+            dtype: self.dtype,
+            longest_sequence: Some(self.longest_sequence()),
+            eos_token_ids: self.eos_token_ids.clone(),
+            warnings,
+        }
+    }
+
+    fn graph(&self, bounds: &DecoderBounds, stored: StoredDTypes) -> Result<Graph, BuildErrors> {
+        decoder(self, bounds, stored)
+    }
+
+    fn is_inert(&self, tensor: &str) -> bool {
+        let of_a_tower = ["visual.", "model.visual."].iter().any(|tower| tensor.starts_with(tower));
+        tensor == "lm_head.weight" || (self.rope_sections.is_some() && of_a_tower)
+    }
+}
