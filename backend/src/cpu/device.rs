@@ -331,8 +331,12 @@ impl Device for CpuDevice {
     fn replay_at(&mut self, graph: &CpuCaptured, sizes: &[u64]) -> Result<(), DeviceError> {
         self.outside_capture("a replay", CaptureRule::NoSynchronization)?;
         let calls = graph.calls_at(sizes);
-        if let Some(error) = calls.clone().find_map(|(call, at)| call.check_sizes(at.sizes()).err()) {
-            return Err(DeviceError::Refused { label: graph.label.clone(), reason: error.to_string() });
+        if let Some(error) = calls.clone().find_map(|(call, at)| call.check_sizes(at.sizes()).err())
+        {
+            return Err(DeviceError::Refused {
+                label: graph.label.clone(),
+                reason: error.to_string(),
+            });
         }
         let Self { workspace, profile, pool, team, counts, .. } = self;
         counts.graph_launches += 1;

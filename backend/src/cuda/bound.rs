@@ -137,9 +137,12 @@ impl BoundLaunch {
     pub(super) fn check_follows(&self) -> Result<(), String> {
         match &self.work {
             Work::Kernel(bound) if bound.recipe.always_has_work() => Ok(()),
-            Work::Kernel(_) => Err("it has no work at some sizes, and can't follow them".to_owned()),
+            Work::Kernel(_) => {
+                Err("it has no work at some sizes, and can't follow them".to_owned())
+            }
             Work::Matmul(_) | Work::Host(_) => {
-                Err("it is no kernel of ours alone, and can't follow the sizes of replays".to_owned())
+                Err("it is no kernel of ours alone, and can't follow the sizes of replays"
+                    .to_owned())
             }
         }
     }

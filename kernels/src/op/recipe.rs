@@ -402,7 +402,8 @@ mod tests {
         let symbol = |i| Symbol::new(i);
         let rows = || Dim::from(symbol(0));
         let at = |axis: GridAxis| {
-            let recipe = LaunchRecipe { grid: [GridAxis::one(), axis, GridAxis::one()], ..recipe() };
+            let recipe =
+                LaunchRecipe { grid: [GridAxis::one(), axis, GridAxis::one()], ..recipe() };
             let found = recipe.always_has_work();
             let sizes = [[1, 1], [1, 9], [9, 1], [70, 3], [3, 70]];
             let is_empty = |sizes| recipe.grid_at(sizes, 132).is_ok_and(|grid| grid.contains(&0));

@@ -55,7 +55,9 @@ impl<W: Write> StepTraceWriter<W> {
                     SpanKind::Whole => ("replay", "replayed", Vec::new()),
                     SpanKind::Stretch { first, last } => {
                         let Some(parts) = members.get(first..=last) else { continue };
-                        let (Some(first), Some(last)) = (parts.first(), parts.last()) else { continue };
+                        let (Some(first), Some(last)) = (parts.first(), parts.last()) else {
+                            continue;
+                        };
                         of_several = format!("{} to {}", first.name, last.name);
                         let count = ("members", Note::Count(parts.len() as u64));
                         let kind = ("kind", Note::Text("stretch".to_owned()));

@@ -270,9 +270,8 @@ impl<D: Device> CompiledModel<D> {
         };
         let again = slot.state(*capture_attempts) == GraphState::Stale;
         let started = Instant::now();
-        let result = slot.capture(|| {
-            device.capture_following(&label, &programs, &following, &by_symbol)
-        });
+        let result =
+            slot.capture(|| device.capture_following(&label, &programs, &following, &by_symbol));
         self.stats.capture_time += started.elapsed();
         self.stats.recaptures += u64::from(again && result.is_ok());
         match result {

@@ -263,7 +263,9 @@ impl<G> GraphSet<G> {
     /// Those that a step can replay now.
     pub(crate) fn ready(&self) -> impl Iterator<Item = &G> {
         let stretches = self.stretches.iter().flat_map(|graphs| &graphs.sizes);
-        stretches.filter_map(|(_, slot)| slot.ready()).chain(self.full.iter().filter_map(|(_, slot)| slot.ready()))
+        stretches
+            .filter_map(|(_, slot)| slot.ready())
+            .chain(self.full.iter().filter_map(|(_, slot)| slot.ready()))
     }
 }
 

@@ -521,12 +521,15 @@ impl Driver for SimulatedDriver {
     fn set_kernel(&self, exec: Handle, node: Handle, launch: &KernelLaunch<'_>) -> Outcome<()> {
         let mut state = self.state();
         let noted = state.noted(launch);
-        let is_there = state.made_from.get(&exec).is_some_and(|graph| state.graphs.contains_key(graph));
+        let is_there =
+            state.made_from.get(&exec).is_some_and(|graph| state.graphs.contains_key(graph));
         let kernels = state.graphs.get_mut(&exec).filter(|_| is_there).map(|(kernels, _)| kernels);
         let of_node = |kernel: &&mut Kernel| kernel.node == node && kernel.noted.name == noted.name;
         let found = kernels.and_then(|kernels| kernels.iter_mut().find(of_node));
         match found.filter(|_| !noted.grid.contains(&0)) {
-            Some(kernel) => kernel.noted = Noted { programmatic: kernel.noted.programmatic, ..noted.clone() },
+            Some(kernel) => {
+                kernel.noted = Noted { programmatic: kernel.noted.programmatic, ..noted.clone() }
+            }
             None => return failed("cuGraphExecKernelNodeSetParams_v2", 1),
         }
         state.set.push(noted);

@@ -131,7 +131,8 @@ impl CudaDevice {
         self.check_edges(label, &launches, sizes, &inspected)?;
         let needed = needed_once(&launches);
         let exec = graph.instantiate().map_err(call)?;
-        let followed = nodes.of(graph, sizes, |launches, at| self.prepare_launches(launches, sizes, at));
+        let followed =
+            nodes.of(graph, sizes, |launches, at| self.prepare_launches(launches, sizes, at));
         Ok(CudaCaptured {
             exec,
             label: label.to_owned(),
