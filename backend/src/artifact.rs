@@ -127,6 +127,9 @@ pub struct Launch {
     pub params: Vec<u64>,
     /// In which batches it may be captured.
     pub capture: CaptureSupport,
+    /// Whether it can be set to other sizes once it was captured: what is launched is a function of the
+    /// padded sizes alone, and at any sizes that are not 0 it is one kernel.
+    pub follows_sizes: bool,
 }
 
 /// One way to compute a part of a piece.
@@ -260,6 +263,11 @@ impl Artifact {
         alternative.and_then(|one| one.ways(choice)).ok_or_else(|| {
             format!("{choice:?} is none of its {} alternatives", self.alternatives.len())
         })
+    }
+
+    /// Whether every launch follows sizes, whichever way is taken.
+    pub fn follows_sizes(&self) -> bool {
+        self.ways().flat_map(|way| &way.launches).all(|launch| launch.follows_sizes)
     }
 
     /// Whether there is more than one way to run it.

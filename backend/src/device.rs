@@ -455,13 +455,36 @@ pub trait Device: Send + 'static {
         label: &str,
         programs: &[&Self::Program],
         sizes: &[u64],
+    ) -> Result<Self::Captured, DeviceError> {
+        self.capture_following(label, programs, &[], sizes)
+    }
+
+    /// The same, where the programs at the places `following`, ascending, follow the sizes of each replay
+    /// ([`Self::replay_at`]): launches of theirs are all
+    /// [`follows_sizes`](crate::artifact::Launch::follows_sizes). The others stay at `sizes`.
+    ///
+    /// # Errors
+    /// As for [`Self::capture`], and when a launch of theirs can't follow.
+    fn capture_following(
+        &mut self,
+        label: &str,
+        programs: &[&Self::Program],
+        following: &[usize],
+        sizes: &[u64],
     ) -> Result<Self::Captured, DeviceError>;
 
-    /// Replays a captured graph: it sees nothing but what it holds.
+    /// Replays a captured graph as it was captured: it sees nothing but what it holds.
     ///
     /// # Errors
     /// [`DeviceError::Refused`] where nothing of it ran, another where a launch fails.
     fn replay(&mut self, graph: &Self::Captured) -> Result<(), DeviceError>;
+
+    /// The same, where its programs that follow have these padded sizes, as if each were launched with
+    /// them. What no size has changed of since the last replay costs nothing.
+    ///
+    /// # Errors
+    /// As for [`Self::replay`]; [`DeviceError::Refused`] also where a program is too small for the sizes.
+    fn replay_at(&mut self, graph: &Self::Captured, sizes: &[u64]) -> Result<(), DeviceError>;
 
     /// Opens the device anew after it was lost. Regions, host blocks, programs, graphs and events
     /// from before are gone, and are dropped by whoever has them first; what is compiled stays.

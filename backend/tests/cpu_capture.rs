@@ -16,7 +16,7 @@ use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_kernels::step::{CaptureSupport, LaunchContext, StepContext};
 use piecewise_testing::{DeviceFault, DeviceFaults, FaultKind, FaultPoint, FaultyDevice};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 const ROWS: u64 = 6;
 
@@ -267,4 +267,50 @@ fn a_state_may_lack_backing_while_nothing_is_written_to_it() {
     bench.device.drop_backing(region).unwrap();
     bench.device.back(region).unwrap();
     assert!(bench.read(kv, &sizes).iter().all(|&x| x == 0.0), "fresh backing is zeroed");
+}
+
+/// What follows has the sizes of the replay, what does not those of the capture; both read true counts.
+#[test]
+fn what_follows_has_the_sizes_of_each_replay() {
+    let (piece, x) = doubled(true);
+    let mut registry = OpRegistry::new();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    registry.implement_cpu(Arc::new(Sizes(seen.clone())));
+    let registry = Arc::new(registry);
+    let mut bench = Bench::new(piece, registry.clone(), 2);
+    let compiler = CpuCompiler::new(registry, 2);
+    let artifact = compile_with(&compiler, &bench.piece, PieceSize::Exact(ROWS), &bench.bounds);
+    assert!(artifact.follows_sizes());
+    let program = bench.bind(&artifact).unwrap();
+    bench.write(x, &pattern(F32, &[ROWS, 3], 1));
+    bench.set_counts(&[2, 1]);
+    let programs = [&program, &program];
+    let graph = bench.device.capture_following("two", &programs, &[1], &[ROWS, 8]).unwrap();
+    let mut replayed = |sizes: &[u64]| {
+        bench.device.replay_at(&graph, sizes).map(|()| std::mem::take(&mut *seen.lock().unwrap()))
+    };
+    assert_eq!(replayed(&[3, 2]).unwrap(), [vec![ROWS, 8], vec![3, 2]]);
+    assert_eq!(replayed(&[2, 8]).unwrap(), [vec![ROWS, 8], vec![2, 8]]);
+    let refused = replayed(&[ROWS + 1, 8]).unwrap_err();
+    assert!(matches!(&refused, DeviceError::Refused { label, .. } if label == "two"), "{refused}");
+    assert!(seen.lock().unwrap().is_empty(), "nothing of it ran");
+    bench.device.replay(&graph).unwrap();
+    assert_eq!(*seen.lock().unwrap(), [[ROWS, 8]; 2]);
+}
+
+/// Notes the sizes that it is run with.
+#[derive(Debug)]
+struct Sizes(Arc<Mutex<Vec<Vec<u64>>>>);
+
+impl CpuOp for Sizes {
+    fn name(&self) -> &str {
+        "test.copy"
+    }
+    fn capture_support(&self) -> CaptureSupport {
+        CaptureSupport::Always
+    }
+    fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError> {
+        self.0.lock().unwrap().push(args.context().sizes().to_vec());
+        Ok(())
+    }
 }

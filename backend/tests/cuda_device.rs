@@ -108,6 +108,7 @@ fn artifact(images: &[(&str, CudaImage, [u32; 2])], size: u64, scratch: u64) -> 
             grid: [1; 3],
             params: vec![],
             capture: CaptureSupport::Always,
+            follows_sizes: matches!(image, CudaImage::Kernel(_)),
         });
     }
     made.alternatives.push(Alternative::single(launches, scratch));

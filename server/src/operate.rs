@@ -259,12 +259,12 @@ fn graphs(engine: &dyn Engine) -> Value {
     let model = engine.model();
     let graphs = model.graphs();
     let row = |GraphReport { key, state, counts }: &GraphReport| {
-        // A whole step is of no member.
-        let member = match key {
+        // A whole step is of no members in particular.
+        let members = match key {
             GraphKey::Full(_) => None,
-            GraphKey::Piece { member, .. } => Some(member),
+            GraphKey::Stretch { first, last, .. } => Some([first, last]),
         };
-        let mut row = json!({"member": member, "size": key.size().to_string(), "state": state});
+        let mut row = json!({"members": members, "size": key.size().to_string(), "state": state});
         merge(&mut row, json!(counts));
         row
     };

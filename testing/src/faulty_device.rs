@@ -211,21 +211,28 @@ impl<D: Device> Device for FaultyDevice<D> {
         self.device.launch(program, context)
     }
 
-    fn capture(
+    fn capture_following(
         &mut self,
         label: &str,
         programs: &[&D::Program],
+        following: &[usize],
         sizes: &[u64],
     ) -> Result<D::Captured, DeviceError> {
         self.faults.check_lost(label)?;
         self.faults.pass(FaultPoint::Capture, label)?;
-        self.device.capture(label, programs, sizes)
+        self.device.capture_following(label, programs, following, sizes)
     }
 
     fn replay(&mut self, graph: &D::Captured) -> Result<(), DeviceError> {
         self.faults.check_lost("a replay")?;
         self.faults.pass(FaultPoint::Replay, "a captured graph")?;
         self.device.replay(graph)
+    }
+
+    fn replay_at(&mut self, graph: &D::Captured, sizes: &[u64]) -> Result<(), DeviceError> {
+        self.faults.check_lost("a replay")?;
+        self.faults.pass(FaultPoint::Replay, "a captured graph")?;
+        self.device.replay_at(graph, sizes)
     }
 
     fn reopen(&mut self) -> Result<(), DeviceError> {

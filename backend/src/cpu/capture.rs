@@ -31,11 +31,12 @@ impl<'a> CaptureScope<'a> {
         Self { device }
     }
 
-    /// Freezes programs after the rules.
+    /// Freezes programs after the rules; those at the places `following` follow the sizes of replays.
     pub(super) fn freeze(
         &self,
         label: &str,
         programs: &[&CpuProgram],
+        following: &[usize],
         sizes: &[u64],
     ) -> Result<CpuCaptured, DeviceError> {
         let broken = |label: String, rule| DeviceError::Capture { label, rule };
@@ -63,7 +64,10 @@ impl<'a> CaptureScope<'a> {
             Some(*end)
         });
         let (ends, sizes) = (ends.collect(), sizes.to_vec());
-        Ok(CpuCaptured { calls, ends, sizes })
+        let follows = programs.iter().enumerate().flat_map(|(place, program)| {
+            std::iter::repeat_n(following.contains(&place), program.calls.len())
+        });
+        Ok(CpuCaptured { label: label.to_owned(), calls, follows: follows.collect(), ends, sizes })
     }
 }
 

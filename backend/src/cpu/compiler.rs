@@ -184,6 +184,7 @@ impl Assembly {
             grid: [u32::try_from(launch.grid).unwrap_or(u32::MAX), 1, 1],
             params: Vec::new(),
             capture: launch.capture,
+            follows_sizes: true,
         });
         Ok(())
     }

@@ -309,26 +309,39 @@ impl Device for CpuDevice {
         self.outside_capture("a launch", CaptureRule::NoSynchronization)?;
         let Self { workspace, profile, pool, team, counts, .. } = self;
         counts.plain_launches += program.calls.len() as u64;
-        run_calls(&program.calls, context, workspace, profile.as_mut(), (pool, team))
+        let calls = program.calls.iter().map(|call| (call, context));
+        run_calls(calls, workspace, profile.as_mut(), (pool, team))
     }
 
-    fn capture(
+    fn capture_following(
         &mut self,
         label: &str,
         programs: &[&CpuProgram],
+        following: &[usize],
         sizes: &[u64],
     ) -> Result<CpuCaptured, DeviceError> {
         self.outside_capture(label, CaptureRule::NoAllocation)?;
-        self.capture_scope().freeze(label, programs, sizes)
+        self.capture_scope().freeze(label, programs, following, sizes)
     }
 
     fn replay(&mut self, graph: &CpuCaptured) -> Result<(), DeviceError> {
+        self.replay_at(graph, &graph.sizes)
+    }
+
+    fn replay_at(&mut self, graph: &CpuCaptured, sizes: &[u64]) -> Result<(), DeviceError> {
         self.outside_capture("a replay", CaptureRule::NoSynchronization)?;
-        let context = LaunchContext::Capture(&graph.sizes);
+        let calls = graph.calls_at(sizes);
+        if let Some(error) = calls.clone().find_map(|(call, at)| call.check_sizes(at.sizes()).err())
+        {
+            return Err(DeviceError::Refused {
+                label: graph.label.clone(),
+                reason: error.to_string(),
+            });
+        }
         let Self { workspace, profile, pool, team, counts, .. } = self;
         counts.graph_launches += 1;
         counts.graph_nodes += graph.calls.len() as u64;
-        run_calls(&graph.calls, context, workspace, profile.as_mut(), (pool, team))
+        run_calls(calls, workspace, profile.as_mut(), (pool, team))
     }
 
     fn reopen(&mut self) -> Result<(), DeviceError> {

@@ -194,16 +194,17 @@ fn read_counts(at: Address, sizes: &[u64], symbols: usize, counts: &mut Vec<u64>
     }
 }
 
-/// Runs calls in order: inside the pool if any wants other threads, else on this thread.
-pub(super) fn run_calls(
-    calls: &[Arc<BoundCall>],
-    context: LaunchContext<'_>,
+/// Runs calls in order, each with its context: inside the pool if any wants other threads, else on this
+/// thread.
+pub(super) fn run_calls<'a>(
+    calls: impl Iterator<Item = (&'a Arc<BoundCall>, LaunchContext<'a>)> + Clone + Send,
     workspace: &mut Workspace,
     mut profile: Option<&mut Profile>,
     (pool, team): (&rayon::ThreadPool, &mut Team),
 ) -> Result<(), DeviceError> {
-    let mut run = || {
-        calls.iter().try_for_each(|call| {
+    let is_parallel = calls.clone().any(|(call, context)| call.is_parallel(context.sizes()));
+    let mut run = move || {
+        calls.clone().try_for_each(|(call, context)| {
             let started = profile.is_some().then(Instant::now);
             call.run(context, workspace)?;
             if let (Some(profile), Some(started)) = (&mut profile, started) {
@@ -212,7 +213,7 @@ pub(super) fn run_calls(
             Ok(())
         })
     };
-    match calls.iter().any(|call| call.is_parallel(context.sizes())) {
+    match is_parallel {
         true => pool.install(|| team.lead(run)),
         false => run(),
     }

@@ -193,6 +193,7 @@ impl Assembly<'_> {
                 grid: shown_grid(&image, self.limits),
                 params: Vec::new(),
                 capture: choice.capture,
+                follows_sizes: matches!(&image, CudaImage::Kernel(k) if k.recipe.always_has_work()),
             });
         }
         Ok(artifact::Way {

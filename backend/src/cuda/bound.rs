@@ -133,6 +133,20 @@ impl BoundLaunch {
         check_backing(self.needed())
     }
 
+    /// That a captured launch of it can be set to other sizes.
+    pub(super) fn check_follows(&self) -> Result<(), String> {
+        match &self.work {
+            Work::Kernel(bound) if bound.recipe.always_has_work() => Ok(()),
+            Work::Kernel(_) => {
+                Err("it has no work at some sizes, and can't follow them".to_owned())
+            }
+            Work::Matmul(_) | Work::Host(_) => {
+                Err("it is no kernel of ours alone, and can't follow the sizes of replays"
+                    .to_owned())
+            }
+        }
+    }
+
     /// The ranges that must be backed where it runs.
     pub(super) fn needed(&self) -> impl Iterator<Item = &Arc<AddressRange>> {
         self.ranges.iter().filter(|used| !used.is_state).map(|used| &used.range)

@@ -1,6 +1,7 @@
 //! Captured graphs, ready to replay.
 
 use super::bound::BoundLaunch;
+use super::followed::Followed;
 use super::graph::{GraphExec, GraphSummary};
 use super::lt_handle::LtHandle;
 use super::memory::AddressRange;
@@ -15,6 +16,8 @@ pub struct CudaCaptured {
     pub(super) label: String,
     pub(super) sizes: Vec<u64>,
     pub(super) summary: GraphSummary,
+    /// The launches that follow the sizes of each replay, if any do.
+    pub(super) followed: Option<Followed>,
     pub(super) launches: Vec<Arc<BoundLaunch>>,
     /// Where the launches of each program end.
     pub(super) ends: Vec<usize>,

@@ -398,21 +398,26 @@ impl Device for CudaDevice {
         self.launch_program(program, context)
     }
 
-    fn capture(
+    fn capture_following(
         &mut self,
         label: &str,
         programs: &[&CudaProgram],
+        following: &[usize],
         sizes: &[u64],
     ) -> Result<CudaCaptured, DeviceError> {
         self.enter()?;
         self.driver().scope(&[label], sizes);
-        let captured = self.record_graph(label, programs, sizes);
+        let captured = self.record_graph(label, programs, following, sizes);
         // A custom op's library may have left another context.
         self.enter()?;
         captured.map_err(|error| self.lost_or(error))
     }
 
     fn replay(&mut self, graph: &CudaCaptured) -> Result<(), DeviceError> {
+        self.replay_at(graph, &graph.sizes)
+    }
+
+    fn replay_at(&mut self, graph: &CudaCaptured, sizes: &[u64]) -> Result<(), DeviceError> {
         self.enter()?;
         let refused = |reason: String| DeviceError::Refused {
             label: graph.label.clone(),
@@ -420,6 +425,7 @@ impl Device for CudaDevice {
         };
         check_backing(graph.needed.iter()).map_err(refused)?;
         self.driver().scope(&[&graph.label], &graph.sizes);
+        self.set_sizes(graph, sizes)?;
         graph.exec.launch().map_err(|e| match e.is_sticky() {
             true => self.asynchronous(&e),
             false => self.lost_or(refused(e.to_string())),

@@ -1,7 +1,7 @@
 //! Captured graphs: inspected as the driver holds them, then instantiated.
 
 use super::context::warn_failed;
-use super::driver::{GraphEdge, GraphNode, Handle, Outcome};
+use super::driver::{GraphEdge, GraphNode, Handle, KernelLaunch, Outcome};
 use super::stream::Stream;
 use crate::device::CaptureRule;
 use std::collections::BTreeMap;
@@ -125,7 +125,7 @@ impl Graph {
     }
 
     /// Makes it executable and uploads it, so that the first launch costs no more than others.
-    pub(super) fn instantiate(self) -> Outcome<GraphExec> {
+    pub(super) fn instantiate(&self) -> Outcome<GraphExec> {
         let driver = &self.stream.context.driver;
         let handle = driver.instantiate(self.handle)?;
         let exec = GraphExec { stream: self.stream.clone(), handle };
@@ -151,6 +151,11 @@ pub(super) struct GraphExec {
 impl GraphExec {
     pub(super) fn launch(&self) -> Outcome<()> {
         self.stream.context.driver.launch_graph(self.handle, self.stream.handle)
+    }
+
+    /// Sets a kernel of the graph that it was made from, which is still there, in the launches to come.
+    pub(super) fn set_kernel(&self, node: Handle, launch: &KernelLaunch<'_>) -> Outcome<()> {
+        self.stream.context.driver.set_kernel(self.handle, node, launch)
     }
 }
 

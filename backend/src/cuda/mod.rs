@@ -20,6 +20,7 @@ mod device;
 pub mod driver;
 mod error;
 mod event;
+mod followed;
 mod graph;
 mod groups;
 mod host;

@@ -39,7 +39,7 @@ pub(super) struct AtSizes {
 
 impl AtSizes {
     /// Begins anew for these sizes; memory stays.
-    fn reset(&mut self, sizes: &[u64]) {
+    pub(super) fn reset(&mut self, sizes: &[u64]) {
         self.sizes.clear();
         self.sizes.extend_from_slice(sizes);
         self.is_ready = false;
@@ -65,6 +65,18 @@ impl AtSizes {
         self.maps.extend_from_slice(maps);
         let (parameters, maps) = (first..self.parameters.len(), first_map..self.maps.len());
         self.launches.push(Ready::Kernel { launch, parameters, maps });
+    }
+
+    /// Whether these are the sizes that it was made for.
+    pub(super) fn is_of(&self, sizes: &[u64]) -> bool {
+        self.sizes.as_slice() == sizes
+    }
+
+    /// Kernel `i`, but for its stream; nothing where that is none or has no work.
+    pub(super) fn kernel(&self, i: usize) -> Option<KernelLaunch<'_>> {
+        let Ready::Kernel { launch, parameters, maps } = self.launches.get(i)? else { return None };
+        let (parameters, maps) = (self.parameters(parameters), self.maps(maps));
+        Some(KernelLaunch { parameters, maps, ..*launch })
     }
 
     pub(super) fn launch(&self, i: usize) -> &Ready {

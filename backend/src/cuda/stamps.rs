@@ -41,17 +41,19 @@ pub(super) struct Stamps {
 }
 
 impl Stamps {
-    /// Places for launches at these sizes; `None` where none of them notes anything.
+    /// Places for launches at these sizes; `None` where none of them notes anything. Those that follow other
+    /// sizes have none: they may have more blocks then.
     pub(super) fn of(
         context: &Arc<Context>,
         stream: &Stream,
         launches: &[Arc<BoundLaunch>],
+        follows: &dyn Fn(usize) -> bool,
         sizes: &[u64],
     ) -> Result<Option<Self>, DeviceError> {
         let mut blocks = 0;
         let mut places = Vec::with_capacity(launches.len());
-        for launch in launches {
-            let Work::Kernel(bound) = &launch.work else {
+        for (i, launch) in launches.iter().enumerate() {
+            let (Work::Kernel(bound), false) = (&launch.work, follows(i)) else {
                 places.push(None);
                 continue;
             };

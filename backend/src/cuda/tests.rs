@@ -1,6 +1,7 @@
 //! The device over a simulated driver: addresses, launches, captures and planned faults.
 
 mod fixture;
+mod followed;
 mod library;
 mod lost;
 mod memory;

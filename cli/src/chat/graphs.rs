@@ -41,7 +41,8 @@ fn shown(engine: &dyn Engine) -> String {
     for graph in graphs.iter().filter(|graph| graph.state == GraphState::Disabled) {
         let what = match graph.key {
             GraphKey::Full(_) => "whole step".to_owned(),
-            GraphKey::Piece { member, .. } => format!("part {member}"),
+            GraphKey::Stretch { first, last, .. } if first == last => format!("part {first}"),
+            GraphKey::Stretch { first, last, .. } => format!("parts {first} to {last}"),
         };
         let size = graph.key.size();
         let _ = write!(text, "\ndisabled: {what} at {size}, {} failures", graph.counts.failures);

@@ -180,6 +180,19 @@ impl GridAxis {
         [self, Self::one(), Self::one()]
     }
 
+    /// Whether it has a block at all sizes that are not 0.
+    fn always_has_blocks(&self) -> bool {
+        let always = |part: &Blocks| {
+            let terms = part.units.terms();
+            let sum = terms.iter().fold(part.units.constant_part(), |n, t| n.saturating_add(t.1));
+            sum > 0 && terms.iter().all(|(_, coefficient)| *coefficient > 0)
+        };
+        match self {
+            Self::Persistent { per_multiprocessor } => *per_multiprocessor > 0,
+            Self::Blocks(parts) => parts.iter().any(always),
+        }
+    }
+
     fn extent(&self, sizes: &[u64], multiprocessors: u32) -> Result<u64, GridError> {
         match self {
             Self::Persistent { per_multiprocessor } => {
@@ -204,6 +217,12 @@ fn whole_clusters(blocks: u64, cluster: u64) -> u64 {
 }
 
 impl LaunchRecipe {
+    /// Whether it is never left out where no size is 0: only then can a captured launch of it be set to
+    /// other sizes, since a node of a graph has blocks.
+    pub fn always_has_work(&self) -> bool {
+        self.grid.iter().all(GridAxis::always_has_blocks)
+    }
+
     /// The grid where symbols have these sizes, on a device of so many multiprocessors. An axis
     /// without work is 0: such a launch is left out.
     ///
@@ -376,6 +395,28 @@ mod tests {
             ..recipe
         };
         assert!(matches!(long.grid_at(&[70_000], 1), Err(GridError::Axis { axis: 1, .. })));
+    }
+
+    #[test]
+    fn a_launch_always_has_work_where_no_grid_is_empty_at_ones() {
+        let symbol = |i| Symbol::new(i);
+        let rows = || Dim::from(symbol(0));
+        let at = |axis: GridAxis| {
+            let recipe =
+                LaunchRecipe { grid: [GridAxis::one(), axis, GridAxis::one()], ..recipe() };
+            let found = recipe.always_has_work();
+            let sizes = [[1, 1], [1, 9], [9, 1], [70, 3], [3, 70]];
+            let is_empty = |sizes| recipe.grid_at(sizes, 132).is_ok_and(|grid| grid.contains(&0));
+            assert!(!found || !sizes.iter().any(|sizes| is_empty(sizes)), "{recipe:?}");
+            found
+        };
+        assert!(at(GridAxis::Persistent { per_multiprocessor: 2 }));
+        assert!(at(GridAxis::of(rows().times(3), 64)));
+        let beyond = || Dim::affine(0, [(symbol(0), 1), (symbol(1), -1)]);
+        assert!(!at(GridAxis::of(beyond(), 1)), "rows beyond one a sequence");
+        assert!(!at(GridAxis::of(Dim::affine(-1, [(symbol(0), 1)]), 1)));
+        let parts = [beyond(), rows()].map(|units| Blocks { units, per_block: 4 });
+        assert!(at(GridAxis::Blocks(parts.to_vec())), "a part is enough");
     }
 
     fn recipe() -> LaunchRecipe {

@@ -159,7 +159,7 @@ impl<D: Device> CompiledModel<D> {
         let stats = self.stats.clone();
         for &sizes in all {
             let Some(found) = steps.iter().find(|step| step.sizes == sizes) else { continue };
-            if !self.graphs.has_pieces(&self.members, sizes) {
+            if !self.graphs.has_pieces(sizes) {
                 continue;
             }
             if since(started) >= budget {

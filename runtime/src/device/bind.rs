@@ -67,12 +67,14 @@ impl BindSite<'_> {
                 }
             }
             sized.sort_by_key(|(size, _)| *size);
+            let artifacts = &self.compiled.artifacts[usage.unique.index()];
             let general = general.ok_or(ModelError::Unplanned { part: "general program" })?;
             list.push(Member {
                 step,
                 label,
                 over,
                 excluded_by: None,
+                follows_sizes: artifacts.iter().all(Artifact::follows_sizes),
                 probed: None,
                 sized,
                 general,

@@ -1,5 +1,6 @@
 //! Programs: every member of the step bound at each of its sizes.
 
+use crate::dispatch::StretchPart;
 use crate::words::{ModelError, Over, StepSizes, SymbolClass};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_ir::entity::Node;
@@ -28,6 +29,8 @@ pub(crate) struct Member<P> {
     pub over: Option<Over>,
     /// The layer that keeps it from being captured, as the configuration names it.
     pub excluded_by: Option<String>,
+    /// Whether every launch of every way of it follows sizes: what it launches can be set in a captured graph.
+    pub follows_sizes: bool,
     /// What a probe found that it does not do as it declares.
     pub probed: Option<Probed>,
     /// Those of one size each, ascending.
@@ -59,6 +62,31 @@ impl<P> Member<P> {
         let over = self.over?;
         let uniform = sizes.uniform().filter(|&size| self.index(size).is_some());
         uniform.or_else(|| sizes.of_rows(over))
+    }
+
+    /// Its own size in a stretch of this size.
+    pub(crate) fn size_in(&self, size: PieceSize) -> Option<PieceSize> {
+        match self.index(size) {
+            Some(_) if size.query_length().is_some() => Some(size),
+            _ => self.over.map(|over| over.of_size(size)),
+        }
+    }
+
+    /// The program in a stretch of this size.
+    pub(crate) fn program_in(&self, size: PieceSize) -> &P {
+        self.size_in(size).map_or(&self.general, |size| self.at(size))
+    }
+
+    /// What it can be in a stretch, by what it supports.
+    pub(crate) fn stretch_part(&self, support: CaptureSupport) -> StretchPart {
+        let is_piece = matches!(self.step, Step::Piece(_));
+        let follows = || self.follows_sizes && support == CaptureSupport::Always;
+        let joins = self.excluded_by.is_none() && (is_piece || follows());
+        StretchPart {
+            joins: self.class().filter(|_| joins),
+            is_piece,
+            has_uniform: self.has_uniform(),
+        }
     }
 
     /// The program for the sizes of a step.

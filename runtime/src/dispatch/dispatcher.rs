@@ -218,6 +218,12 @@ impl Dispatcher {
         }
     }
 
+    /// Whether uniform batches that run in pieces have sizes and graphs of their own: not where uniform
+    /// batches are replayed whole, and few run in pieces.
+    pub(super) fn has_uniform_pieces(&self) -> bool {
+        (self.mode.decode(), self.mode.mixed()) != (StepMode::Full, StepMode::Piecewise)
+    }
+
     /// Sizes picked apart: tokens from their list, rows from theirs, sequences from the batch list. A
     /// uniform batch has as many sequences as make its tokens, where it has programs for so many.
     fn mixed_sizes(&self, shape: StepShape) -> StepSizes {
@@ -239,7 +245,8 @@ impl Dispatcher {
             }),
             query_length: None,
         };
-        if let (PieceSize::Exact(tokens), Some(length)) = (sizes.tokens, self.uniform(shape)) {
+        let uniform = self.uniform(shape).filter(|_| self.has_uniform_pieces());
+        if let (PieceSize::Exact(tokens), Some(length)) = (sizes.tokens, uniform) {
             let batch = tokens / length;
             let has_programs =
                 self.batches.sizes().contains(&batch) && self.is_decode_batch(batch, length);

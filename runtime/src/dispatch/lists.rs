@@ -1,6 +1,7 @@
 //! The sizes that have programs, and those that have graphs.
 
 use super::dispatcher::Dispatcher;
+use super::stretches::Stretch;
 use crate::words::{Over, StepMode, StepSizes, SymbolClass, SymbolTable};
 use piecewise_backend::artifact::PieceSize;
 use std::collections::BTreeSet;
@@ -70,19 +71,13 @@ impl Dispatcher {
         Vec::from_iter(BTreeSet::from_iter(batches.chain(self.uniform_rows())))
     }
 
-    /// The sizes, in rows of `over`, at which each piece that iterates over them is captured on its
-    /// own, ascending; none where the mode replays no pieces. Those of uniform batches come last,
-    /// for a piece that has programs for them.
-    pub fn piece_graph_sizes(
-        &self,
-        symbols: &SymbolTable,
-        over: Over,
-        has_uniform: bool,
-    ) -> Vec<PieceSize> {
+    /// The sizes, in rows of its class, at which a stretch is captured, ascending; none where the mode
+    /// replays no pieces. Those of uniform batches come last, for a stretch that has programs for them.
+    pub fn stretch_sizes(&self, symbols: &SymbolTable, stretch: &Stretch) -> Vec<PieceSize> {
         if !self.mode.needs_splitting() {
             return Vec::new();
         }
-        let sizes = match over.class {
+        let sizes = match stretch.class {
             SymbolClass::Tokens => {
                 let mut sizes = self.listed_tokens();
                 sizes.retain(|&size| size <= self.max_tokens && !self.rules.is_launched(size));
@@ -92,15 +87,15 @@ impl Dispatcher {
             SymbolClass::Own(kind) => self.own_sizes(symbols, kind).sizes().to_vec(),
             SymbolClass::Sequences | SymbolClass::Fixed => Vec::new(),
         };
-        let exact = sizes.into_iter().map(|size| PieceSize::Exact(size * over.times));
+        let exact = sizes.into_iter().map(PieceSize::Exact);
         let is_listed = |size: &PieceSize| {
             let rows = size.rows();
             let is_size = self.tokens.sizes().contains(&rows) || self.rules.is_specialized(rows);
             is_size && !self.rules.is_launched(rows)
         };
-        let uniform =
-            self.uniform_sizes().into_iter().filter(|size| has_uniform && is_listed(size));
-        exact.chain(uniform).collect()
+        let has_uniform = stretch.has_uniform && self.has_uniform_pieces();
+        let uniform = self.uniform_sizes().into_iter();
+        exact.chain(uniform.filter(|size| has_uniform && is_listed(size))).collect()
     }
 
     /// The sizes of uniform batches, ascending.

@@ -6,10 +6,12 @@ mod dispatcher;
 mod lists;
 mod lowering_sizes;
 mod rules;
+mod stretches;
 
 pub use dispatcher::{Dispatcher, OpSupport, OwnSizes};
 pub use lowering_sizes::lowering_sizes;
 pub use rules::{MeasuredWays, OtherWay, SizeRules};
+pub use stretches::{Stretch, StretchPart};
 
 #[cfg(test)]
 mod tests;

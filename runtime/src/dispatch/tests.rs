@@ -111,7 +111,9 @@ fn apart(d: &Dispatcher, s: StepShape, decode: Option<u64>) -> StepSizes {
     let batches = d.batches.sizes().iter().copied().filter(|b| *b <= d.max_rows);
     let rows = batches.chain(of_uniform).filter(|size| *size >= wanted).min();
     let rows = rows.filter(|size| d.padding || *size == wanted || wanted == 0);
-    // The program of a uniform batch is taken where there is one of so many tokens.
+    // The program of a uniform batch is taken where there is one of so many tokens, but not where uniform
+    // batches are replayed whole and only few run in pieces.
+    let decode = decode.filter(|_| d.mode != GraphMode::FullAndPiecewise);
     let whole = tokens.zip(decode).filter(|(tokens, q)| tokens % q == 0);
     let whole = whole.map(|(tokens, q)| (tokens / q, q)).filter(|whole| {
         let is_listed = d.batches.sizes().contains(&whole.0);

@@ -1,6 +1,6 @@
 //! What a model counts while it runs.
 
-use crate::words::{CompileCounts, Dispatch, GraphKey, StepMode};
+use crate::words::{CompileCounts, Dispatch, StepMode};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::tuning::TuningReport;
 use serde::Serializer;
@@ -103,12 +103,29 @@ impl Statistics {
         self.misses.values().sum()
     }
 
-    pub(crate) fn count_replay(&mut self, graph: GraphKey) {
-        let counts = match graph {
-            GraphKey::Full(_) => &mut self.full_replays,
-            GraphKey::Piece { .. } => &mut self.piece_replays,
-        };
-        *counts.entry(graph.size()).or_default() += 1;
+    /// Counts the replay of a whole step.
+    pub(crate) fn count_whole(&mut self, size: PieceSize) {
+        *self.full_replays.entry(size).or_default() += 1;
+    }
+
+    /// Counts the replay of pieces of these sizes.
+    pub(crate) fn count_pieces(&mut self, sizes: impl Iterator<Item = PieceSize>) {
+        // Nearly always all have one size, and there are as many as layers.
+        let mut same = None;
+        for size in sizes {
+            match &mut same {
+                Some((known, count)) if *known == size => *count += 1,
+                _ => {
+                    let before = same.replace((size, 1));
+                    before.into_iter().for_each(|counted| self.add_pieces(counted));
+                }
+            }
+        }
+        same.into_iter().for_each(|counted| self.add_pieces(counted));
+    }
+
+    fn add_pieces(&mut self, (size, count): (PieceSize, u64)) {
+        *self.piece_replays.entry(size).or_default() += count;
     }
 
     /// The share of steps that replayed.

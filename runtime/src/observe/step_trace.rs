@@ -48,10 +48,21 @@ impl<W: Write> StepTraceWriter<W> {
             notes.extend(fallback.map(|reason| ("launched because", Note::Text(reason))));
             trace.begin(*device, ns(first.start), &name, "step", notes)?;
             for span in spans {
+                let of_several;
                 let (name, category, notes) = match span.kind {
                     SpanKind::Stage => ("stage", "copy", Vec::new()),
                     SpanKind::ReadBack => ("read back", "copy", Vec::new()),
                     SpanKind::Whole => ("replay", "replayed", Vec::new()),
+                    SpanKind::Stretch { first, last } => {
+                        let Some(parts) = members.get(first..=last) else { continue };
+                        let (Some(first), Some(last)) = (parts.first(), parts.last()) else {
+                            continue;
+                        };
+                        of_several = format!("{} to {}", first.name, last.name);
+                        let count = ("members", Note::Count(parts.len() as u64));
+                        let kind = ("kind", Note::Text("stretch".to_owned()));
+                        (of_several.as_str(), "replayed", vec![count, kind])
+                    }
                     SpanKind::Member { member, replayed } => {
                         let Some(member) = members.get(member) else { continue };
                         let how = if replayed { "replayed" } else { "launched" };

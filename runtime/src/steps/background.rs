@@ -36,10 +36,10 @@ impl<D: Device> CompiledModel<D> {
     fn most_wanted(&mut self) -> Option<GraphKey> {
         let Self { graphs, members, background, .. } = self;
         let Pace { listed, lacking, is_done, .. } = background;
-        // A step replays every piece over the same rows at one size.
+        // A step replays every stretch over the same rows at one size.
         let together = |key| match key {
             GraphKey::Full(_) => None,
-            GraphKey::Piece { member, size } => Some((members.list[member].class()?, size)),
+            GraphKey::Stretch { first, size, .. } => Some((members.list[first].class()?, size)),
         };
         let mut misses = |key| {
             let slot = graphs.slot_mut(key)?;

@@ -4,10 +4,10 @@ use super::compiled::CompiledModel;
 use super::graphs::GraphSet;
 use super::model::Model;
 use crate::device::Member;
-use crate::dispatch::{Dispatcher, OpSupport};
+use crate::dispatch::{Dispatcher, OpSupport, Stretch};
 use crate::words::{
     CaptureWhen, CapturedGraph, Dispatch, FallbackReason, GraphKey, GraphKind, GraphMode,
-    GraphState, ModelError, OnCaptureFailure, Progress, StepMode, StepSizes, SymbolClass,
+    GraphState, ModelError, OnCaptureFailure, Over, Progress, StepMode, StepSizes, SymbolClass,
 };
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::Device;
@@ -75,17 +75,26 @@ impl<D: Device> CompiledModel<D> {
         ops.join(" or ")
     }
 
+    /// The stretches of the step, each with the sizes that the mode captures it at.
+    fn stretches(&self) -> Vec<(Stretch, Vec<PieceSize>)> {
+        let members = self.members.list.iter();
+        let parts = members.map(|member| member.stretch_part(self.support(member)));
+        let with_sizes = |stretch: Stretch| {
+            let sizes = self.dispatcher.stretch_sizes(&self.symbols, &stretch);
+            (stretch, sizes)
+        };
+        Stretch::of_step(parts).into_iter().map(with_sizes).collect()
+    }
+
     /// Lists every graph that the mode calls for; those that there are stay.
     pub(crate) fn list_graphs(&mut self) {
-        let Self { dispatcher, symbols, members, .. } = self;
-        let pieces =
-            members.list.iter().map(|member| match (member.is_captured_piece(), member.over) {
-                (true, Some(over)) => {
-                    dispatcher.piece_graph_sizes(symbols, over, member.has_uniform())
-                }
-                _ => Vec::new(),
-            });
-        let pieces: Vec<Vec<PieceSize>> = pieces.collect();
+        let stretches = self.stretches();
+        let Self { dispatcher, members, .. } = self;
+        let pieces = stretches.iter().flat_map(|(stretch, sizes)| {
+            let pieces = members.list[stretch.members.clone()].iter();
+            let pieces = pieces.filter(|member| member.is_captured_piece());
+            pieces.flat_map(|piece| sizes.iter().filter_map(|size| piece.size_in(*size)))
+        });
         let full = dispatcher.full_graph_sizes();
         let tokens = dispatcher.tokens.sizes().iter().map(|&size| PieceSize::Exact(size));
         let whole = || full.iter().map(StepSizes::whole);
@@ -94,11 +103,11 @@ impl<D: Device> CompiledModel<D> {
             .map(|(sequences, query_length)| PieceSize::Uniform { sequences, query_length });
         self.stats.prepare(
             FallbackReason::ALL.iter().map(|reason| reason.name()),
-            pieces.iter().flatten().copied(),
+            pieces,
             whole(),
             tokens.chain(whole()).chain(uniform),
         );
-        self.graphs.list(pieces, full);
+        self.graphs.list(stretches, full);
         self.background.list(self.graphs.keys());
     }
 
@@ -173,8 +182,8 @@ impl<D: Device> CompiledModel<D> {
         let is_own = || rules.is_specialized(rows) && !tokens.sizes().contains(&rows);
         let of_tokens = match key {
             GraphKey::Full(_) => true,
-            GraphKey::Piece { member, .. } => {
-                self.members.list[member].class() == Some(SymbolClass::Tokens)
+            GraphKey::Stretch { first, .. } => {
+                self.members.list[first].class() == Some(SymbolClass::Tokens)
             }
         };
         let is_exact = matches!(key.size(), PieceSize::Exact(_));
@@ -182,8 +191,8 @@ impl<D: Device> CompiledModel<D> {
     }
 
     fn kind(&self, key: GraphKey) -> GraphKind {
-        let GraphKey::Piece { member, .. } = key else { return GraphKind::Full };
-        match self.members.list[member].class() {
+        let GraphKey::Stretch { first, .. } = key else { return GraphKind::Full };
+        match self.members.list[first].class() {
             Some(SymbolClass::Rows) => GraphKind::Rows,
             Some(SymbolClass::Own(_)) => GraphKind::Own,
             _ => GraphKind::Tokens,
@@ -198,8 +207,8 @@ impl<D: Device> CompiledModel<D> {
             return self.capture_wanted(GraphKey::Full(dispatch.sizes));
         }
         for member in 0..self.members.list.len() {
-            if let Some(size) = self.members.list[member].size(&dispatch.sizes) {
-                self.capture_wanted(GraphKey::Piece { member, size })?;
+            if let Some(key) = self.graphs.key_at(member, &dispatch.sizes) {
+                self.capture_wanted(key)?;
             }
         }
         Ok(())
@@ -237,7 +246,8 @@ impl<D: Device> CompiledModel<D> {
         if !slot.wants_capture(*capture_attempts) {
             return Ok(());
         };
-        let (label, programs, by_symbol) = match key {
+        let mut following = Vec::new();
+        let (label, programs, by_symbol): (String, Vec<&D::Program>, Vec<u64>) = match key {
             GraphKey::Full(sizes) => {
                 let mut by_symbol = vec![0; symbols.bounds().len()];
                 symbols.fill(&mut by_symbol, |class| sizes.rows_of(class));
@@ -248,16 +258,20 @@ impl<D: Device> CompiledModel<D> {
                 let programs = members.list.iter().map(|member| member.program(&sizes)).collect();
                 (label, programs, by_symbol)
             }
-            GraphKey::Piece { member, size } => {
-                let member = &members.list[member];
-                let by_symbol = dispatcher.bounds(symbols, member.over, size);
-                let label = format!("{} at {size} rows", member.label);
-                (label, vec![member.at(size)], by_symbol)
+            GraphKey::Stretch { first, last, size } => {
+                let members = &members.list[first..=last];
+                let over = members[0].over.map(|over| Over { times: 1, ..over });
+                let by_symbol = dispatcher.bounds(symbols, over, size);
+                let places = (0..).zip(members).filter(|(_, member)| !member.is_captured_piece());
+                following.extend(places.map(|(place, _)| place));
+                let programs = members.iter().map(|member| member.program_in(size)).collect();
+                (format!("{} at {size} rows", label_of(members)), programs, by_symbol)
             }
         };
         let again = slot.state(*capture_attempts) == GraphState::Stale;
         let started = Instant::now();
-        let result = slot.capture(|| device.capture(&label, &programs, &by_symbol));
+        let result =
+            slot.capture(|| device.capture_following(&label, &programs, &following, &by_symbol));
         self.stats.capture_time += started.elapsed();
         self.stats.recaptures += u64::from(again && result.is_ok());
         match result {
@@ -303,5 +317,14 @@ impl<D: Device> CompiledModel<D> {
     /// Every graph that is ready to replay.
     pub fn ready_graphs(&self) -> impl Iterator<Item = &D::Captured> {
         self.graphs.ready()
+    }
+}
+
+/// What members in a row are called together.
+fn label_of<P>(members: &[Member<P>]) -> String {
+    match members {
+        [] => String::new(),
+        [only] => only.label.clone(),
+        [first, .., last] => format!("{} to {}", first.label, last.label),
     }
 }

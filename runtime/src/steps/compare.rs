@@ -8,6 +8,7 @@ use piecewise_ir::entity::Value;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_ir::text::Names;
+use std::ops::Range;
 
 /// What a run of a step wrote, in order.
 #[derive(Debug, Default)]
@@ -25,6 +26,28 @@ struct Entry {
 }
 
 impl Trace {
+    /// Adds the real rows of what members in a row leave for others after them: what one leaves for another
+    /// of them is gone once all have run.
+    pub(super) fn add_unit<D: Device>(
+        &mut self,
+        device: &mut D,
+        module: &Module,
+        memory: &Memory,
+        (places, members): (Range<usize>, &[Member<D::Program>]),
+        counts: &[u64],
+    ) -> Result<(), DeviceError> {
+        let Some(stitch) = module.stitch() else { return Ok(()) };
+        let later = || stitch.steps.iter().skip(places.end);
+        let is_left = |value: Value| {
+            module.graph().outputs().contains(&value)
+                || later().any(|step| stitch.uses[step.id()].operands.contains(&value))
+        };
+        for member in members {
+            self.add_those(device, module, memory, member, counts, &is_left)?;
+        }
+        Ok(())
+    }
+
     /// Adds the real rows of what a member leaves for others.
     pub(super) fn add_results<D: Device>(
         &mut self,
@@ -34,13 +57,26 @@ impl Trace {
         member: &Member<D::Program>,
         counts: &[u64],
     ) -> Result<(), DeviceError> {
+        self.add_those(device, module, memory, member, counts, &|_| true)
+    }
+
+    fn add_those<D: Device>(
+        &mut self,
+        device: &mut D,
+        module: &Module,
+        memory: &Memory,
+        member: &Member<D::Program>,
+        counts: &[u64],
+        is_wanted: &dyn Fn(Value) -> bool,
+    ) -> Result<(), DeviceError> {
         let Some(stitch) = module.stitch() else { return Ok(()) };
         let usage = &stitch.uses[member.step.id()];
         let piece = &stitch.unique[usage.unique];
         let positions = piece.operands();
         for output in piece.graph.outputs() {
             let position = positions.iter().position(|value| value == output);
-            let Some(&value) = position.and_then(|i| usage.operands.get(i)) else { continue };
+            let value = position.and_then(|i| usage.operands.get(i));
+            let Some(&value) = value.filter(|value| is_wanted(**value)) else { continue };
             let role = format!("written by {}", member.label);
             self.add(device, module, memory, value, role, counts)?;
         }

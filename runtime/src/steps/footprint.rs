@@ -2,14 +2,15 @@
 //! blocks.
 
 use super::staging::BLOCKS;
-use crate::device::{Member, Members};
-use crate::dispatch::Dispatcher;
+use crate::device::Member;
+use crate::dispatch::{Dispatcher, Stretch};
 use crate::memory::sample_blocks;
 use crate::words::{Ledger, SymbolClass, SymbolTable};
 use piecewise_backend::artifact::{Artifact, PieceSize};
 use piecewise_backend::compiler::Footprint;
 use piecewise_ir::entity::UniquePieceId;
-use piecewise_ir::module::Module;
+use piecewise_ir::module::{Module, Step};
+use piecewise_kernels::step::CaptureSupport;
 use std::collections::BTreeMap;
 
 impl Ledger {
@@ -24,16 +25,15 @@ impl Ledger {
         footprint: Footprint,
     ) -> Self {
         let mut images = BTreeMap::new();
-        let mut sized: BTreeMap<UniquePieceId, Vec<(PieceSize, u64)>> = BTreeMap::new();
+        let mut by_unique: BTreeMap<UniquePieceId, Lowered> = BTreeMap::new();
         for (unique, artifact) in lowered {
-            let launches = artifact.first_launches().count();
-            sized.entry(unique).or_default().push((artifact.size, launches as u64));
+            by_unique.entry(unique).or_default().add(artifact);
             images.extend(artifact.images.iter().map(|(digest, bytes)| (*digest, bytes.len())));
         }
         if footprint.loads_images {
             self.modules = images.into_values().map(|bytes| bytes as u64).sum();
         }
-        let (graphs, launches) = graphs_of(module, symbols, dispatcher, &sized);
+        let (graphs, launches) = graphs_of(module, symbols, dispatcher, &by_unique);
         self.context = footprint.context_bytes;
         self.graphs = graphs * footprint.graph_bytes + launches * footprint.launch_bytes;
         self
@@ -63,42 +63,72 @@ impl Ledger {
     }
 }
 
+/// What a unique piece was lowered to.
+struct Lowered {
+    /// How many launches it has at each size.
+    launches: Vec<(PieceSize, u64)>,
+    support: CaptureSupport,
+    follows_sizes: bool,
+}
+
+impl Default for Lowered {
+    fn default() -> Self {
+        let support = CaptureSupport::Always;
+        Self { launches: Vec::new(), support, follows_sizes: true }
+    }
+}
+
+impl Lowered {
+    fn add(&mut self, artifact: &Artifact) {
+        self.launches.push((artifact.size, artifact.first_launches().count() as u64));
+        let support = artifact.first_launches().map(|launch| launch.capture);
+        self.support = support.fold(self.support, CaptureSupport::min);
+        self.follows_sizes &= artifact.follows_sizes();
+    }
+}
+
 /// How many graphs there will be, and how many launches in all of them.
 fn graphs_of(
     module: &Module,
     symbols: &SymbolTable,
     dispatcher: &Dispatcher,
-    sized: &BTreeMap<UniquePieceId, Vec<(PieceSize, u64)>>,
+    by_unique: &BTreeMap<UniquePieceId, Lowered>,
 ) -> (u64, u64) {
     let Some(stitch) = module.stitch() else { return (0, 0) };
-    let member = |step: &piecewise_ir::module::Step| {
-        let unique = stitch.uses[step.id()].unique;
-        let all = sized.get(&unique).map_or(&[][..], Vec::as_slice);
+    let none = Lowered::default();
+    let lowered = |step: &Step| by_unique.get(&stitch.uses[step.id()].unique).unwrap_or(&none);
+    let member = |step: &Step| {
+        let Lowered { launches, follows_sizes, .. } = lowered(step);
         let is_general = |size: &PieceSize| matches!(size, PieceSize::General(_));
-        let general = all.iter().find(|(size, _)| is_general(size)).map_or(0, |(_, n)| *n);
-        let mut sized: Vec<_> = all.iter().filter(|(size, _)| !is_general(size)).copied().collect();
+        let general = launches.iter().find(|(size, _)| is_general(size)).map_or(0, |(_, n)| *n);
+        let sized = launches.iter().filter(|(size, _)| !is_general(size));
+        let mut sized: Vec<_> = sized.copied().collect();
         sized.sort_unstable();
         Member {
             step: *step,
             label: String::new(),
-            over: stitch.unique[unique].over.map(|s| symbols.over(s)),
+            over: stitch.unique[stitch.uses[step.id()].unique].over.map(|s| symbols.over(s)),
             excluded_by: None,
+            follows_sizes: *follows_sizes,
             probed: None,
             sized,
             general,
         }
     };
-    let members = Members { list: stitch.steps.iter().map(member).collect() };
+    let members: Vec<_> = stitch.steps.iter().map(member).collect();
+    let supports = stitch.steps.iter().map(|step| lowered(step).support);
+    let parts = members.iter().zip(supports).map(|(member, support)| member.stretch_part(support));
     let (mut graphs, mut launches) = (0, 0);
-    for member in members.list.iter().filter(|member| member.is_captured_piece()) {
-        let Some(over) = member.over else { continue };
-        let sizes = dispatcher.piece_graph_sizes(symbols, over, member.has_uniform());
-        graphs += sizes.len() as u64;
-        launches += sizes.into_iter().map(|size| *member.at(size)).sum::<u64>();
+    for stretch in Stretch::of_step(parts) {
+        for size in dispatcher.stretch_sizes(symbols, &stretch) {
+            let members = members[stretch.members.clone()].iter();
+            graphs += 1;
+            launches += members.map(|member| *member.program_in(size)).sum::<u64>();
+        }
     }
     for sizes in dispatcher.full_graph_sizes() {
         graphs += 1;
-        launches += members.list.iter().map(|member| *member.program(&sizes)).sum::<u64>();
+        launches += members.iter().map(|member| *member.program(&sizes)).sum::<u64>();
     }
     (graphs, launches)
 }

@@ -1,9 +1,10 @@
 //! Captured graphs and their states.
 
-use crate::device::Members;
+use crate::dispatch::Stretch;
 use crate::words::{GraphCounts, GraphKey, GraphReport, GraphState, StepSizes};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::DeviceError;
+use std::ops::Range;
 
 /// A graph that may be captured.
 #[derive(Debug)]
@@ -120,46 +121,72 @@ impl<G> GraphSlot<G> {
     }
 }
 
+/// The graphs of a stretch, by size, ascending.
+#[derive(Debug)]
+struct StretchGraphs<G> {
+    stretch: Stretch,
+    sizes: Vec<(PieceSize, GraphSlot<G>)>,
+}
+
+impl<G> StretchGraphs<G> {
+    fn key(&self, size: PieceSize) -> GraphKey {
+        let members = &self.stretch.members;
+        GraphKey::Stretch { first: members.start, last: members.end - 1, size }
+    }
+
+    fn place(&self, size: PieceSize) -> Option<usize> {
+        self.sizes.binary_search_by_key(&size, |(known, _)| *known).ok()
+    }
+
+    fn ready(&self, sizes: &StepSizes) -> Option<&G> {
+        let place = self.place(self.stretch.size(sizes)?)?;
+        self.sizes[place].1.ready()
+    }
+}
+
 /// The graphs of a model.
 #[derive(Debug)]
 pub(crate) struct GraphSet<G> {
-    /// For each member, graphs by size, ascending; empty for ops.
-    pieces: Vec<Vec<(PieceSize, GraphSlot<G>)>>,
+    /// In the order of the step.
+    stretches: Vec<StretchGraphs<G>>,
     /// Whole steps by their sizes, ascending.
     full: Vec<(StepSizes, GraphSlot<G>)>,
 }
 
 impl<G> Default for GraphSet<G> {
     fn default() -> Self {
-        Self { pieces: Vec::new(), full: Vec::new() }
+        Self { stretches: Vec::new(), full: Vec::new() }
     }
 }
 
 impl<G> GraphSet<G> {
-    /// From now on there are graphs for each member at its sizes, and for whole steps at theirs.
+    /// From now on there are graphs for each stretch at its sizes, and for whole steps at theirs.
     /// What was captured of them stays.
-    pub(crate) fn list(&mut self, pieces: Vec<Vec<PieceSize>>, full: Vec<StepSizes>) {
+    pub(crate) fn list(&mut self, stretches: Vec<(Stretch, Vec<PieceSize>)>, full: Vec<StepSizes>) {
         let mut before = std::mem::take(self);
-        before.pieces.resize_with(pieces.len(), Vec::new);
-        let pieces = pieces.into_iter().zip(before.pieces);
-        self.pieces = pieces.map(|(sizes, before)| relisted(sizes, before)).collect();
+        let listed = stretches.into_iter().map(|(stretch, sizes)| {
+            let same = before.stretches.iter_mut().find(|known| known.stretch == stretch);
+            let known = same.map_or_else(Vec::new, |known| std::mem::take(&mut known.sizes));
+            StretchGraphs { stretch, sizes: relisted(sizes, known) }
+        });
+        self.stretches = listed.collect();
         self.full = relisted(full, before.full);
     }
 
-    /// Every graph, the largest first: whole steps, then of each piece its largest, its second
+    /// Every graph, the largest first: whole steps, then of each stretch its largest, its second
     /// largest and so on.
     pub(crate) fn keys(&self) -> Vec<GraphKey> {
         let mut keys: Vec<_> = self.full.iter().map(|(sizes, _)| GraphKey::Full(*sizes)).collect();
         keys.reverse();
-        let pieces = self.pieces.iter().enumerate().map(|(member, sizes)| {
-            let mut sizes: Vec<_> = sizes.iter().map(|(size, _)| *size).collect();
+        let stretches = self.stretches.iter().map(|stretch| {
+            let mut sizes: Vec<_> = stretch.sizes.iter().map(|(size, _)| *size).collect();
             sizes.sort_by_key(|size| std::cmp::Reverse((size.rows(), *size)));
-            sizes.into_iter().map(move |size| GraphKey::Piece { member, size })
+            sizes.into_iter().map(|size| stretch.key(size))
         });
-        let mut pieces: Vec<_> = pieces.collect();
-        let most = self.pieces.iter().map(Vec::len).max().unwrap_or(0);
+        let mut stretches: Vec<_> = stretches.collect();
+        let most = self.stretches.iter().map(|stretch| stretch.sizes.len()).max().unwrap_or(0);
         for _ in 0..most {
-            keys.extend(pieces.iter_mut().filter_map(Iterator::next));
+            keys.extend(stretches.iter_mut().filter_map(Iterator::next));
         }
         keys
     }
@@ -167,16 +194,15 @@ impl<G> GraphSet<G> {
     /// Every graph, ready or not, where so many failures in a row disable one.
     pub(crate) fn reports(&self, attempts: u32) -> Vec<GraphReport> {
         let full = self.full.iter().map(|(sizes, slot)| (GraphKey::Full(*sizes), slot));
-        let pieces = self.pieces.iter().enumerate().flat_map(|(member, sizes)| {
-            let key = move |size| GraphKey::Piece { member, size };
-            sizes.iter().map(move |(size, slot)| (key(*size), slot))
+        let stretches = self.stretches.iter().flat_map(|stretch| {
+            stretch.sizes.iter().map(|(size, slot)| (stretch.key(*size), slot))
         });
         let report = |(key, slot): (GraphKey, &GraphSlot<G>)| GraphReport {
             key,
             state: slot.state(attempts),
             counts: slot.counts(),
         };
-        full.chain(pieces).map(report).collect()
+        full.chain(stretches).map(report).collect()
     }
 
     /// A graph that is listed, ready or not.
@@ -186,27 +212,40 @@ impl<G> GraphSet<G> {
                 let i = self.full.binary_search_by_key(&sizes, |(s, _)| *s).ok()?;
                 Some(&mut self.full[i].1)
             }
-            GraphKey::Piece { member, size } => {
-                let sizes = self.pieces.get_mut(member)?;
-                let i = sizes.binary_search_by_key(&size, |(n, _)| *n).ok()?;
-                Some(&mut sizes[i].1)
+            GraphKey::Stretch { first, size, .. } => {
+                let graphs = self.place_of(first)?;
+                let graphs = &mut self.stretches[graphs];
+                let i = graphs.place(size)?;
+                Some(&mut graphs.sizes[i].1)
             }
         }
     }
 
-    /// The ready graph of a member at a size.
-    pub(crate) fn piece(&self, member: usize, size: PieceSize) -> Option<&G> {
-        let sizes = &self.pieces[member];
-        let i = sizes.binary_search_by_key(&size, |(n, _)| *n).ok()?;
-        sizes[i].1.ready()
+    /// The place among the stretches of the one that begins at a member.
+    fn place_of(&self, first: usize) -> Option<usize> {
+        self.stretches.binary_search_by_key(&first, |graphs| graphs.stretch.members.start).ok()
     }
 
-    /// Whether every piece has a graph for these sizes.
-    pub(crate) fn has_pieces<P>(&self, members: &Members<P>, sizes: StepSizes) -> bool {
-        members.list.iter().enumerate().all(|(i, member)| {
-            let size = member.size(&sizes).filter(|_| member.is_captured_piece());
-            size.is_none_or(|size| self.piece(i, size).is_some())
-        })
+    /// The members that are captured together from a member on, or else that member alone.
+    pub(crate) fn unit_at(&self, member: usize) -> Range<usize> {
+        let stretch = self.place_of(member).map(|place| &self.stretches[place].stretch);
+        stretch.map_or(member..member + 1, |stretch| stretch.members.clone())
+    }
+
+    /// The graph of a step of these sizes for the stretch that begins at a member.
+    pub(crate) fn key_at(&self, member: usize, sizes: &StepSizes) -> Option<GraphKey> {
+        let graphs = &self.stretches[self.place_of(member)?];
+        graphs.stretch.size(sizes).map(|size| graphs.key(size))
+    }
+
+    /// The same graph, if it is ready.
+    pub(crate) fn ready_at(&self, member: usize, sizes: &StepSizes) -> Option<&G> {
+        self.stretches[self.place_of(member)?].ready(sizes)
+    }
+
+    /// Whether every stretch has a graph for these sizes.
+    pub(crate) fn has_pieces(&self, sizes: StepSizes) -> bool {
+        self.stretches.iter().all(|graphs| graphs.ready(&sizes).is_some())
     }
 
     /// The ready graph of a whole step.
@@ -217,14 +256,16 @@ impl<G> GraphSet<G> {
 
     /// Every graph, ready or not.
     pub(crate) fn slots_mut(&mut self) -> impl Iterator<Item = &mut GraphSlot<G>> {
-        let pieces = self.pieces.iter_mut().flatten().map(|(_, slot)| slot);
-        pieces.chain(self.full.iter_mut().map(|(_, slot)| slot))
+        let stretches = self.stretches.iter_mut().flat_map(|graphs| &mut graphs.sizes);
+        stretches.map(|(_, slot)| slot).chain(self.full.iter_mut().map(|(_, slot)| slot))
     }
 
     /// Those that a step can replay now.
     pub(crate) fn ready(&self) -> impl Iterator<Item = &G> {
-        let pieces = self.pieces.iter().flatten().filter_map(|(_, slot)| slot.ready());
-        pieces.chain(self.full.iter().filter_map(|(_, slot)| slot.ready()))
+        let stretches = self.stretches.iter().flat_map(|graphs| &graphs.sizes);
+        stretches
+            .filter_map(|(_, slot)| slot.ready())
+            .chain(self.full.iter().filter_map(|(_, slot)| slot.ready()))
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) struct Pace {
     interval: Duration,
     /// What captures have taken since the last step.
     spent: Duration,
-    /// What the last capture of a whole step took, and of a piece.
+    /// What the last capture of a whole step took, and of a stretch.
     cost: [Duration; 2],
     steps_since: u32,
 }
@@ -87,7 +87,7 @@ impl Pace {
     }
 
     fn kind(key: GraphKey) -> usize {
-        usize::from(matches!(key, GraphKey::Piece { .. }))
+        usize::from(matches!(key, GraphKey::Stretch { .. }))
     }
 }
 
@@ -124,7 +124,7 @@ mod tests {
     const MOST: usize = 2000;
 
     fn of(member: usize, size: u64) -> GraphKey {
-        GraphKey::Piece { member, size: PieceSize::Exact(size) }
+        GraphKey::Stretch { first: member, last: member, size: PieceSize::Exact(size) }
     }
 
     fn whole(sequences: u64) -> GraphKey {

@@ -4,6 +4,7 @@ use crate::words::{StepMode, StepPart};
 use piecewise_backend::nvtx::{Nvtx, NvtxRange};
 use piecewise_ir::module::Module;
 use std::ffi::{CStr, CString};
+use std::ops::Range;
 
 /// A profiler, and what it hears.
 #[derive(Debug)]
@@ -44,5 +45,16 @@ impl StepRanges {
     /// The range of a member, by its place.
     pub(super) fn member(&self, place: usize) -> Option<NvtxRange> {
         self.parts.get(place).map(|name| self.nvtx.range(name))
+    }
+
+    /// The range of members in a row, by their places.
+    pub(super) fn members(&self, places: &Range<usize>) -> Option<NvtxRange> {
+        let (first, last) = (self.parts.get(places.start)?, self.parts.get(places.end - 1)?);
+        if places.len() == 1 {
+            return self.member(places.start);
+        }
+        let [first, last] = [first, last].map(|name| name.to_string_lossy());
+        let name = CString::new(format!("{first} to {last}")).unwrap_or_default();
+        Some(self.nvtx.range(&name))
     }
 }

@@ -3,10 +3,10 @@
 use super::audit::audit_addresses;
 use super::compare::Trace;
 use super::compiled::CompiledModel;
+use super::graphs::GraphSet;
 use super::staging::BLOCKS;
 use crate::words::{Dispatch, GraphKey, ModelError, SpanKind, StepMode, StepSizes, SymbolClass};
 use piecewise_backend::device::{Device, DeviceError};
-use piecewise_ir::module::Step;
 use piecewise_kernels::step::{LaunchContext, StepContext};
 
 /// One way through the members of a step.
@@ -75,8 +75,9 @@ impl<D: Device> CompiledModel<D> {
         Ok(was_refused)
     }
 
-    /// Replays or launches the members of a step; `trace` gets what each one writes. From a graph
-    /// that is refused on, and nothing of that ran, all is launched; whether there was one.
+    /// Replays or launches the members of a step; `trace` gets what each graph, or else each member, writes
+    /// for those after it. From a graph that is refused on, and nothing of that ran, all is launched;
+    /// whether there was one.
     pub(super) fn run_as(
         &mut self,
         run: Run,
@@ -87,28 +88,29 @@ impl<D: Device> CompiledModel<D> {
         let Self { staging, graphs, members, device, stats, module, memory, checks, .. } = self;
         let ranges = self.ranges.as_ref();
         let _step = ranges.map(|ranges| ranges.step(run.mode));
-        let (strict, tracer) = (self.strict, &mut self.tracer);
+        let tracer = &mut self.tracer;
         let turn = (self.next_step as usize) % BLOCKS;
-        let mut replay = |device: &mut D, key, members: &[_]| {
+        let strict = self.strict;
+        let replay = |device: &mut D, graphs: &mut GraphSet<_>, key, members: &[_]| {
             let Some(slot) = graphs.slot_mut(key) else { return Ok(Replayed::NotThere) };
             if let (true, Some(graph)) = (checks.addresses, slot.ready()) {
                 audit_addresses(device, (module, memory), graph, members)?;
             }
-            match slot.replay(|graph| device.replay(graph)) {
-                Ok(true) => stats.count_replay(key),
-                Ok(false) => return Ok(Replayed::NotThere),
+            match slot.replay(|graph| device.replay_at(graph, sizes)) {
+                Ok(true) => Ok(Replayed::Submitted),
+                Ok(false) => Ok(Replayed::NotThere),
                 Err(error @ DeviceError::Refused { .. }) if !strict => {
                     tracing::warn!("{error}; it is launched instead, and captured again");
-                    return Ok(Replayed::Refused);
+                    Ok(Replayed::Refused)
                 }
-                Err(error) => return Err(ModelError::from(error)),
+                Err(error) => Err(ModelError::from(error)),
             }
-            Ok(Replayed::Submitted)
         };
         let mut was_refused = false;
         if run.mode == StepMode::Full {
-            match replay(device, GraphKey::Full(run.sizes), &members.list)? {
+            match replay(device, graphs, GraphKey::Full(run.sizes), &members.list)? {
                 Replayed::Submitted => {
+                    stats.count_whole(run.sizes.whole());
                     if let Some(tracer) = tracer {
                         tracer.mark(device, turn, SpanKind::Whole)?;
                     }
@@ -120,28 +122,41 @@ impl<D: Device> CompiledModel<D> {
         }
         let staged = staging.staged(sizes);
         let context = StepContext { counts, sizes, inputs: &staged };
-        for (i, member) in members.list.iter().enumerate() {
-            if run.head_again && member.class() != Some(SymbolClass::Rows) {
+        let mut next = 0;
+        while next < members.list.len() {
+            let unit = graphs.unit_at(next);
+            next = unit.end;
+            let of_unit = &members.list[unit.clone()];
+            if run.head_again && of_unit[0].class() != Some(SymbolClass::Rows) {
                 continue;
             }
-            let _part = ranges.and_then(|ranges| ranges.member(i));
-            let replayed = match (run.mode, member.step, member.size(&run.sizes)) {
-                (StepMode::Piecewise, Step::Piece(_), Some(size)) if !was_refused => {
-                    let key = GraphKey::Piece { member: i, size };
-                    replay(device, key, std::slice::from_ref(member))?
+            let key = graphs.key_at(unit.start, &run.sizes);
+            let replayed = match key.filter(|_| run.mode == StepMode::Piecewise && !was_refused) {
+                Some(key) => {
+                    let _part = ranges.and_then(|ranges| ranges.members(&unit));
+                    replay(device, graphs, key, of_unit)?
                 }
-                _ => Replayed::NotThere,
+                None => Replayed::NotThere,
             };
             was_refused |= replayed == Replayed::Refused;
-            if replayed != Replayed::Submitted {
-                device.launch(member.program(&run.sizes), LaunchContext::Step(&context))?;
-            }
-            if let Some(tracer) = &mut *tracer {
-                let replayed = replayed == Replayed::Submitted;
-                tracer.mark(device, turn, SpanKind::Member { member: i, replayed })?;
+            if replayed == Replayed::Submitted {
+                let pieces = of_unit.iter().filter(|member| member.is_captured_piece());
+                stats.count_pieces(pieces.filter_map(|piece| piece.size(&run.sizes)));
+                if let Some(tracer) = &mut *tracer {
+                    tracer.mark(device, turn, SpanKind::of_replayed(&unit))?;
+                }
+            } else {
+                for (member, of_member) in unit.clone().zip(of_unit) {
+                    let _part = ranges.and_then(|ranges| ranges.member(member));
+                    let program = of_member.program(&run.sizes);
+                    device.launch(program, LaunchContext::Step(&context))?;
+                    if let Some(tracer) = &mut *tracer {
+                        tracer.mark(device, turn, SpanKind::Member { member, replayed: false })?;
+                    }
+                }
             }
             if let Some(trace) = &mut trace {
-                trace.add_results(device, module, memory, member, counts)?;
+                trace.add_unit(device, module, memory, (unit, of_unit), counts)?;
             }
         }
         Ok(was_refused)

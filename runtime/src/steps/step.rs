@@ -324,7 +324,7 @@ impl<D: Device> CompiledModel<D> {
     pub(super) fn is_missing(&self, dispatch: &Dispatch) -> bool {
         match dispatch.mode {
             StepMode::Full => self.graphs.full(dispatch.sizes).is_none(),
-            StepMode::Piecewise => !self.graphs.has_pieces(&self.members, dispatch.sizes),
+            StepMode::Piecewise => !self.graphs.has_pieces(dispatch.sizes),
             StepMode::None => false,
         }
     }

@@ -89,13 +89,18 @@ impl<D: MeasuredDevice> CompiledModel<D> {
             parts.push(StepPart::Replay(graph));
             return device.bare_submit(&parts, &sizes);
         }
-        for (i, member) in members.list.iter().enumerate() {
-            let graph = match (step.mode, member.step, member.size(&step.sizes)) {
-                (StepMode::Piecewise, Step::Piece(_), Some(size)) => graphs.piece(i, size),
-                _ => None,
-            };
-            let launched = || StepPart::Launch(member.program(&step.sizes));
-            parts.push(graph.map_or_else(launched, StepPart::Replay));
+        let mut next = 0;
+        while next < members.list.len() {
+            let unit = graphs.unit_at(next);
+            next = unit.end;
+            let graph = graphs.ready_at(unit.start, &step.sizes);
+            match graph.filter(|_| step.mode == StepMode::Piecewise) {
+                Some(graph) => parts.push(StepPart::Replay(graph)),
+                None => {
+                    let programs = members.list[unit].iter().map(|m| m.program(&step.sizes));
+                    parts.extend(programs.map(StepPart::Launch));
+                }
+            }
         }
         device.bare_submit(&parts, &sizes)
     }

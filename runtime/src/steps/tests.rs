@@ -1,6 +1,7 @@
 mod checks;
 mod graphs;
 mod staged;
+mod stretches;
 
 use super::compiled::CompiledModel;
 use super::model::Model as _;

@@ -75,6 +75,7 @@ impl Compiler for FakeCompiler {
                 "test.embed" => self.piece_support,
                 _ => CaptureSupport::Always,
             },
+            follows_sizes: self.planted.follows_sizes,
         };
         let name = &call.name;
         let launches =

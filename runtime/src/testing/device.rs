@@ -38,6 +38,8 @@ pub(crate) struct FakeProgram {
     pub left_out: bool,
     /// Which of the captured programs it is.
     place: usize,
+    /// Whether it was captured to follow the sizes of replays.
+    follows: bool,
     /// The block table that it goes on using.
     pub table: Option<Vec<u8>>,
 }
@@ -73,6 +75,8 @@ pub(crate) struct FakeDevice {
     has_captured: bool,
     /// What was launched, by its name.
     warm: BTreeSet<String>,
+    /// What was replayed, and the sizes that each had.
+    pub replayed: Vec<(String, Vec<u64>)>,
     /// What was captured and never launched before, for which a GPU's driver would load code.
     pub captured_cold: Vec<String>,
     /// Bytes of each copy to the device.
@@ -356,6 +360,7 @@ impl Device for FakeDevice {
             algorithm: 0,
             left_out: false,
             place: 0,
+            follows: false,
             table: None,
         };
         match (self.planted.binds)(&program) {
@@ -389,10 +394,11 @@ impl Device for FakeDevice {
         Ok(())
     }
 
-    fn capture(
+    fn capture_following(
         &mut self,
         label: &str,
         programs: &[&FakeProgram],
+        following: &[usize],
         sizes: &[u64],
     ) -> Result<FakeCaptured, DeviceError> {
         let failing = &self.faults.failing_captures;
@@ -406,7 +412,10 @@ impl Device for FakeDevice {
             return Err(DeviceError::Capture { label, rule: CaptureRule::NoUnretained });
         }
         let places = programs.iter().enumerate();
-        let places = places.map(|(place, &program)| FakeProgram { place, ..program.clone() });
+        let places = places.map(|(place, &program)| {
+            let follows = following.contains(&place);
+            FakeProgram { place, follows, ..program.clone() }
+        });
         let mut programs: Vec<_> = places.filter(|program| !program.left_out).collect();
         if self.faults.baked_table.load(Ordering::Relaxed) {
             self.finish()?;
@@ -431,6 +440,10 @@ impl Device for FakeDevice {
     }
 
     fn replay(&mut self, graph: &FakeCaptured) -> Result<(), DeviceError> {
+        self.replay_at(graph, &graph.sizes)
+    }
+
+    fn replay_at(&mut self, graph: &FakeCaptured, sizes: &[u64]) -> Result<(), DeviceError> {
         self.check_lost()?;
         keep_caller(&self.faults.slow_replays);
         if is_due(&self.faults.failing_replay) {
@@ -440,7 +453,9 @@ impl Device for FakeDevice {
         self.counts.graph_launches += 1;
         self.counts.graph_nodes += graph.launches();
         for program in &graph.programs {
-            self.enqueue(Command::Run(program.clone(), graph.sizes.clone()));
+            let sizes = if program.follows { sizes } else { &graph.sizes };
+            self.replayed.push((program.op.clone(), sizes.to_vec()));
+            self.enqueue(Command::Run(program.clone(), sizes.to_vec()));
         }
         Ok(())
     }

@@ -18,6 +18,8 @@ pub(crate) struct Planted {
     pub cost: Arc<Costs>,
     pub binds: Arc<Allows>,
     pub captures: Arc<Allows>,
+    /// Whether launches follow sizes.
+    pub follows_sizes: bool,
     /// Whether launches may read what a step brings on the host.
     pub reads_inputs: bool,
     /// Whether they may once a graph was captured.
@@ -33,6 +35,7 @@ impl Default for Planted {
             cost: Arc::new(|programs, _| programs.len() as f64),
             binds: Arc::new(|_| true),
             captures: Arc::new(|_| true),
+            follows_sizes: true,
             reads_inputs: false,
             captured_read_inputs: false,
         }

@@ -42,11 +42,13 @@ pub struct GraphCounts {
 pub enum GraphKey {
     /// Of a whole step at these sizes.
     Full(StepSizes),
-    /// Of a member of the step at a size of its own rows.
-    Piece {
-        /// Its place in the step.
-        member: usize,
-        /// Padded rows of the member.
+    /// Of a stretch of the step, at a size of the rows that it iterates over.
+    Stretch {
+        /// The place of its first member in the step.
+        first: usize,
+        /// That of its last, the same where it has one.
+        last: usize,
+        /// Padded rows.
         size: PieceSize,
     },
 }
@@ -56,7 +58,7 @@ impl GraphKey {
     pub fn size(&self) -> PieceSize {
         match self {
             Self::Full(sizes) => sizes.whole(),
-            Self::Piece { size, .. } => *size,
+            Self::Stretch { size, .. } => *size,
         }
     }
 }
@@ -64,7 +66,7 @@ impl GraphKey {
 /// A graph, ready or not, as [`crate::steps::Model::graphs`] tells of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GraphReport {
-    /// The whole step at its sizes, or a member at one.
+    /// The whole step at its sizes, or a stretch of it at one.
     pub key: GraphKey,
     /// Captured, waiting, failed or switched off.
     pub state: GraphState,
@@ -110,11 +112,11 @@ impl GraphTotals {
 pub enum GraphKind {
     /// A whole step.
     Full,
-    /// A piece that iterates over tokens.
+    /// A stretch that iterates over tokens.
     Tokens,
-    /// A piece that iterates over rows that want logits.
+    /// A stretch that iterates over rows that want logits.
     Rows,
-    /// A piece that iterates over rows of the graph's own kind.
+    /// A stretch that iterates over rows of the graph's own kind.
     Own,
 }
 
@@ -123,7 +125,7 @@ pub enum GraphKind {
 pub struct CapturedGraph {
     /// How much of a step it replays.
     pub kind: GraphKind,
-    /// Its size: of a whole step, or else in rows of the piece.
+    /// Its size: of a whole step, or else in rows of the stretch.
     pub size: PieceSize,
     /// To capture, inspect, instantiate and upload it.
     pub time: Duration,

@@ -61,17 +61,23 @@ impl StepSizes {
 
     /// The same in rows of `over`.
     pub fn of_rows(&self, over: Over) -> Option<PieceSize> {
-        let size = self.of(over.class)?;
-        let rows = size.rows() * over.times;
-        Some(match size {
-            PieceSize::General(_) => PieceSize::General(rows),
-            PieceSize::Exact(_) | PieceSize::Uniform { .. } => PieceSize::Exact(rows),
-        })
+        self.of(over.class).map(|size| over.of_size(size))
     }
 
     /// The padded rows of a class that varies from step to step.
     pub fn rows_of(&self, class: SymbolClass) -> u64 {
         self.of(class).map_or(self.sequences, PieceSize::rows)
+    }
+}
+
+impl Over {
+    /// A size of its class in rows of its own.
+    pub fn of_size(self, size: PieceSize) -> PieceSize {
+        let rows = size.rows() * self.times;
+        match size {
+            PieceSize::General(_) => PieceSize::General(rows),
+            PieceSize::Exact(_) | PieceSize::Uniform { .. } => PieceSize::Exact(rows),
+        }
     }
 }
 

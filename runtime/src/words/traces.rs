@@ -1,6 +1,7 @@
 //! What a traced step did when, on the host and by the device's clock.
 
 use super::dispatch::Dispatch;
+use std::ops::Range;
 use std::time::Duration;
 
 /// What a part of a step is.
@@ -12,13 +13,30 @@ pub enum SpanKind {
     Member {
         /// Its place among the members.
         member: usize,
-        /// Whether a graph of it was replayed.
+        /// Whether a graph of it alone was replayed.
         replayed: bool,
+    },
+    /// A graph of several members in a row, by their places.
+    Stretch {
+        /// The place of the first.
+        first: usize,
+        /// The place of the last.
+        last: usize,
     },
     /// The graph of a whole step.
     Whole,
     /// The copies of outputs to the host.
     ReadBack,
+}
+
+impl SpanKind {
+    /// Of the graph of members in a row.
+    pub(crate) fn of_replayed(members: &Range<usize>) -> Self {
+        match members.len() {
+            0 | 1 => Self::Member { member: members.start, replayed: true },
+            _ => Self::Stretch { first: members.start, last: members.end - 1 },
+        }
+    }
 }
 
 /// A part of a step; times are from the start of the trace.

@@ -10,13 +10,13 @@ use piecewise_backend::compiler::Compiler;
 use piecewise_ir::entity::UniquePieceId;
 use piecewise_ir::module::Step;
 use piecewise_kernels::step::CaptureSupport;
-use piecewise_runtime::dispatch::OpSupport;
+use piecewise_runtime::dispatch::{OpSupport, Stretch, StretchPart};
 use piecewise_runtime::words::NO_ROWS;
 use std::path::Path;
 
-/// Writes `captured/u2-at-8.dot` for each chosen unique piece and size that is captured, and
-/// `captured/full-at-8-tokens-8-rows.dot` for each full graph, or `full-at-8x1-tokens-8-rows.dot` for
-/// that of a uniform batch.
+/// Writes `captured/p0-to-p4-at-8.dot` for each stretch of the step whose unique pieces are chosen and each
+/// size of it, and `captured/full-at-8-tokens-8-rows.dot` for each full graph, or
+/// `full-at-8x1-tokens-8-rows.dot` for that of a uniform batch.
 pub(super) fn write(
     folder: &Path,
     pieces: &Pieces<'_>,
@@ -28,18 +28,31 @@ pub(super) fn write(
     let mut dispatcher = pieces.planned.settings().dispatcher.clone();
     dispatcher.order_own(symbols);
     dispatcher.mode = dispatcher.supported_mode(dispatcher.mode, support(pieces));
-    for unique in stitch.unique_pieces().into_iter().filter(|unique| chosen.contains(unique)) {
-        let piece = &stitch.unique[unique];
-        let Some(over) = piece.over.map(|over| symbols.over(over)) else { continue };
-        let is_uniform = |size: &PieceSize| size.query_length().is_some();
-        let has_uniform = pieces.sizes(unique).any(|size| is_uniform(&size));
-        for size in dispatcher.piece_graph_sizes(symbols, over, has_uniform) {
-            let Some(artifact) = pieces.artifact(unique, size) else { continue };
+    let unique = |step: &Step| stitch.uses[step.id()].unique;
+    let over = |step: &Step| stitch.unique[unique(step)].over.map(|over| symbols.over(over));
+    let has_size = |step: &Step, size| pieces.sizes(unique(step)).any(|known| known == size);
+    for stretch in Stretch::of_step(stitch.steps.iter().map(|step| part(pieces, step))) {
+        let steps = &stitch.steps[stretch.members.clone()];
+        if !steps.iter().all(|step| chosen.contains(&unique(step))) {
+            continue;
+        }
+        let name = match steps {
+            [first, .., last] => format!("{}-to-{}", first.id(), last.id()),
+            only => only.iter().map(|step| step.id().to_string()).collect(),
+        };
+        for size in dispatcher.stretch_sizes(symbols, &stretch) {
             let mut chain = Chain::default();
-            chain.extend(compiler, artifact, "");
+            for step in steps {
+                let exact = || over(step).map_or(NO_ROWS, |over| over.of_size(size));
+                let is_uniform = size.query_length().is_some() && has_size(step, size);
+                let size = if is_uniform { size } else { exact() };
+                if let Some(artifact) = pieces.artifact(unique(step), size) {
+                    chain.extend(compiler, artifact, &format!("{} ", step.id()));
+                }
+            }
             files::write(
                 folder,
-                &format!("captured/{unique}-at-{size}.dot"),
+                &format!("captured/{name}-at-{size}.dot"),
                 &picture(&chain.drawn),
             )?;
         }
@@ -50,14 +63,11 @@ pub(super) fn write(
     for sizes in dispatcher.full_graph_sizes() {
         let mut chain = Chain::default();
         let mut is_whole = true;
-        for &step in &stitch.steps {
-            let unique = stitch.uses[step.id()].unique;
-            let piece = &stitch.unique[unique];
-            let over = piece.over.map(|over| symbols.over(over));
-            let uniform = sizes.uniform().filter(|&size| pieces.sizes(unique).any(|s| s == size));
-            let exact = || over.and_then(|over| sizes.of_rows(over));
+        for step in &stitch.steps {
+            let uniform = sizes.uniform().filter(|&size| has_size(step, size));
+            let exact = || over(step).and_then(|over| sizes.of_rows(over));
             let size = uniform.or_else(exact).unwrap_or(NO_ROWS);
-            let Some(artifact) = pieces.artifact(unique, size) else {
+            let Some(artifact) = pieces.artifact(unique(step), size) else {
                 is_whole = false;
                 break;
             };
@@ -72,17 +82,35 @@ pub(super) fn write(
     Ok(())
 }
 
+/// The least capture support of the launches of a step's member.
+fn least(pieces: &Pieces<'_>, step: &Step) -> Option<CaptureSupport> {
+    let unique = pieces.stitch.uses[step.id()].unique;
+    let artifact = pieces.artifact(unique, PieceSize::General(0))?;
+    artifact.first_launches().map(|launch| launch.capture).min()
+}
+
+/// What a member of the step is in a stretch.
+fn part(pieces: &Pieces<'_>, step: &Step) -> StretchPart {
+    let unique = pieces.stitch.uses[step.id()].unique;
+    let over = pieces.stitch.unique[unique].over;
+    let is_piece = matches!(step, Step::Piece(_));
+    let mut artifacts = pieces.sizes(unique).filter_map(|size| pieces.artifact(unique, size));
+    let joins = is_piece
+        || least(pieces, step).is_none_or(|support| support == CaptureSupport::Always)
+            && artifacts.all(Artifact::follows_sizes);
+    StretchPart {
+        joins: over.filter(|_| joins).map(|over| pieces.planned.symbols().class(over)),
+        is_piece,
+        has_uniform: pieces.sizes(unique).any(|size| size.query_length().is_some()),
+    }
+}
+
 /// The least capture support of ops.
 fn support(pieces: &Pieces<'_>) -> OpSupport {
-    let of_step = |step: &Step| {
-        let unique = pieces.stitch.uses[step.id()].unique;
-        let artifact = pieces.artifact(unique, PieceSize::General(0))?;
-        artifact.first_launches().map(|launch| launch.capture).min()
-    };
     let least = |is_piece: bool| {
         let steps = pieces.stitch.steps.iter();
         let steps = steps.filter(|step| matches!(step, Step::Piece(_)) == is_piece);
-        steps.filter_map(of_step).min().unwrap_or(CaptureSupport::Always)
+        steps.filter_map(|step| least(pieces, step)).min().unwrap_or(CaptureSupport::Always)
     };
     OpSupport { between: least(false), inside: least(true) }
 }

@@ -18,7 +18,7 @@ fn the_library_dumps_what_the_settings_ask_for_and_lowers_nothing_twice() {
         "plan.pw",
         "pieces/u0.pw",
         "kernels/u0/at-8.json",
-        "captured/u0-at-8.dot",
+        "captured/p0-to-p12-at-8.dot",
     ] {
         assert!(folder.path().join(file).is_file(), "no {file}");
     }

@@ -294,11 +294,14 @@ impl<D: Driver> Driver for FaultyDriver<D> {
             fn encode_map(address: u64, boxes: &TensorBoxes, rows: u64) -> TensorMap;
         "cuLaunchKernelEx" fn launch(launch: &KernelLaunch<'_>) -> ();
         "cuStreamBeginCapture_v2" fn begin_capture(stream: Handle) -> ();
+        "cuStreamGetCaptureInfo_v3" fn captured_node(stream: Handle) -> Handle;
         "cuStreamIsCapturing" fn is_capturing(stream: Handle) -> bool;
         "cuGraphGetNodes" fn graph_nodes(graph: Handle) -> Vec<GraphNode>;
         "cuGraphGetEdges_v2" fn graph_edges(graph: Handle) -> Vec<GraphEdge>;
         "cuGraphDebugDotPrint" fn write_dot(graph: Handle, path: &Path) -> ();
         "cuGraphInstantiateWithFlags" fn instantiate(graph: Handle) -> Handle;
+        "cuGraphExecKernelNodeSetParams_v2"
+            fn set_kernel(exec: Handle, node: Handle, launch: &KernelLaunch<'_>) -> ();
         "cuGraphDestroy" fn destroy_graph(graph: Handle) -> ();
         "cuGraphUpload" fn upload(exec: Handle, stream: Handle) -> ();
         "cuGraphLaunch" fn launch_graph(exec: Handle, stream: Handle) -> ();

@@ -23,6 +23,13 @@ struct LateCopy {
     bytes: u64,
 }
 
+/// A kernel in a graph.
+#[derive(Clone, Debug)]
+struct Kernel {
+    node: Handle,
+    noted: Noted,
+}
+
 #[derive(Debug, Default)]
 struct State {
     next: u64,
@@ -41,11 +48,14 @@ struct State {
     functions_of: BTreeMap<(Handle, String), Handle>,
     /// The dynamic shared bytes that a function may be launched with, once they are set.
     allowed_shared: BTreeMap<Handle, u32>,
-    capture: Option<Vec<Noted>>,
+    capture: Option<Vec<Kernel>>,
     /// What a capture is to hold beside kernels.
     extra: Vec<GraphNode>,
-    graphs: BTreeMap<Handle, (Vec<Noted>, Vec<GraphNode>)>,
+    graphs: BTreeMap<Handle, (Vec<Kernel>, Vec<GraphNode>)>,
+    /// What each executable graph was instantiated from.
+    made_from: BTreeMap<Handle, Handle>,
     ran: Vec<Noted>,
+    set: Vec<Noted>,
     loses_edges: bool,
     free: u64,
     generation: u64,
@@ -112,6 +122,16 @@ impl State {
         Ok(())
     }
 
+    fn noted(&self, launch: &KernelLaunch<'_>) -> Noted {
+        Noted {
+            name: self.functions[&launch.function].clone(),
+            grid: launch.grid,
+            programmatic: launch.programmatic,
+            parameters: launch.parameters.to_vec(),
+            maps: launch.maps.iter().map(|(at, map)| (*at, map.0[..4].to_vec())).collect(),
+        }
+    }
+
     fn outside_capture(&self, call: &'static str) -> Outcome<()> {
         if self.capture.is_some() { failed(call, 900) } else { Ok(()) }
     }
@@ -141,6 +161,11 @@ impl SimulatedDriver {
     /// The kernels that ran since the last call.
     pub fn take_ran(&self) -> Vec<Noted> {
         std::mem::take(&mut self.state().ran)
+    }
+
+    /// The kernels of executable graphs that were set since the last call, as they were set.
+    pub fn take_set(&self) -> Vec<Noted> {
+        std::mem::take(&mut self.state().set)
     }
 
     /// What is still held, by kind.
@@ -417,21 +442,17 @@ impl Driver for SimulatedDriver {
     fn launch(&self, launch: &KernelLaunch<'_>) -> Outcome<()> {
         let mut state = self.state();
         let allowed = state.allowed_shared.get(&launch.function).copied().unwrap_or(48 << 10);
-        if launch.shared_bytes > allowed {
+        if launch.shared_bytes > allowed || launch.grid.contains(&0) {
             return failed("cuLaunchKernelEx", 1);
         }
         if !self.notes && state.capture.is_none() {
             return Ok(());
         }
-        let noted = Noted {
-            name: state.functions[&launch.function].clone(),
-            grid: launch.grid,
-            programmatic: launch.programmatic,
-            parameters: launch.parameters.to_vec(),
-            maps: launch.maps.iter().map(|(at, map)| (*at, map.0[..4].to_vec())).collect(),
-        };
+        let noted = state.noted(launch);
+        state.next += 1;
+        let node = state.next;
         match &mut state.capture {
-            Some(capture) => capture.push(noted),
+            Some(capture) => capture.push(Kernel { node, noted }),
             None => state.ran.push(noted),
         }
         Ok(())
@@ -453,13 +474,18 @@ impl Driver for SimulatedDriver {
         state.graphs.insert(handle, (kernels, extra));
         Ok(handle)
     }
+    fn captured_node(&self, _: Handle) -> Outcome<Handle> {
+        let state = self.state();
+        let last = state.capture.as_ref().and_then(|kernels| kernels.last());
+        last.map_or_else(|| failed("cuStreamGetCaptureInfo_v3", 500), |kernel| Ok(kernel.node))
+    }
     fn is_capturing(&self, _: Handle) -> Outcome<bool> {
         Ok(self.is_inside_capture())
     }
     fn graph_nodes(&self, graph: Handle) -> Outcome<Vec<GraphNode>> {
         let state = self.state();
         let (kernels, extra) = &state.graphs[&graph];
-        let kernels = kernels.iter().map(|noted| GraphNode::Kernel {
+        let kernels = kernels.iter().map(|Kernel { noted, .. }| GraphNode::Kernel {
             name: noted.name.clone(),
             grid: noted.grid,
             block: [1; 3],
@@ -470,7 +496,7 @@ impl Driver for SimulatedDriver {
         let state = self.state();
         let (kernels, extra) = &state.graphs[&graph];
         let own = (1..kernels.len()).map(|to| {
-            let programmatic = kernels[to].programmatic && !state.loses_edges;
+            let programmatic = kernels[to].noted.programmatic && !state.loses_edges;
             GraphEdge { from: to - 1, to, programmatic }
         });
         let others = (kernels.len() + 1..kernels.len() + extra.len()).map(|to| GraphEdge {
@@ -488,7 +514,26 @@ impl Driver for SimulatedDriver {
         let exec = state.add("exec");
         let captured = state.graphs[&graph].clone();
         state.graphs.insert(exec, captured);
+        state.made_from.insert(exec, graph);
         Ok(exec)
+    }
+    /// A kernel stays as programmatic as it was captured.
+    fn set_kernel(&self, exec: Handle, node: Handle, launch: &KernelLaunch<'_>) -> Outcome<()> {
+        let mut state = self.state();
+        let noted = state.noted(launch);
+        let is_there =
+            state.made_from.get(&exec).is_some_and(|graph| state.graphs.contains_key(graph));
+        let kernels = state.graphs.get_mut(&exec).filter(|_| is_there).map(|(kernels, _)| kernels);
+        let of_node = |kernel: &&mut Kernel| kernel.node == node && kernel.noted.name == noted.name;
+        let found = kernels.and_then(|kernels| kernels.iter_mut().find(of_node));
+        match found.filter(|_| !noted.grid.contains(&0)) {
+            Some(kernel) => {
+                kernel.noted = Noted { programmatic: kernel.noted.programmatic, ..noted.clone() }
+            }
+            None => return failed("cuGraphExecKernelNodeSetParams_v2", 1),
+        }
+        state.set.push(noted);
+        Ok(())
     }
     fn destroy_graph(&self, graph: Handle) -> Outcome<()> {
         self.state().graphs.remove(&graph);
@@ -501,12 +546,13 @@ impl Driver for SimulatedDriver {
         let mut state = self.state();
         if self.notes {
             let kernels = state.graphs[&exec].0.clone();
-            state.ran.extend(kernels);
+            state.ran.extend(kernels.into_iter().map(|kernel| kernel.noted));
         }
         Ok(())
     }
     fn destroy_exec(&self, exec: Handle) -> Outcome<()> {
         self.state().graphs.remove(&exec);
+        self.state().made_from.remove(&exec);
         self.state().remove("exec")
     }
 }

@@ -51,7 +51,7 @@ impl CudaDevice {
     }
 
     /// Computes what launches hand the driver at these sizes.
-    fn prepare_launches(
+    pub(super) fn prepare_launches(
         &self,
         launches: &[std::sync::Arc<BoundLaunch>],
         sizes: &[u64],

@@ -5,6 +5,7 @@ use crate::cuda::bound::{BoundLaunch, Work, needed_once};
 use crate::cuda::capture::StreamCapture;
 use crate::cuda::captured::CudaCaptured;
 use crate::cuda::error::CallError;
+use crate::cuda::followed::{Following, SetError};
 use crate::cuda::graph::{Inspected, KernelEdges};
 use crate::cuda::lt_view::LtView;
 use crate::cuda::program::CudaProgram;
@@ -69,11 +70,13 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Captures the launches of programs, in order, as one graph.
+    /// Captures the launches of programs, in order, as one graph; those of the programs at the places
+    /// `following` follow the sizes of each replay.
     pub(super) fn record_graph(
         &self,
         label: &str,
         programs: &[&CudaProgram],
+        following: &[usize],
         sizes: &[u64],
     ) -> Result<CudaCaptured, DeviceError> {
         let failed = |launch: Option<&str>, reason: String| DeviceError::CaptureFailed {
@@ -84,21 +87,34 @@ impl CudaDevice {
         };
         let call = |e: CallError| failed(None, e.to_string());
         let launches: Vec<_> = programs.iter().flat_map(|p| &p.launches).cloned().collect();
-        for launch in &launches {
+        let ends = programs.iter().scan(0, |end, program| {
+            *end += program.launches.len();
+            Some(*end)
+        });
+        let ends: Vec<usize> = ends.collect();
+        let follows =
+            |launch: usize| following.contains(&ends.partition_point(|end| *end <= launch));
+        for (i, launch) in launches.iter().enumerate() {
             if launch.support == CaptureSupport::Never {
                 let label = format!("{label} / {} / {}", launch.label, launch.name);
                 return Err(DeviceError::Capture { label, rule: CaptureRule::UnsupportedOp });
             }
-            let prepared = self.prepare(launch, sizes);
+            let can_follow = || if follows(i) { launch.check_follows() } else { Ok(()) };
+            let prepared = can_follow().and_then(|()| self.prepare(launch, sizes));
             prepared.map_err(|reason| failed(Some(&launch.name), reason))?;
         }
-        let stamps = Stamps::of(&self.context, &self.stream, &launches, sizes)?;
+        let stamps = Stamps::of(&self.context, &self.stream, &launches, &follows, sizes)?;
         let capture = StreamCapture::begin(&self.stream).map_err(call)?;
+        let mut nodes = Following::default();
         for (i, launch) in launches.iter().enumerate() {
             self.driver().scope(&[label, &launch.label, &launch.name], sizes);
             let noted_at = stamps.as_ref().map_or(0, |stamps| stamps.address(i));
-            self.enqueue(launch, LaunchContext::Capture(sizes), noted_at)
-                .map_err(|reason| failed(Some(&launch.name), reason))?;
+            let failed = |reason| failed(Some(&launch.name), reason);
+            self.enqueue(launch, LaunchContext::Capture(sizes), noted_at).map_err(failed)?;
+            if follows(i) {
+                let node = self.driver().captured_node(self.stream.handle);
+                nodes.push(launch, node.map_err(|e| failed(e.to_string()))?);
+            }
         }
         self.driver().scope(&[label], sizes);
         let rule = |rule| DeviceError::Capture { label: label.to_owned(), rule };
@@ -114,21 +130,37 @@ impl CudaDevice {
         }
         self.check_edges(label, &launches, sizes, &inspected)?;
         let needed = needed_once(&launches);
-        let ends = programs.iter().scan(0, |end, program| {
-            *end += program.launches.len();
-            Some(*end)
-        });
         let exec = graph.instantiate().map_err(call)?;
+        let followed =
+            nodes.of(graph, sizes, |launches, at| self.prepare_launches(launches, sizes, at));
         Ok(CudaCaptured {
             exec,
             label: label.to_owned(),
             sizes: sizes.to_vec(),
             summary: inspected.summary,
+            followed: followed.map_err(|reason| failed(None, reason))?,
             launches,
-            ends: ends.collect(),
+            ends,
             needed,
             stamps,
             _lt: self.lt.as_ref().map(LtView::handle),
+        })
+    }
+
+    /// Sets the launches of a graph that follow sizes to these, as far as they differ from what they were
+    /// set to last.
+    pub(super) fn set_sizes(&self, graph: &CudaCaptured, sizes: &[u64]) -> Result<(), DeviceError> {
+        let Some(followed) = &graph.followed else { return Ok(()) };
+        let refused = |reason: String| DeviceError::Refused {
+            label: graph.label.clone(),
+            reason: format!("its launches can't be set to the sizes {sizes:?}: {reason}"),
+        };
+        let prepare = |launches: &[_], at: &mut _| self.prepare_launches(launches, sizes, at);
+        let set = followed.set(sizes, prepare, |node, kernel| graph.exec.set_kernel(node, kernel));
+        set.map_err(|error| match error {
+            SetError::Launch(reason) => refused(reason),
+            SetError::Call(error) if error.is_sticky() => self.asynchronous(&error),
+            SetError::Call(error) => self.lost_or(refused(error.to_string())),
         })
     }
 }

@@ -63,6 +63,11 @@ pub struct KernelLaunch<'a> {
 }
 
 impl<'a> KernelLaunch<'a> {
+    /// Whether it launches as much with the same parameters as another launch of its kernel.
+    pub(super) fn is_like(&self, other: &KernelLaunch<'_>) -> bool {
+        self.grid == other.grid && self.parameters == other.parameters && self.maps == other.maps
+    }
+
     /// Blocks of threads along one axis, which do not share more memory than their source says.
     pub(super) fn plain(
         function: Handle,
@@ -269,6 +274,8 @@ pub trait Driver: Send + Sync + std::fmt::Debug {
     fn begin_capture(&self, stream: Handle) -> Outcome<()>;
     /// The captured graph; 0 where nothing was captured.
     fn end_capture(&self, stream: Handle) -> Outcome<Handle>;
+    /// The node of what was enqueued last in the capture under way.
+    fn captured_node(&self, stream: Handle) -> Outcome<Handle>;
     /// Whether a capture was begun that has not ended.
     fn is_capturing(&self, stream: Handle) -> Outcome<bool>;
     /// What the graph is made of.
@@ -279,6 +286,10 @@ pub trait Driver: Send + Sync + std::fmt::Debug {
     fn write_dot(&self, graph: Handle, path: &std::path::Path) -> Outcome<()>;
     /// What can be launched of a graph.
     fn instantiate(&self, graph: Handle) -> Outcome<Handle>;
+    /// Sets grid and parameters of a kernel's node in every launch of `exec` to come; the graph that it was
+    /// instantiated from is still there. What a capture made of the node's attributes stays: its edges and
+    /// its clusters.
+    fn set_kernel(&self, exec: Handle, node: Handle, launch: &KernelLaunch<'_>) -> Outcome<()>;
     /// What was instantiated of it stays.
     fn destroy_graph(&self, graph: Handle) -> Outcome<()>;
     /// So that the first launch takes no longer than others.

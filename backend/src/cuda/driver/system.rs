@@ -44,9 +44,10 @@ type StatusText = unsafe extern "C" fn(cu::CUresult, *mut *const c_char) -> c_ui
 
 impl SystemDriver {
     fn check(&self, call: &'static str, code: c_uint) -> Outcome<()> {
-        if code == 0 {
-            return Ok(());
-        }
+        if code == 0 { Ok(()) } else { Err(self.error(call, code)) }
+    }
+
+    fn error(&self, call: &'static str, code: c_uint) -> CallError {
         let text = |function: StatusText| {
             // SAFETY: only the type of the first parameter changes, from an enum to the number that
             // represents it, because a status may be one that the bindings' enum lacks.
@@ -58,12 +59,12 @@ impl SystemDriver {
             found.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
         };
         let unknown = || "unknown to the driver".to_owned();
-        Err(CallError {
+        CallError {
             call,
             code,
             name: text(self.api.cuGetErrorName).unwrap_or_else(unknown),
             description: text(self.api.cuGetErrorString).unwrap_or_else(unknown),
-        })
+        }
     }
 
     fn device(&self, ordinal: u32) -> Outcome<cu::CUdevice> {
@@ -408,6 +409,10 @@ impl Driver for SystemDriver {
         Ok(number(graph))
     }
 
+    fn captured_node(&self, stream: Handle) -> Outcome<Handle> {
+        self.last_captured(pointer(stream)).map(number)
+    }
+
     fn is_capturing(&self, stream: Handle) -> Outcome<bool> {
         let mut status: c_uint = 0;
         call!(self, cuStreamIsCapturing(pointer(stream), (&raw mut status).cast()))?;
@@ -434,6 +439,10 @@ impl Driver for SystemDriver {
         let mut exec = null_mut();
         call!(self, cuGraphInstantiateWithFlags(&mut exec, pointer(graph), 0))?;
         Ok(number(exec))
+    }
+
+    fn set_kernel(&self, exec: Handle, node: Handle, launch: &KernelLaunch<'_>) -> Outcome<()> {
+        self.set_kernel_node(pointer(exec), pointer(node), launch)
     }
 
     fn destroy_graph(&self, graph: Handle) -> Outcome<()> {

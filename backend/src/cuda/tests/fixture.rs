@@ -134,6 +134,7 @@ pub(super) fn artifact(images: &[(&str, CudaImage)], size: PieceSize) -> Artifac
             grid: [1, 3, 1],
             params: Vec::new(),
             capture: CaptureSupport::Always,
+            follows_sizes: matches!(image, CudaImage::Kernel(_)),
         });
     }
     made.alternatives.push(Alternative::single(launches, 0));

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::observe::{Histogram, Snapshot, Statistics, StepTraceWriter, slices};
-use crate::words::Usage;
+use crate::words::{SpanKind, Usage};
 use std::sync::mpsc;
 
 #[test]
@@ -109,13 +109,23 @@ fn the_parts_of_a_traced_step_are_the_step() {
             let between = step.spans.windows(2).all(|pair| pair[0].end == pair[1].start);
             assert!(between && step.submit.0 <= step.submit.1 && step.read.0 <= step.read.1);
             let steps = &engine.model().module().stitch().unwrap().steps;
-            let members = if mode == GraphMode::Full { 1 } else { steps.len() };
-            assert_eq!(step.spans.len(), members + 2, "{:?}", step.spans);
+            // The head is over other rows than what is ahead of it.
+            let parts = match mode {
+                GraphMode::None => steps.len(),
+                GraphMode::Piecewise => 2,
+                _ => 1,
+            };
+            assert_eq!(step.spans.len(), parts + 2, "{:?}", step.spans);
+            if mode == GraphMode::Piecewise {
+                assert_eq!(step.spans[1].kind, SpanKind::Stretch { first: 0, last: 1 });
+            }
             writer.write(step).unwrap();
         }
         writer.flush().unwrap();
         let slices = slices(&bytes);
         let of_steps = slices.iter().filter(|slice| slice.starts_with("fake/steps ")).count();
+        let joined = slices.iter().filter(|slice| slice.contains("p0 to test.mix")).count();
+        assert_eq!(joined, if mode == GraphMode::Piecewise { traces.len() } else { 0 });
         assert_eq!(of_steps, traces.iter().map(|step| step.spans.len() + 1).sum::<usize>());
         assert_eq!(
             slices.iter().filter(|s| s.starts_with("host/submits submit")).count(),

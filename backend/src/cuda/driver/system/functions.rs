@@ -73,6 +73,10 @@ library_api! {
         fn cuStreamBeginCapture_v2(cu::CUstream, cu::CUstreamCaptureMode);
         fn cuStreamEndCapture(cu::CUstream, *mut cu::CUgraph);
         fn cuStreamIsCapturing(cu::CUstream, *mut cu::CUstreamCaptureStatus);
+        fn cuStreamGetCaptureInfo_v3(
+            cu::CUstream, *mut cu::CUstreamCaptureStatus, *mut cu::cuuint64_t, *mut cu::CUgraph,
+            *mut *const cu::CUgraphNode, *mut *const cu::CUgraphEdgeData, *mut usize,
+        );
         fn cuGraphGetNodes(cu::CUgraph, *mut cu::CUgraphNode, *mut usize);
         fn cuGraphNodeGetType(cu::CUgraphNode, *mut cu::CUgraphNodeType);
         fn cuGraphKernelNodeGetParams_v2(cu::CUgraphNode, *mut cu::CUDA_KERNEL_NODE_PARAMS);
@@ -83,6 +87,9 @@ library_api! {
         );
         fn cuGraphDebugDotPrint(cu::CUgraph, *const c_char, c_uint);
         fn cuGraphInstantiateWithFlags(*mut cu::CUgraphExec, cu::CUgraph, c_ulonglong);
+        fn cuGraphExecKernelNodeSetParams_v2(
+            cu::CUgraphExec, cu::CUgraphNode, *const cu::CUDA_KERNEL_NODE_PARAMS,
+        );
         fn cuGraphUpload(cu::CUgraphExec, cu::CUstream);
         fn cuGraphLaunch(cu::CUgraphExec, cu::CUstream);
         fn cuGraphExecDestroy(cu::CUgraphExec);

@@ -1,4 +1,4 @@
-//! What a captured graph consists of.
+//! What a captured graph consists of, and the node of what is captured now.
 
 use super::SystemDriver;
 use crate::cuda::driver::{GraphEdge, GraphNode, Outcome};
@@ -46,6 +46,32 @@ impl SystemDriver {
                 })
             })
             .collect())
+    }
+
+    /// The node that what is enqueued next would depend on. Where that is not one node, an error is made of
+    /// what the driver says for an object that is not there.
+    pub(super) fn last_captured(&self, stream: cu::CUstream) -> Outcome<cu::CUgraphNode> {
+        let (mut status, mut id, mut graph): (c_uint, _, _) = (0, 0, null_mut());
+        let (mut nodes, mut edges, mut count) = (null(), null(), 0);
+        call!(
+            self,
+            cuStreamGetCaptureInfo_v3(
+                stream,
+                (&raw mut status).cast(),
+                &mut id,
+                &mut graph,
+                &mut nodes,
+                &mut edges,
+                &mut count
+            )
+        )?;
+        if count != 1 || nodes.is_null() {
+            let code = cu::CUresult::CUDA_ERROR_NOT_FOUND as c_uint;
+            return Err(self.error("cuStreamGetCaptureInfo_v3", code));
+        }
+        // SAFETY: the call succeeded, and says that there is one node; the list is the driver's own until
+        // the next call on the stream, and is read before that.
+        Ok(unsafe { *nodes })
     }
 
     fn node(&self, node: cu::CUgraphNode) -> Outcome<GraphNode> {

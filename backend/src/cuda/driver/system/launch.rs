@@ -88,16 +88,7 @@ impl SystemDriver {
             attrs: if attributes.is_empty() { null_mut() } else { attributes.as_mut_ptr() },
             numAttrs: attributes.len() as c_uint,
         };
-        // The driver reads as many bytes at each pointer as the kernel declares: the low half of a
-        // number on the little-endian machines that CUDA runs on.
-        let mut parameters: SmallVec<[*mut c_void; 32]> = launch
-            .parameters
-            .iter()
-            .map(|value| std::ptr::from_ref(value).cast_mut().cast())
-            .collect();
-        for (position, map) in launch.maps {
-            parameters[*position] = std::ptr::from_ref(map).cast_mut().cast();
-        }
+        let mut parameters = parameters(launch);
         call!(
             self,
             cuLaunchKernelEx(
@@ -108,4 +99,42 @@ impl SystemDriver {
             )
         )
     }
+
+    /// Sets a node of an executable graph to a launch. The driver copies the parameters.
+    pub(super) fn set_kernel_node(
+        &self,
+        exec: cu::CUgraphExec,
+        node: cu::CUgraphNode,
+        launch: &KernelLaunch<'_>,
+    ) -> Outcome<()> {
+        let mut parameters = parameters(launch);
+        let of_node = cu::CUDA_KERNEL_NODE_PARAMS {
+            func: pointer(launch.function),
+            gridDimX: launch.grid[0],
+            gridDimY: launch.grid[1],
+            gridDimZ: launch.grid[2],
+            blockDimX: launch.block[0],
+            blockDimY: launch.block[1],
+            blockDimZ: launch.block[2],
+            sharedMemBytes: launch.shared_bytes,
+            kernelParams: parameters.as_mut_ptr(),
+            extra: null_mut(),
+            // No other than the function, in the context that is current.
+            kern: null_mut(),
+            ctx: null_mut(),
+        };
+        call!(self, cuGraphExecKernelNodeSetParams_v2(exec, node, &of_node))
+    }
+}
+
+/// Where the driver finds each parameter of a launch. It reads as many bytes there as the kernel declares:
+/// the low half of a number on the little-endian machines that CUDA runs on.
+fn parameters(launch: &KernelLaunch<'_>) -> SmallVec<[*mut c_void; 32]> {
+    let values = launch.parameters.iter();
+    let mut parameters: SmallVec<[*mut c_void; 32]> =
+        values.map(|value| std::ptr::from_ref(value).cast_mut().cast()).collect();
+    for (position, map) in launch.maps {
+        parameters[*position] = std::ptr::from_ref(map).cast_mut().cast();
+    }
+    parameters
 }
