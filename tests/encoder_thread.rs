@@ -2,10 +2,11 @@
 
 use crate::text_encoders::folder;
 use piecewise::encoding::{
-    CallOutputs, EncoderHandle, EncoderThread, TextEncoder, TextItem, TextModel,
+    CallOutputs, CallTicket, EncoderHandle, EncoderThread, TextEncoder, TextItem, TextModel,
 };
 use piecewise::models::encoder::TextOutput;
 use piecewise_runtime::config::ConfigLayers;
+use piecewise_runtime::engine::Client;
 use piecewise_runtime::engine_thread::{Phase, SubmitError};
 use piecewise_testing::Rng;
 use std::sync::mpsc::{self, Receiver};
@@ -28,10 +29,10 @@ fn text(rng: &mut Rng) -> TextItem {
 fn submit(
     handle: &EncoderHandle<TextModel>,
     items: &[TextItem],
-) -> Result<(piecewise::encoding::CallTicket, Receiver<CallOutputs>), SubmitError> {
+) -> Result<(CallTicket, Receiver<CallOutputs>), SubmitError> {
     let (sender, outputs) = mpsc::channel();
     let sink = Box::new(move |outputs| drop(sender.send(outputs)));
-    Ok((handle.submit(0, items.to_vec(), sink)?, outputs))
+    Ok((handle.submit(Client::default(), items.to_vec(), sink)?, outputs))
 }
 
 #[test]
@@ -80,6 +81,27 @@ fn calls_from_many_threads_have_the_bits_that_they_have_alone() {
     assert!(text.contains("vllm:num_requests_running{engine=\"0\",model_name=\"bert\"} 0"));
     let steps = thread.finish().unwrap().statistics().steps();
     assert!(steps < items as u64 / 2, "{steps} steps for {items} items");
+}
+
+/// However many calls of one client are there, another's one takes part in the next round.
+#[test]
+fn a_client_with_many_calls_keeps_no_other_waiting() {
+    let thread = EncoderThread::start(encoder(), 400, "bert").unwrap();
+    let mut rng = Rng::new(24);
+    let items = Vec::from_iter((0..20).map(|_| text(&mut rng)));
+    let (ended, ends) = mpsc::channel();
+    let submit = |id, items: &[TextItem]| {
+        let ended = ended.clone();
+        // The order in which calls end is that of the encoder's thread.
+        let sink = Box::new(move |_| drop(ended.send(id)));
+        let client = Client { id, ..Client::default() };
+        thread.handle().submit(client, items.to_vec(), sink).unwrap()
+    };
+    let tickets = Vec::from_iter((0..200).map(|_| submit(1, &items)));
+    let other = submit(2, &items[..1]);
+    let before = ends.iter().take_while(|id| *id == 1).count();
+    assert!(before < 100, "{before} calls ended before another client's one");
+    drop((tickets, other));
 }
 
 #[test]

@@ -24,6 +24,8 @@ if [ "${1:-}" = server ]; then
   exec python3 tests/server/load.py --seconds 120 --requests 50000 --longest 16
 fi
 if [ "${1:-}" = abuse ]; then
+  PYTHONPATH=$(.ci/install-openai)
+  export PYTHONPATH
   exec python3 tests/server/siege.py --seconds 10 "${@:2}"
 fi
 if [ "${1:-}" = worker ]; then

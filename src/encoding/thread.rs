@@ -2,17 +2,20 @@
 //! a time is packed together.
 //!
 //! The thread works in rounds of a bounded number of items, of which every call that waits brings
-//! some: a small call does not wait for the end of a large one. An item has the same bits in any
-//! company, so nobody sees whose items shared its step.
+//! some, and no client more than another for having more calls: a small call does not wait for the end
+//! of large ones. An item has the same bits in any company, so nobody sees whose items shared its step.
 
 mod metrics;
+mod shares;
 
 use super::protocol::{ItemEncoder, ItemError, ItemOutputs};
 use super::runner::Encoder;
 use metrics::PathMetrics;
+use piecewise_runtime::engine::Client;
 use piecewise_runtime::engine_thread::{Phase, Place, Shared, SubmitError};
 use piecewise_runtime::observe::{Metrics, RequestMetrics, RequestTimes};
 use piecewise_runtime::words::{EngineLoad, FinishReason, Usage};
+use shares::shares;
 use std::collections::VecDeque;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Weak};
@@ -69,6 +72,9 @@ struct Call<M: ItemEncoder> {
     /// Of the items that took part in a round.
     tokens: u64,
     is_running: bool,
+    /// Whether it had no part in the last round.
+    waits: bool,
+    client: Client,
     place: Place,
 }
 
@@ -121,19 +127,20 @@ impl<M: ItemEncoder> Drop for EncoderThread<M> {
 }
 
 impl<M: ItemEncoder> EncoderHandle<M> {
-    /// Hands in the items of a call of this client: nobody is kept out by what other clients have there.
+    /// Hands in the items of a call of this client: nobody is kept out by what other clients have there, and
+    /// nobody waits for it either.
     ///
     /// # Errors
     /// When too many calls are there, or the thread shuts down.
     pub fn submit(
         &self,
-        client: u64,
+        client: Client,
         items: Vec<M::Item>,
         sink: CallSink,
     ) -> Result<CallTicket, SubmitError> {
         let place = self
             .shared
-            .take_places([client].into_iter())?
+            .take_places([client.id].into_iter())?
             .pop()
             .ok_or(SubmitError::ShuttingDown)?;
         let ticket = CallTicket { _interest: Arc::new(()) };
@@ -145,6 +152,8 @@ impl<M: ItemEncoder> EncoderHandle<M> {
             times: RequestTimes::new(Instant::now()),
             tokens: 0,
             is_running: false,
+            waits: true,
+            client,
             place,
         };
         let sent = self.calls.send(Some(call));
@@ -182,7 +191,7 @@ struct Worker<M: ItemEncoder> {
     encoder: Encoder<M>,
     /// `None` wakes the thread to look at its phase.
     received: Receiver<Option<Call<M>>>,
-    /// The oldest first.
+    /// Those that had no part in the last round first, and the oldest.
     calls: VecDeque<Call<M>>,
     shared: Arc<Shared>,
     metrics: Metrics,
@@ -228,7 +237,8 @@ impl<M: ItemEncoder> Worker<M> {
 
     /// Encodes some items of every call that there is, and ends those that have all their outputs.
     fn round(&mut self) {
-        let taken = shares(&Vec::from_iter(self.calls.iter().map(|call| call.items.len())), ROUND);
+        let calls = self.calls.iter().map(|call| (call.client, call.items.len()));
+        let taken = shares(&Vec::from_iter(calls), ROUND);
         let mut items = Vec::with_capacity(taken.iter().sum());
         for (call, &count) in self.calls.iter_mut().zip(&taken) {
             for item in call.items.drain(..count) {
@@ -237,6 +247,7 @@ impl<M: ItemEncoder> Worker<M> {
                 items.push(item);
             }
             call.is_running = true;
+            call.waits = count == 0;
         }
         self.publish();
         let mut outputs = self.encoder.encode(&items).into_iter();
@@ -247,6 +258,8 @@ impl<M: ItemEncoder> Worker<M> {
         let (waiting, ended): (VecDeque<_>, VecDeque<_>) =
             self.calls.drain(..).partition(|call| !call.items.is_empty());
         self.calls = waiting;
+        // Those for whom there was no room go first.
+        self.calls.make_contiguous().sort_by_key(|call| !call.waits);
         let ended = ended.into_iter().map(|call| {
             let usage = Usage { prompt: call.tokens, ..Usage::default() };
             match call.outputs.iter().all(Result::is_ok) {
@@ -280,51 +293,5 @@ struct Ends(Arc<Shared>);
 impl Drop for Ends {
     fn drop(&mut self) {
         self.0.advance(Phase::Stopped);
-    }
-}
-
-/// How many items of each call, which have so many, take part in a round of `most` items: as equal
-/// numbers as there are, the first calls one more where that does not come out even.
-fn shares(items: &[usize], most: usize) -> Vec<usize> {
-    let mut taken = vec![0; items.len()];
-    let mut left = most;
-    loop {
-        let open = Vec::from_iter((0..items.len()).filter(|&i| taken[i] < items[i]));
-        if left == 0 || open.is_empty() {
-            return taken;
-        }
-        let share = (left / open.len()).max(1);
-        for i in open.into_iter().take(left) {
-            let more = share.min(items[i] - taken[i]).min(left);
-            taken[i] += more;
-            left -= more;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use piecewise_testing::{Rng, soak};
-
-    #[test]
-    fn every_call_that_waits_takes_part_in_a_round() {
-        assert_eq!(shares(&[2048, 1, 3], 128), [124, 1, 3]);
-        assert_eq!(shares(&[2048], 128), [128]);
-        assert_eq!(shares(&[1, 1, 1], 2), [1, 1, 0]);
-        assert_eq!(shares(&[0, 5], 3), [0, 3]);
-        assert_eq!(shares(&[], 3), [0; 0]);
-        let mut rng = Rng::new(12);
-        for _ in 0..soak(300) {
-            let items = Vec::from_iter((0..rng.below(12)).map(|_| rng.below(40)));
-            let most = 1 + rng.below(100);
-            let taken = shares(&items, most);
-            assert_eq!(taken.iter().sum::<usize>(), most.min(items.iter().sum()), "{items:?}");
-            assert!(taken.iter().zip(&items).all(|(taken, items)| taken <= items));
-            // Who has less than another has all of it, up to what does not come out even.
-            for (&a, &all) in taken.iter().zip(&items) {
-                assert!(a == all || taken.iter().all(|&b| b <= a + 1), "{items:?}: {taken:?}");
-            }
-        }
     }
 }

@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import urllib.request
 
+from encoders import SETTINGS, with_words
 from harness import BINARY, MODEL, ROOT, Server, timed, until
 from openai_client import client_of
 
@@ -109,6 +110,27 @@ def limits_by_key():
             command = [BINARY, "serve", "--model", str(MODEL), "--port", "0", "--api-key-file", file]
             said = subprocess.run(command, capture_output=True, text=True)
             assert said.returncode == 1 and says in said.stderr and file in said.stderr, said.stderr
+
+
+def limits_of_encoders():
+    """What an encoder reads is counted, too."""
+    text = "[rated]\nkey = 'a'\ntokens_per_minute = 5\n[free]\nkey = 'b'\n"
+    with tempfile.TemporaryDirectory() as folder, tables(text) as file:
+        folder = with_words(folder, "cross_encoder")
+        with Server("--api-key-file", file, source=("--model", folder), settings=SETTINGS) as server:
+
+            def ask(path, body, key):
+                return server.post(path, body, {"Authorization": f"Bearer {key}"})
+
+            one = {"query": "one", "documents": ["two three"]}
+            status, _, answer = ask("/v1/rerank", one, "a")
+            tokens = answer["usage"]["total_tokens"]
+            assert status == 200 and tokens <= 5 < 2 * tokens, answer
+            for path, body in [("/v1/rerank", one), ("/v1/score", {"text_1": "one", "text_2": "two three"})]:
+                status, headers, answer = ask(path, body, "a")
+                assert status == 429 and "tokens_per_minute" in answer["error"]["message"] and int(headers["Retry-After"]) >= 1, answer
+                assert ask(path, body, "b")[0] == 200
+            assert counted(server, "prompt_tokens", "rated") == tokens and counted(server, "refused", "rated") == 2
 
 
 def keys_take_turns():
@@ -246,5 +268,5 @@ def settings():
 
 
 if __name__ == "__main__":
-    for test in [keys, limits_by_key, keys_take_turns, tls, listens_where_it_is_told, settings]:
+    for test in [keys, limits_by_key, limits_of_encoders, keys_take_turns, tls, listens_where_it_is_told, settings]:
         timed(test)

@@ -2,9 +2,10 @@
 are lost, and the server ends when it is told to."""
 
 import os
+import socket
 import subprocess
 
-from harness import BINARY, FAST, MODEL, ROOT, Server
+from harness import BINARY, FAST, MODEL, ROOT, Server, until
 
 # More bytes of lines than a pipe and the queue of lines hold.
 MANY = 12_000
@@ -51,6 +52,21 @@ def a_reader_that_stands_still():
     os.close(out)
 
 
+def long_paths_are_cut():
+    """Between characters, wherever the two hundredth byte is."""
+    with Server(logs=True) as server:
+        for start in range(4):
+            with socket.create_connection(server.address, timeout=60) as stream:
+                path = b"/" + b"x" * (196 + start) + "é🦀".encode() * 5_000
+                stream.sendall(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                assert stream.recv(12) == b"HTTP/1.1 404"
+                while stream.recv(1 << 16):
+                    pass
+        until("they are logged", lambda: server.said().count("xxx") >= 4)
+        longest = max(map(len, server.said().splitlines()))
+        assert longest < 600, longest
+
+
 def nobody_reads_where_it_listens():
     """Standard output is told on standard error where it can't be written."""
     command = [BINARY, "serve", "--model", str(MODEL), *FAST, "--port", "0"]
@@ -71,4 +87,5 @@ if __name__ == "__main__":
     nowhere_to_write()
     a_reader_that_has_gone()
     a_reader_that_stands_still()
+    long_paths_are_cut()
     nobody_reads_where_it_listens()

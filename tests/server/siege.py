@@ -9,6 +9,8 @@ bound and comes back, with the descriptors.
 import argparse
 import concurrent.futures
 import contextlib
+import copy
+import gzip
 import http.client
 import json
 import multiprocessing
@@ -19,13 +21,14 @@ import tempfile
 import threading
 import time
 
+import crowd
+import logs
 from abuse import descriptors, malformed
 from bounds import EIGHT_MIB, MOST
 from encoders import SETTINGS, with_words
 from harness import GOLDEN, Server, chat_template, until
 from hostile import BOUNDED, REFUSED
 
-ATTACKER = ("127.0.0.2", 0)
 # Seconds that others wait at most, where the clock is looked at.
 ANSWER, HEALTH = 2.0, 0.5
 MIXED = 200
@@ -46,6 +49,7 @@ class Attacker:
         # How many requests of others have begun, and how many times the attack was made.
         self.asked, self.rounds = FORKED.Value("q", 0), FORKED.Value("q", 0)
         self.process = FORKED.Process(target=self.run, daemon=True)
+        self.address = ("127.0.0.2", 0)
 
     def run(self):
         until("others ask", lambda: self.asked.value, 600)
@@ -54,13 +58,19 @@ class Attacker:
             self.attack(self)
             self.rounds.value += 1
 
+    def at(self, number):
+        """The same, from another address."""
+        other = copy.copy(self)
+        other.address = (f"127.0.0.{number}", 0)
+        return other
+
     def hold(self):
         """Goes on until some others were answered."""
         asked = self.asked.value
         until("others are answered", lambda: self.asked.value >= asked + 20, 600)
 
     def connect(self, sends=b""):
-        stream = socket.create_connection(self.server.address, timeout=120, source_address=ATTACKER)
+        stream = socket.create_connection(self.server.address, timeout=120, source_address=self.address)
         try:
             stream.sendall(sends)
         except OSError:
@@ -71,7 +81,7 @@ class Attacker:
     def post(self, path, body, headers=()):
         """The status of the answer; none where the connection was closed."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        connection = http.client.HTTPConnection(*self.server.address, timeout=120, source_address=ATTACKER)
+        connection = http.client.HTTPConnection(*self.server.address, timeout=120, source_address=self.address)
         try:
             connection.request("POST", path, data, dict(headers))
             answer = connection.getresponse()
@@ -150,6 +160,26 @@ def requests_that_are_left(attacker):
     attacker.together(64, lambda _: attacker.leave("/v1/completions", body))
 
 
+def half_closed_requests(attacker):
+    """Of whom it can't be told whether they wait for an answer: they are taken to have left."""
+    body = {"prompt": "x", "max_tokens": 400, "n": 16, "ignore_eos": True}
+
+    def ask(_):
+        with contextlib.suppress(ConnectionError), attacker.connect(request("/v1/completions", body)) as stream:
+            stream.shutdown(socket.SHUT_WR)
+            assert stream.recv(1) == b""
+
+    attacker.together(32, ask, 16)
+
+
+def encoded_bodies(attacker):
+    """Which would become larger than they are."""
+    bomb = gzip.compress(b" " * EIGHT_MIB)
+    for encoding in ("gzip", "deflate", "br", "zstd"):
+        statuses = attacker.together(8, lambda _: attacker.post("/v1/completions", bomb, {"Content-Encoding": encoding}))
+        assert set(statuses) == {415}, (encoding, statuses)
+
+
 def requests_that_fill_the_queue(attacker):
     """Each of them long: as many run as may, and as many wait."""
     body = {"prompt": "x", "max_tokens": 1500, "n": 128, "ignore_eos": True}
@@ -173,7 +203,7 @@ def slow_readers(attacker):
         for _ in range(8):
             sock = held.enter_context(socket.socket())
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            sock.bind(ATTACKER)
+            sock.bind(attacker.address)
             sock.connect(attacker.server.address)
             sock.sendall(request("/v1/completions", body))
         attacker.hold()
@@ -226,7 +256,7 @@ def subscribers(attacker):
     with contextlib.ExitStack() as held:
         for i in range(1000):
             with contextlib.suppress(ConnectionError):
-                stream = held.enter_context(socket.create_connection(("127.0.0.1", attacker.server.events), source_address=ATTACKER))
+                stream = held.enter_context(socket.create_connection(("127.0.0.1", attacker.server.events), source_address=attacker.address))
                 stream.sendall(greeting if i % 2 else b"")
 
 
@@ -241,7 +271,7 @@ def log_lines(attacker):
     """More than a pipe and the queue of lines hold."""
 
     def ask(_):
-        connection = http.client.HTTPConnection(*attacker.server.address, timeout=120, source_address=ATTACKER)
+        connection = http.client.HTTPConnection(*attacker.server.address, timeout=120, source_address=attacker.address)
         for _ in range(2000):
             connection.request("GET", "/" + "x" * 300)
             connection.getresponse().read()
@@ -250,11 +280,28 @@ def log_lines(attacker):
     attacker.together(4, ask)
 
 
-OF_A_WRITER = [
+def all_at_once(attacker):
+    """Each attack from an address of its own."""
+    with concurrent.futures.ThreadPoolExecutor(len(EACH)) as pool:
+        list(pool.map(lambda number: EACH[number](attacker.at(10 + number)), range(len(EACH))))
+
+
+EACH = [
     long_lists_of_ids, long_texts, values_without_an_end, bodies_that_stand_still, requests_that_are_left,
     requests_that_fill_the_queue, idle_connections, slow_readers, priorities, structures, stops_and_bad_words,
-    malformed_requests, foreign_pages, subscribers,
+    malformed_requests, foreign_pages, subscribers, half_closed_requests, encoded_bodies,
 ]
+OF_A_WRITER = [*EACH, all_at_once]
+# What has a server of its own that ends, or none of whose clients wait for another: tried alone, there and here.
+ALONE = [
+    crowd.more_connections_than_descriptors, crowd.requests_hold_their_places, crowd.unfinished_requests_do_not_keep_a_server,
+    logs.nowhere_to_write, logs.a_reader_that_has_gone, logs.a_reader_that_stands_still, logs.nobody_reads_where_it_listens,
+    logs.long_paths_are_cut,
+]
+# Tried where the program's other commands are (cli/tests/program, cli/src/serve.rs):
+# - `serve --max-body 0`: a_bound_that_refuses_every_body_is_refused,
+# - lines for `chat` and `embed` that are no text: a_line_that_is_no_text_is_named_and_left_out,
+#   lines_beside_one_that_is_no_text_are_embedded.
 
 
 def mixed():
@@ -337,7 +384,8 @@ def alone(server, asked):
 
 
 def besiege(server, attacks, cases, arguments, whole=True):
-    """Each attack, and after it nothing that is left."""
+    """Each attack, and after it nothing that is left. All `cases` are asked beside each of them where the time is given,
+    and else, if `whole`, beside all of them at once."""
     before = descriptors(server)
     for attack in attacks:
         if arguments.attacks and attack.__name__ not in arguments.attacks:
@@ -346,8 +394,8 @@ def besiege(server, attacks, cases, arguments, whole=True):
         attacker.process.start()
         with Others(server, cases, attacker.asked) as others:
             until("the attack has ended", lambda: others.failures or not attacker.process.is_alive(), 900)
-            # Whatever the attack was, all of them are answered.
-            until("each of the others was answered", lambda: others.failures or attacker.asked.value >= (len(cases) if whole else 20), 600)
+            most = len(cases) if whole and (arguments.seconds or attack is all_at_once) else 20
+            until("each of the others was answered", lambda: others.failures or attacker.asked.value >= most, 600)
         attacker.process.join()
         rounds = attacker.rounds.value
         assert rounds and attacker.process.exitcode == 0, f"{attack.__name__} failed"
@@ -403,12 +451,20 @@ def logger(arguments):
     os.close(out)
 
 
+def alone_too(arguments):
+    for test in ALONE:
+        if not arguments.attacks or test.__name__ in arguments.attacks:
+            started = time.monotonic()
+            test()
+            print(f"{test.__name__}: {time.monotonic() - started:.1f}s", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=0, help="how long each attack lasts; above 0 the clock is looked at")
     parser.add_argument("attacks", nargs="*")
     arguments = parser.parse_args()
-    for besieged, attacks in [(writer, OF_A_WRITER), (reader, [rerank_bombs]), (logger, [log_lines])]:
+    for besieged, attacks in [(writer, OF_A_WRITER), (reader, [rerank_bombs]), (logger, [log_lines]), (alone_too, ALONE)]:
         if not arguments.attacks or {attack.__name__ for attack in attacks} & set(arguments.attacks):
             besieged(arguments)
 

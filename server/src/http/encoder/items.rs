@@ -142,7 +142,7 @@ pub(super) async fn encode(
     let sink = Box::new(move |outputs| drop(sender.send(outputs)));
     let client = held.client();
     let _charge = client.charge(tokens(&items) as u64, 0)?;
-    let ticket = encoder.handle.submit(client.id(), items, sink)?;
+    let ticket = encoder.handle.submit(client.of_engine(), items, sink)?;
     let outputs = match state.limits.request_time {
         None => outputs.await,
         Some(most) => {
