@@ -3,6 +3,7 @@
 
 use crate::support::nvrtc::nvrtc;
 use crate::{gated, outside};
+use piecewise::assembly::Registries;
 use piecewise::models::encoder::{EncoderBounds, VisionConfig};
 use piecewise::models::{Checkpoint, DecoderBounds, DecoderConfig, Preset, decoder};
 use piecewise_backend::artifact::{Access, ArgRef, Artifact, Launch, PieceSize};
@@ -169,12 +170,14 @@ fn every_kernel_compiles_so_that_its_blocks_note_their_times() {
 #[test]
 fn the_op_of_a_package_outside_compiles_for_older_and_newer_architectures() {
     let Some(nvrtc) = nvrtc() else { return };
-    let (module, _) =
-        plan(outside::graph().unwrap(), CompileLevel::Piecewise, None, Vec::new()).unwrap();
     let registry = Arc::new(gated::GatedLinearAttention::registry());
+    let own = Registries::standard().model("outside", outside::Outside::read);
+    let own = own.ops((*registry).clone()).folder("examples/outside/model").unwrap();
+    let planned = own.max_num_tokens(32).max_num_seqs(8).no_cache().plan().unwrap();
+    let module = planned.module();
     for number in [80, 90, 120] {
         let compiler = CudaCompiler::new(Arc::clone(&registry), Arch { number }, nvrtc.clone());
-        let names = compile(&compiler, &module, &KERNELS);
+        let names = compile(&compiler, module, &KERNELS);
         assert!(names.contains("outside.gated_linear_attention"), "sm_{number}: {names:?}");
     }
 }

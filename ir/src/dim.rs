@@ -127,24 +127,38 @@ impl Dim {
 
     /// Writes it with the names of `symbols`: `T`, `2*T+1`, `1024`.
     pub fn display<'a>(&'a self, symbols: &'a Symbols) -> impl fmt::Display + 'a {
-        fmt::from_fn(|f| {
-            let mut first = true;
-            for &(symbol, coefficient) in &self.terms {
-                let name = symbols.get(symbol).map_or("?", |d| d.name.as_str());
-                match (first, coefficient) {
-                    (_, 1) if first => write!(f, "{name}")?,
-                    (_, 1) => write!(f, "+{name}")?,
-                    (true, c) => write!(f, "{c}*{name}")?,
-                    (false, c) => write!(f, "{c:+}*{name}")?,
-                }
-                first = false;
+        let name = |symbol| symbols.get(symbol).map_or("?", |decl| decl.name.as_str());
+        fmt::from_fn(move |f| self.write(f, name))
+    }
+
+    fn write<N: fmt::Display>(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        name: impl Fn(Symbol) -> N,
+    ) -> fmt::Result {
+        let mut first = true;
+        for &(symbol, coefficient) in &self.terms {
+            let name = name(symbol);
+            match (first, coefficient) {
+                (_, 1) if first => write!(f, "{name}")?,
+                (_, 1) => write!(f, "+{name}")?,
+                (true, c) => write!(f, "{c}*{name}")?,
+                (false, c) => write!(f, "{c:+}*{name}")?,
             }
-            match (first, self.constant) {
-                (true, c) => write!(f, "{c}"),
-                (false, 0) => Ok(()),
-                (false, c) => write!(f, "{c:+}"),
-            }
-        })
+            first = false;
+        }
+        match (first, self.constant) {
+            (true, c) => write!(f, "{c}"),
+            (false, 0) => Ok(()),
+            (false, c) => write!(f, "{c:+}"),
+        }
+    }
+}
+
+/// With symbols by their numbers, where their names are not at hand: `s0`, `2*s0+1`, `1024`.
+impl fmt::Display for Dim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, |symbol| format!("s{}", symbol.index()))
     }
 }
 

@@ -130,13 +130,27 @@ impl TensorType {
 
     /// Writes it with the names of `symbols`.
     pub fn display<'a>(&'a self, symbols: &'a Symbols) -> impl std::fmt::Display + 'a {
-        std::fmt::from_fn(|f| {
-            write!(f, "{}[", self.dtype)?;
-            for (i, dim) in self.shape.iter().enumerate() {
-                let comma = if i == 0 { "" } else { "," };
-                write!(f, "{comma}{}", dim.display(symbols))?;
-            }
-            write!(f, "]")
-        })
+        std::fmt::from_fn(|f| self.write(f, |dim| dim.display(symbols)))
+    }
+
+    fn write<'a, D: std::fmt::Display>(
+        &'a self,
+        f: &mut std::fmt::Formatter<'_>,
+        shown: impl Fn(&'a Dim) -> D,
+    ) -> std::fmt::Result {
+        write!(f, "{}[", self.dtype)?;
+        for (i, dim) in self.shape.iter().enumerate() {
+            let comma = if i == 0 { "" } else { "," };
+            write!(f, "{comma}{}", shown(dim))?;
+        }
+        write!(f, "]")
+    }
+}
+
+/// As in the text of a graph, with symbols by their numbers: `f32[s0,8]`. [`TensorType::display`] knows
+/// their names.
+impl std::fmt::Display for TensorType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.write(f, |dim| dim)
     }
 }

@@ -13,10 +13,11 @@ use piecewise_runtime::measure::MeasureError;
 use piecewise_runtime::memory::SizingError;
 use piecewise_runtime::pipeline::PlanError;
 use piecewise_runtime::words::ModelError;
+use std::error::Error;
 use std::path::PathBuf;
 
 /// Why a model could not be put together.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum AssemblyError {
@@ -143,6 +144,21 @@ pub struct BoundOfGraph {
     pub asked: String,
     pub graph: String,
     pub own: String,
+}
+
+/// As it is displayed, with its causes: a `main` that returns it prints this.
+impl std::fmt::Debug for AssemblyError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut text = self.to_string();
+        let causes = std::iter::successors(self.source(), |cause| (*cause).source());
+        for cause in causes.map(ToString::to_string) {
+            // Some say what their cause says.
+            if !text.contains(&cause) {
+                text += &format!("\n  because: {cause}");
+            }
+        }
+        f.write_str(&text)
+    }
 }
 
 impl AssemblyError {

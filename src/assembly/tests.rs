@@ -14,10 +14,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+mod author_errors;
 mod bounds;
 mod dumps;
 mod keys;
 mod options;
+mod own_models;
 mod own_ops;
 mod own_plans;
 mod own_rows;

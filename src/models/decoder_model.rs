@@ -77,8 +77,11 @@ impl DecoderFacts {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait DecoderModel: Send + Sync {
-    /// What is known of it without a graph.
-    fn facts(&self) -> DecoderFacts;
+    /// What is known of it without a graph; nothing beyond what the usual keys of `config.json` say, unless
+    /// it is told here.
+    fn facts(&self) -> DecoderFacts {
+        DecoderFacts::default()
+    }
 
     /// From the inputs of a step to what [`StepInputs::outputs`](super::StepInputs::outputs) gives, for
     /// these bounds. A bound that the graph does not keep is an error of whoever set it.
@@ -97,10 +100,6 @@ impl<F> DecoderModel for F
 where
     F: Fn(&DecoderBounds) -> Result<Graph, BuildErrors> + Send + Sync,
 {
-    fn facts(&self) -> DecoderFacts {
-        DecoderFacts::default()
-    }
-
     fn graph(&self, bounds: &DecoderBounds, _: StoredDTypes) -> Result<Graph, BuildErrors> {
         self(bounds)
     }

@@ -4,7 +4,7 @@ use piecewise_ir::dtype::DType;
 use piecewise_runtime::words::ModelError;
 
 /// Why a session can't be stepped, or a step could not run.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum SessionError {
@@ -64,5 +64,12 @@ pub enum SessionError {
 impl From<ModelError> for SessionError {
     fn from(error: ModelError) -> Self {
         Self::Model(Box::new(error))
+    }
+}
+
+/// As it is displayed: a `main` that returns it prints this.
+impl std::fmt::Debug for SessionError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self}")
     }
 }

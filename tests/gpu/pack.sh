@@ -29,13 +29,14 @@ done < <(
   # The folder has the dependencies that both packages share.
   built build --manifest-path examples/outside/Cargo.toml --locked --target-dir "${CARGO_TARGET_DIR:-target}"
 )
-for name in piecewise program device_suite backend custom_op outside; do
+for name in piecewise program device_suite backend custom_op batches; do
   [ -x "$out/bin/$name" ] || { echo "$name was not built" >&2; exit 1; }
 done
 cp -r examples/tiny-qwen3 "$out/examples/"
 cp -r tests/fixtures "$out/tests/"
 cp tests/gpu/{run.sh,rows.py,figures.py,figures.json,host.py,modes.py,cache.py,ledger.py,account.py,peer.py,serve.py} benches/torch/decode.py \
   examples/outside/outside.toml "$out/"
+cp -r examples/outside/model "$out/outside"
 PIECEWISE_CUDA_LIBRARY_DIRS=${PIECEWISE_CUDA_LIBRARY_DIRS:-$(.ci/install-nvrtc)} \
   python3 tests/gpu/cache.py pack "$out/bin/piecewise" "$out"
 git rev-parse HEAD >"$out/COMMIT"

@@ -86,8 +86,8 @@ correctness() {
   run encoder_mixes 200 bin/device_suite encoder_mixes:: --show-output
   run encoder_shapes 240 bin/device_suite encoder_shapes::
   run custom_op 60 bin/custom_op --device "$PIECEWISE_TEST_DEVICE"
-  run outside_cpu 120 bin/outside --settings outside.toml
-  run outside 240 bin/outside --settings outside.toml --device "$PIECEWISE_TEST_DEVICE"
+  run outside_cpu 120 bin/batches --settings outside.toml --model outside
+  run outside 240 bin/batches --settings outside.toml --model outside --device "$PIECEWISE_TEST_DEVICE"
   same outside_tokens "[1-9][0-9]* tokens [0-9a-f]{16}" outside_cpu outside
   run cuda_regions 120 bin/backend cuda_regions::
   run cuda_segments 300 bin/backend cuda_segments:: --show-output --test-threads=1

@@ -19,7 +19,7 @@ impl std::fmt::Display for BuildError {
 }
 
 /// All mistakes of a graph, in the order in which they were made.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct BuildErrors(pub Vec<BuildError>);
 
 impl std::fmt::Display for BuildErrors {
@@ -27,6 +27,13 @@ impl std::fmt::Display for BuildErrors {
         let count = self.0.len();
         write!(f, "{count} mistake{} in the model code", if count == 1 { "" } else { "s" })?;
         self.0.iter().try_for_each(|error| write!(f, "\n  {error}"))
+    }
+}
+
+/// As it is displayed: a `main` that returns it prints this.
+impl std::fmt::Debug for BuildErrors {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self}")
     }
 }
 

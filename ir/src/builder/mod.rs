@@ -259,7 +259,8 @@ impl Builder {
         let results = match def.infer(&types, &attrs) {
             Ok(results) => results,
             Err(reason) => {
-                self.error(format!("custom op `{}`: {reason}", def.name()));
+                let given = types.iter().map(|ty| self.show(ty)).collect::<Vec<_>>().join(", ");
+                self.error(format!("custom op `{}`: {reason} (operands: {given})", def.name()));
                 return Vec::new();
             }
         };

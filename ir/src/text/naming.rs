@@ -97,10 +97,22 @@ impl<'g> Names<'g> {
         }
     }
 
+    /// Where its author wrote a node, where that is known: `src/model.rs:72`.
+    pub fn source(&self, node: Node) -> Option<&'g str> {
+        let is_there = node.index() < self.graph.node_count();
+        let source = is_there.then(|| self.graph.node(node).loc.source.as_str());
+        source.filter(|source| !source.is_empty())
+    }
+
     /// Says in words where each finding is, for those who see no listing.
     pub fn locate(&self, found: &mut Diagnostics) {
         for item in found.items.iter_mut().filter(|item| item.place.is_empty()) {
             item.place = self.place(item.at);
+            if let Anchor::Node(node) | Anchor::Operand(node, _) | Anchor::Body(node, _) = item.at
+                && let Some(source) = self.source(node)
+            {
+                item.place += &format!(" ({source})");
+            }
         }
     }
 }

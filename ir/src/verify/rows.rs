@@ -79,7 +79,9 @@ impl PieceRows<'_> {
                     names.node(node),
                     graph.symbols()[symbol].name
                 );
-                found.push("P0302", Anchor::Piece(id), message);
+                let source = names.source(node).map(|source| format!("it was written at {source}"));
+                let notes = source.into_iter().collect();
+                found.push_with_notes("P0302", Anchor::Piece(id), message, notes);
             }
         }
     }

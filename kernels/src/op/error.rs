@@ -9,3 +9,10 @@ pub struct OpError {
     /// What is wrong and what would fit.
     pub message: String,
 }
+
+impl OpError {
+    /// The error of `op`, for this reason.
+    pub fn new(op: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { op: op.into(), message: message.into() }
+    }
+}

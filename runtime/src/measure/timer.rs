@@ -7,7 +7,7 @@ use super::timeline::Timeline;
 use crate::batch::{
     BatchBuffers, Chunk, ChunkTokens, RoleMap, SampleControls, Sampling, full_steps,
 };
-use crate::memory::{PagePool, PageTable};
+use crate::memory::{PagePool, PageTable, SlotPool, StateSlot};
 use crate::steps::{CompiledModel, Model, StepLaunch, Ticket};
 use crate::words::{Dispatch, GraphMode, Progress, StepSizes};
 use piecewise_backend::measure::{GraphShape, MeasuredDevice, ReadBandwidth, Versions};
@@ -24,6 +24,8 @@ pub struct ModelTimer<D: MeasuredDevice> {
     model: CompiledModel<D>,
     batch: BatchBuffers,
     tables: Vec<PageTable>,
+    /// Of each sequence, where states have a row for each.
+    slots: Vec<StateSlot>,
     entries: u64,
     sampled: usize,
 }
@@ -60,8 +62,15 @@ impl<D: MeasuredDevice> ModelTimer<D> {
             Ok(table)
         });
         let tables = tables.collect::<Result<Vec<_>, MeasureError>>()?;
+        let mut free = SlotPool::new(model.module().graph(), model.memory(), roles.state_slots);
+        let mut slots = Vec::new();
+        while slots.len() < positions.len()
+            && let Some(slot) = free.take(model.device_mut())?
+        {
+            slots.push(slot);
+        }
         let entries = roles.sampled_entries;
-        Ok(Self { batch: BatchBuffers::new(roles), model, tables, entries, sampled })
+        Ok(Self { batch: BatchBuffers::new(roles), model, tables, slots, entries, sampled })
     }
 
     /// The model, to look at its device.
@@ -112,7 +121,8 @@ impl<D: MeasuredDevice> ModelTimer<D> {
         let started = Instant::now();
         self.batch.clear();
         for chunk in &step.chunks {
-            push(&mut self.batch, &self.tables, self.entries, chunk).map_err(|reason| {
+            let slots = &self.slots;
+            push(&mut self.batch, &self.tables, slots, self.entries, chunk).map_err(|reason| {
                 MeasureError::Plan { step: number, sequence: chunk.sequence, reason }
             })?;
         }
@@ -248,6 +258,7 @@ impl<D: MeasuredDevice> StepTimer for ModelTimer<D> {
 fn push(
     batch: &mut BatchBuffers,
     tables: &[PageTable],
+    slots: &[StateSlot],
     entries: u64,
     chunk: &PlannedChunk,
 ) -> Result<(), String> {
@@ -266,11 +277,15 @@ fn push(
             return Err(format!("feeds back, and there are {entries} entries of sampled ids"));
         }
     };
+    let slot = slots.get(chunk.sequence);
+    if slot.is_none() && batch.roles().state_slots > 0 {
+        return Err(format!("needs a slot of states, and there are {}", slots.len()));
+    }
     batch.push(&Chunk {
         tokens,
         start: chunk.start,
         table,
-        slot: None,
+        slot,
         rows: chunk.rows,
         entry,
         values: &[],

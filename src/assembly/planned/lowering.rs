@@ -5,7 +5,8 @@ use super::super::notice::telling;
 use super::Planned;
 use piecewise_backend::artifact::Artifact;
 use piecewise_backend::compiler::CompileError;
-use piecewise_ir::entity::UniquePieceId;
+use piecewise_ir::entity::{Node, UniquePieceId};
+use piecewise_ir::op::Op;
 use piecewise_runtime::store::{CompileJob, Lowering, compile_jobs};
 use piecewise_runtime::words::{CompileCounts, ModelError};
 
@@ -95,12 +96,42 @@ impl Planned {
         for LoweredUnique { unique, pieces } in self.lower(|_| true)? {
             let pieces = pieces.map_err(|source| ModelError::Compile {
                 piece: unique.to_string(),
-                source: Box::new(source.clone()),
+                source: Box::new(self.located(unique, source)),
             })?;
             artifacts.push(pieces.into_iter().map(|piece| piece.artifact).collect());
         }
         lowering.prepare(compiler, self.store())?;
         Ok(artifacts)
+    }
+
+    /// The error with the scope and line of the op in the first use of the piece, which has none itself.
+    fn located(&self, unique: UniquePieceId, error: &CompileError) -> CompileError {
+        let graph = self.module.graph();
+        let uses = self.module.stitch().into_iter().flat_map(|stitch| stitch.uses.values());
+        let first = uses.clone().find(|piece| piece.unique == unique);
+        let nodes = first.map_or(&[][..], |piece| &piece.nodes);
+        let calls = |node: &&Node, name: &str| match &graph.node(**node).op {
+            Op::Custom(call) => call.name == name,
+            _ => false,
+        };
+        let mut error = error.clone();
+        let (node, loc) = match &mut error {
+            CompileError::Unsupported { node, loc, .. } => (nodes.get(*node), loc),
+            CompileError::Unregistered { op, loc, .. } => {
+                (nodes.iter().find(|node| calls(node, op)), loc)
+            }
+            // Of others no op is known.
+            _ => return error,
+        };
+        if let Some(node) = node {
+            let found = &graph.node(*node).loc;
+            let parts = [found.scope.as_str(), found.source.as_str()];
+            let parts = Vec::from_iter(parts.into_iter().filter(|part| !part.is_empty()));
+            if !parts.is_empty() {
+                *loc = parts.join(", ");
+            }
+        }
+        error
     }
 
     /// What was compiled and what was reused so far.
