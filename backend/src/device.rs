@@ -1,9 +1,15 @@
 //! The device interface: memory, binding, launching, capturing, replaying.
 
+mod error;
+mod memory;
+
+pub use error::{CaptureRule, DeviceError};
+pub use memory::{Address, ByteRows, HostBlock, Reservation};
+
 use crate::artifact::{Artifact, Choice};
 use crate::tuning::{LibraryAlgorithm, LibraryProduct};
-use crate::weights::{WeightError, WeightLayout, WeightSource};
-use derive_more::{Debug, Display};
+use crate::weights::{WeightLayout, WeightSource};
+
 use piecewise_ir::module::UniquePiece;
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
@@ -12,79 +18,6 @@ use std::time::{Duration, Instant};
 
 /// Tells what time it is on the host, for the calling thread.
 pub type Clock = fn() -> Instant;
-
-/// An address in device memory.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Display)]
-#[debug("{self}")]
-#[display("{_0:#x}")]
-pub struct Address(pub u64);
-
-impl Address {
-    /// The address `bytes` further on.
-    pub fn offset(self, bytes: u64) -> Self {
-        Self(self.0 + bytes)
-    }
-}
-
-/// A reserved address range whose backing can be dropped and mapped again at the same addresses.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Reservation {
-    /// Its number on the device.
-    pub id: u32,
-    /// Where it starts; aligned to at least 256 bytes.
-    pub base: Address,
-    /// How many bytes it holds.
-    pub bytes: u64,
-}
-
-/// Rows of bytes that lie apart from each other.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ByteRows {
-    /// Bytes that a row holds, without what lies between rows.
-    pub width: u64,
-    /// Bytes from the start of a row to that of the next.
-    pub pitch: u64,
-    /// Rows that are held, `pitch` bytes apart.
-    pub count: u64,
-}
-
-impl ByteRows {
-    /// Bytes held by all rows together, without what lies between them.
-    pub fn bytes(self) -> u64 {
-        self.width.saturating_mul(self.count)
-    }
-
-    /// Bytes from the start of the first row to the end of the last.
-    pub fn span(self) -> u64 {
-        let before = self.count.saturating_sub(1).saturating_mul(self.pitch);
-        if self.count == 0 { 0 } else { before.saturating_add(self.width) }
-    }
-}
-
-/// A block of host memory that the device copies to and from; pinned where that means something.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct HostBlock {
-    /// Its number on the device.
-    pub id: u32,
-    /// How many bytes it holds.
-    pub bytes: u64,
-}
-
-impl HostBlock {
-    /// All its bytes.
-    pub fn all(self) -> Range<u64> {
-        0..self.bytes
-    }
-
-    /// What is said of bytes that it does not have.
-    pub(crate) fn lacks(self, range: Range<u64>) -> DeviceError {
-        DeviceError::BadAddress {
-            what: format!("host block {} of {} bytes", self.id, self.bytes),
-            address: Address(range.start),
-            bytes: range.end.saturating_sub(range.start),
-        }
-    }
-}
 
 /// Where the operands of a unique piece lie for one of its uses.
 #[derive(Clone, Debug)]
@@ -131,114 +64,6 @@ pub struct BoundAddress<'a> {
     pub name: &'a str,
     /// The raw address, as captured.
     pub address: Address,
-}
-
-/// A rule that holds inside a capture.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CaptureRule {
-    /// Memory is neither reserved, backed nor dropped inside a capture.
-    #[error("no allocation inside a capture; reserve memory before it")]
-    NoAllocation,
-    /// The host does not wait, read or write inside a capture.
-    #[error("no synchronization inside a capture; stage before it and read back after it")]
-    NoSynchronization,
-    /// Every address that a captured launch uses lies in memory that the graph keeps alive.
-    #[error("no unretained memory inside a capture; bind operands to reserved regions")]
-    NoUnretained,
-    /// Every captured op supports capture for the batch.
-    #[error("an op that can't be captured for this batch; run it as a split op")]
-    UnsupportedOp,
-    /// Nothing in a captured graph waits for the host.
-    #[error("no host function inside a capture; run it as a split op")]
-    NoHostNode,
-    /// A captured graph launches at least one kernel.
-    #[error("no empty capture; merge a piece without kernels away")]
-    NoEmpty,
-}
-
-/// What a device could not do.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[expect(missing_docs, reason = "a field is what the message calls it")]
-pub enum DeviceError {
-    /// There is not enough memory.
-    #[error("{what} needs {bytes} bytes, more than the device can give: {reason}")]
-    OutOfMemory { what: String, bytes: u64, reason: String },
-    /// An address outside the memory that was reserved and backed.
-    #[error("{what} at {address} (+{bytes} bytes) is outside reserved, backed memory")]
-    BadAddress { what: String, address: Address, bytes: u64 },
-    /// Bytes of a host block that a copy may still read or write.
-    #[error(
-        "bytes {from}..{to} of host block {block} are in use by a copy that may be under way; record \
-         an event after the copy and wait for it"
-    )]
-    HostBlockInUse { block: u32, from: u64, to: u64 },
-    /// A program that does not fit what it is bound to.
-    #[error("{label} can't be bound: {reason}")]
-    Bind { label: String, reason: String },
-    /// The device refused a launch of a program.
-    #[error("launch `{launch}` of {label} failed: {reason}")]
-    Launch { launch: String, label: String, reason: String },
-    /// A captured graph was refused when it was submitted: nothing of it ran, and the device goes
-    /// on.
-    #[error("replay of {label} was refused: {reason}; nothing of it ran")]
-    Refused { label: String, reason: String },
-    /// The device failed, at this call or at work before it, and refuses all that follows.
-    #[error(
-        "the device is lost, seen when it was to {action}: {reason}; everything on it is gone, and \
-         it can be opened anew"
-    )]
-    Lost { action: String, reason: String },
-    /// The device failed so that its driver refuses this process another context, as it does after an
-    /// illegal address.
-    #[error(
-        "could not {action}: {reason}; the driver refuses this process from now on: start the \
-         program again"
-    )]
-    ProcessRefused { action: String, reason: String },
-    /// A rule of captures was broken; nothing was captured.
-    #[error("capture of {label}: {rule}")]
-    Capture {
-        /// What was being captured, down to the launch.
-        label: String,
-        rule: CaptureRule,
-    },
-    /// The device could not capture; nothing was captured.
-    #[error(
-        "capture of {label} at sizes {sizes:?} failed{}: {reason}; nothing was captured",
-        launch.as_ref().map(|name| format!(" at launch `{name}`")).unwrap_or_default()
-    )]
-    CaptureFailed {
-        label: String,
-        /// The launch that failed, if it was one.
-        launch: Option<String>,
-        /// The padded sizes by symbol.
-        sizes: Vec<u64>,
-        reason: String,
-    },
-    /// The driver refused or failed.
-    #[error("could not {action}: {reason}")]
-    Driver {
-        action: String,
-        /// The driver function, its status and what it means.
-        reason: String,
-    },
-    /// A weight could not be made.
-    #[error(transparent)]
-    Weight(#[from] WeightError),
-}
-
-impl DeviceError {
-    /// Whether nothing works any more before [`Device::reopen`].
-    pub fn is_lost(&self) -> bool {
-        matches!(self, Self::Lost { .. } | Self::ProcessRefused { .. })
-    }
-
-    /// Whether nothing works any more in this process.
-    pub fn needs_new_process(&self) -> bool {
-        matches!(self, Self::ProcessRefused { .. })
-    }
 }
 
 /// A device: memory, programs and captured graphs. Used by one thread at a time.

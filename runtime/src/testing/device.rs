@@ -2,11 +2,11 @@
 //! host block too soon, shows.
 
 use super::faults::{check_due, is_due, keep_caller};
+use super::program::{FakeCaptured, FakeProgram, product};
 use super::{ALGORITHMS, Faults, Planted, ops};
-use piecewise_backend::artifact::{Artifact, Choice};
+use piecewise_backend::artifact::Artifact;
 use piecewise_backend::device::{
-    Address, Binding, BoundAddress, BoundTo, CaptureRule, Clock, Device, DeviceError, HostBlock,
-    Reservation,
+    Address, Binding, BoundAddress, CaptureRule, Clock, Device, DeviceError, HostBlock, Reservation,
 };
 use piecewise_backend::measure::LaunchCounts;
 use piecewise_backend::tuning::{LibraryAlgorithm, LibraryProduct};
@@ -18,37 +18,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// A bound op.
-#[derive(Clone, Debug)]
-pub(crate) struct FakeProgram {
-    pub op: String,
-    pub operands: Vec<Address>,
-    pub counts: Address,
-    /// Those of the first matrix that it takes or gives.
-    pub columns: usize,
-    capture: CaptureSupport,
-    pub replayed: bool,
-    /// Which of its artifact's ways it is.
-    pub choice: Choice,
-    uses_library: bool,
-    /// The place of the algorithm that a captured program of the library took.
-    pub algorithm: u64,
-    /// Whether it does nothing.
-    pub left_out: bool,
-    /// Which of the captured programs it is.
-    place: usize,
-    /// Whether it was captured to follow the sizes of replays.
-    follows: bool,
-    /// The block table that it goes on using.
-    pub table: Option<Vec<u8>>,
-}
-
-#[derive(Debug)]
-pub(crate) struct FakeCaptured {
-    programs: Vec<FakeProgram>,
-    sizes: Vec<u64>,
-}
 
 #[derive(Debug)]
 enum Command {
@@ -83,17 +52,6 @@ pub(crate) struct FakeDevice {
     pub copied_in: Vec<u64>,
     /// Where the host wrote or read, and how many bytes.
     pub host_accesses: Vec<(Address, u64)>,
-}
-
-impl FakeCaptured {
-    pub(super) fn launches(&self) -> u64 {
-        self.programs.len() as u64
-    }
-}
-
-/// What the library calls what a program computes.
-fn product(program: &FakeProgram, sizes: &[u64]) -> String {
-    format!("{} at {sizes:?}", program.op)
 }
 
 impl FakeDevice {
@@ -512,22 +470,6 @@ impl Device for FakeDevice {
     }
 
     fn addresses<'a>(&'a self, graph: &'a FakeCaptured) -> Vec<BoundAddress<'a>> {
-        let mut found = Vec::new();
-        for bound in &graph.programs {
-            let program = bound.place;
-            let launch = bound.op.as_str();
-            let mut add = |what, name, address| {
-                found.push(BoundAddress { program, launch, what, name, address });
-            };
-            for (i, &address) in bound.operands.iter().enumerate() {
-                add(BoundTo::Operand(i as u32), OPERANDS[i], address);
-            }
-            add(BoundTo::Counts, "counts", bound.counts);
-        }
-        found
+        graph.addresses()
     }
 }
-
-/// What operands are called.
-const OPERANDS: [&str; 16] =
-    ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15"];

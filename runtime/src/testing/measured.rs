@@ -1,6 +1,7 @@
 //! The fake device as it is measured.
 
-use super::device::{FakeCaptured, FakeDevice, FakeProgram};
+use super::device::FakeDevice;
+use super::program::{FakeCaptured, FakeProgram};
 use piecewise_backend::device::DeviceError;
 use piecewise_backend::measure::{
     BlockTime, GraphShape, GraphTimes, LaunchCounts, LaunchView, MeasuredDevice, ReadBandwidth,

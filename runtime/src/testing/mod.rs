@@ -9,11 +9,13 @@ mod measured;
 mod model;
 mod ops;
 mod planted;
+mod program;
 
 pub(crate) use compiler::FakeCompiler;
-pub(crate) use device::{FakeDevice, FakeProgram};
+pub(crate) use device::FakeDevice;
 pub(crate) use faults::Faults;
 pub(crate) use graph::{Bounds, VOCAB, fake_graph, fake_module};
 pub(crate) use model::Setup;
 pub(crate) use ops::next_id;
 pub(crate) use planted::{ALGORITHMS, Planted};
+pub(crate) use program::FakeProgram;

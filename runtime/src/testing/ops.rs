@@ -1,7 +1,8 @@
 //! What the small model computes.
 
-use super::device::{FakeDevice, FakeProgram};
+use super::device::FakeDevice;
 use super::graph::VOCAB;
+use super::program::FakeProgram;
 use crate::batch::Sampling;
 use piecewise_backend::device::{Address, DeviceError};
 use piecewise_kernels::attention::PAGE_ROWS;

@@ -1,6 +1,6 @@
 //! What the ways of the fake device cost, and which of them fail.
 
-use super::device::FakeProgram;
+use super::program::FakeProgram;
 use piecewise_backend::tuning::LibraryAlgorithm;
 use std::sync::Arc;
 

@@ -7,6 +7,7 @@
 )]
 
 pub mod faulty;
+mod graphs;
 pub mod host_time;
 pub mod noted;
 pub mod simulated;

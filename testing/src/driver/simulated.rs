@@ -2,9 +2,9 @@
 //! about captures, so that code which breaks them fails here as it would there, and copies to pinned
 //! memory as late as the driver may, so that what reads early finds nothing.
 
+use super::graphs::{Graphs, failed};
 use super::host_time;
 use super::noted::Noted;
-use piecewise_backend::cuda::CallError;
 use piecewise_backend::cuda::driver::{
     Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outcome, TensorMap,
 };
@@ -21,13 +21,6 @@ struct LateCopy {
     to: usize,
     from: u64,
     bytes: u64,
-}
-
-/// A kernel in a graph.
-#[derive(Clone, Debug)]
-struct Kernel {
-    node: Handle,
-    noted: Noted,
 }
 
 #[derive(Debug, Default)]
@@ -48,15 +41,8 @@ struct State {
     functions_of: BTreeMap<(Handle, String), Handle>,
     /// The dynamic shared bytes that a function may be launched with, once they are set.
     allowed_shared: BTreeMap<Handle, u32>,
-    capture: Option<Vec<Kernel>>,
-    /// What a capture is to hold beside kernels.
-    extra: Vec<GraphNode>,
-    graphs: BTreeMap<Handle, (Vec<Kernel>, Vec<GraphNode>)>,
-    /// What each executable graph was instantiated from.
-    made_from: BTreeMap<Handle, Handle>,
+    graphs: Graphs,
     ran: Vec<Noted>,
-    set: Vec<Noted>,
-    loses_edges: bool,
     free: u64,
     generation: u64,
 }
@@ -76,11 +62,6 @@ const GRANULARITY: u64 = 2 << 20;
 fn is_within(blocks: &BTreeMap<usize, u64>, at: usize) -> bool {
     let found = blocks.range(..=at).next_back();
     found.is_some_and(|(start, bytes)| ((at - start) as u64) < *bytes)
-}
-
-fn failed<T>(call: &'static str, code: u32) -> Outcome<T> {
-    let (name, description) = ("simulated".to_owned(), "simulated".to_owned());
-    Err(CallError { call, code, name, description })
 }
 
 impl State {
@@ -133,7 +114,7 @@ impl State {
     }
 
     fn outside_capture(&self, call: &'static str) -> Outcome<()> {
-        if self.capture.is_some() { failed(call, 900) } else { Ok(()) }
+        if self.graphs.is_capturing() { failed(call, 900) } else { Ok(()) }
     }
 }
 
@@ -165,7 +146,7 @@ impl SimulatedDriver {
 
     /// The kernels of executable graphs that were set since the last call, as they were set.
     pub fn take_set(&self) -> Vec<Noted> {
-        std::mem::take(&mut self.state().set)
+        std::mem::take(&mut self.state().graphs.set)
     }
 
     /// What is still held, by kind.
@@ -177,18 +158,18 @@ impl SimulatedDriver {
 
     /// Every capture from now on also holds these nodes.
     pub fn also_capture(&self, nodes: &[GraphNode]) {
-        self.state().extra = nodes.to_vec();
+        self.state().graphs.beside = nodes.to_vec();
     }
 
     /// Programmatic edges come out of every capture from now on as plain ones, but for those of what is
     /// captured beside.
     pub fn lose_programmatic_edges(&self) {
-        self.state().loses_edges = true;
+        self.state().graphs.loses_edges = true;
     }
 
     /// Whether its stream is captured.
     pub fn is_inside_capture(&self) -> bool {
-        self.state().capture.is_some()
+        self.state().graphs.is_capturing()
     }
 }
 
@@ -445,66 +426,40 @@ impl Driver for SimulatedDriver {
         if launch.shared_bytes > allowed || launch.grid.contains(&0) {
             return failed("cuLaunchKernelEx", 1);
         }
-        if !self.notes && state.capture.is_none() {
+        if !self.notes && !state.graphs.is_capturing() {
             return Ok(());
         }
         let noted = state.noted(launch);
         state.next += 1;
         let node = state.next;
-        match &mut state.capture {
-            Some(capture) => capture.push(Kernel { node, noted }),
-            None => state.ran.push(noted),
-        }
+        let ran = state.graphs.note(node, noted);
+        state.ran.extend(ran);
         Ok(())
     }
     fn begin_capture(&self, _: Handle) -> Outcome<()> {
         let mut state = self.state();
         state.outside_capture("cuStreamBeginCapture_v2")?;
-        state.capture = Some(Vec::new());
+        state.graphs.begin();
         Ok(())
     }
     fn end_capture(&self, _: Handle) -> Outcome<Handle> {
         let mut state = self.state();
-        let Some(kernels) = state.capture.take() else { return failed("cuStreamEndCapture", 901) };
-        if kernels.is_empty() && state.extra.is_empty() {
-            return Ok(0);
-        }
-        let extra = state.extra.clone();
+        let Some(captured) = state.graphs.end()? else { return Ok(0) };
         let handle = state.add("graph");
-        state.graphs.insert(handle, (kernels, extra));
+        state.graphs.keep(handle, captured);
         Ok(handle)
     }
     fn captured_node(&self, _: Handle) -> Outcome<Handle> {
-        let state = self.state();
-        let last = state.capture.as_ref().and_then(|kernels| kernels.last());
-        last.map_or_else(|| failed("cuStreamGetCaptureInfo_v3", 500), |kernel| Ok(kernel.node))
+        self.state().graphs.last_node()
     }
     fn is_capturing(&self, _: Handle) -> Outcome<bool> {
         Ok(self.is_inside_capture())
     }
     fn graph_nodes(&self, graph: Handle) -> Outcome<Vec<GraphNode>> {
-        let state = self.state();
-        let (kernels, extra) = &state.graphs[&graph];
-        let kernels = kernels.iter().map(|Kernel { noted, .. }| GraphNode::Kernel {
-            name: noted.name.clone(),
-            grid: noted.grid,
-            block: [1; 3],
-        });
-        Ok(kernels.chain(extra.iter().cloned()).collect())
+        Ok(self.state().graphs.of(graph).nodes())
     }
     fn graph_edges(&self, graph: Handle) -> Outcome<Vec<GraphEdge>> {
-        let state = self.state();
-        let (kernels, extra) = &state.graphs[&graph];
-        let own = (1..kernels.len()).map(|to| {
-            let programmatic = kernels[to].noted.programmatic && !state.loses_edges;
-            GraphEdge { from: to - 1, to, programmatic }
-        });
-        let others = (kernels.len() + 1..kernels.len() + extra.len()).map(|to| GraphEdge {
-            from: to - 1,
-            to,
-            programmatic: true,
-        });
-        Ok(own.chain(others).collect())
+        Ok(self.state().graphs.edges(graph))
     }
     fn write_dot(&self, _: Handle, path: &Path) -> Outcome<()> {
         std::fs::write(path, "digraph {}").or_else(|_| failed("cuGraphDebugDotPrint", 1))
@@ -512,31 +467,16 @@ impl Driver for SimulatedDriver {
     fn instantiate(&self, graph: Handle) -> Outcome<Handle> {
         let mut state = self.state();
         let exec = state.add("exec");
-        let captured = state.graphs[&graph].clone();
-        state.graphs.insert(exec, captured);
-        state.made_from.insert(exec, graph);
+        state.graphs.instantiate(graph, exec);
         Ok(exec)
     }
-    /// A kernel stays as programmatic as it was captured.
     fn set_kernel(&self, exec: Handle, node: Handle, launch: &KernelLaunch<'_>) -> Outcome<()> {
         let mut state = self.state();
         let noted = state.noted(launch);
-        let is_there =
-            state.made_from.get(&exec).is_some_and(|graph| state.graphs.contains_key(graph));
-        let kernels = state.graphs.get_mut(&exec).filter(|_| is_there).map(|(kernels, _)| kernels);
-        let of_node = |kernel: &&mut Kernel| kernel.node == node && kernel.noted.name == noted.name;
-        let found = kernels.and_then(|kernels| kernels.iter_mut().find(of_node));
-        match found.filter(|_| !noted.grid.contains(&0)) {
-            Some(kernel) => {
-                kernel.noted = Noted { programmatic: kernel.noted.programmatic, ..noted.clone() }
-            }
-            None => return failed("cuGraphExecKernelNodeSetParams_v2", 1),
-        }
-        state.set.push(noted);
-        Ok(())
+        state.graphs.set_kernel(exec, node, noted)
     }
     fn destroy_graph(&self, graph: Handle) -> Outcome<()> {
-        self.state().graphs.remove(&graph);
+        self.state().graphs.forget(graph);
         self.state().remove("graph")
     }
     fn upload(&self, _: Handle, _: Handle) -> Outcome<()> {
@@ -545,14 +485,13 @@ impl Driver for SimulatedDriver {
     fn launch_graph(&self, exec: Handle, _: Handle) -> Outcome<()> {
         let mut state = self.state();
         if self.notes {
-            let kernels = state.graphs[&exec].0.clone();
-            state.ran.extend(kernels.into_iter().map(|kernel| kernel.noted));
+            let kernels: Vec<Noted> = state.graphs.kernels(exec).collect();
+            state.ran.extend(kernels);
         }
         Ok(())
     }
     fn destroy_exec(&self, exec: Handle) -> Outcome<()> {
-        self.state().graphs.remove(&exec);
-        self.state().made_from.remove(&exec);
+        self.state().graphs.forget(exec);
         self.state().remove("exec")
     }
 }
