@@ -177,7 +177,7 @@ fn a_pass_runs_after_another_wherever_that_stands() {
     let at = names_of_all.iter().position(|name| name == "own.count").unwrap();
     assert_eq!((&*names_of_all[at - 1], &*names_of_all[at + 1]), ("dce", "fuse"));
     assert_eq!(names_of_all.len(), DEFAULT_PIPELINE.split(',').count() + 1);
-    let text = "dce,split,destination,plan,check";
+    let text = "dce,split,destination,plan";
     let planned = with(graph().pipeline(text), "dce").plan().unwrap();
     assert_eq!(names(&planned)[..3], ["dce", "own.count", "split"]);
     let error = with(graph(), "dec").plan().unwrap_err().to_string();
