@@ -67,7 +67,7 @@ class Attacker:
     def hold(self):
         """Goes on until some others were answered."""
         asked = self.asked.value
-        until("others are answered", lambda: self.asked.value >= asked + 20, 600)
+        until("others are answered", lambda: self.asked.value >= asked + 6, 600)
 
     def connect(self, sends=b""):
         stream = socket.create_connection(self.server.address, timeout=120, source_address=self.address)
