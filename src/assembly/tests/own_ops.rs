@@ -48,7 +48,7 @@ fn summed() -> Graph {
 
 /// `x`, in captured steps as far as it says.
 #[derive(Debug)]
-struct Captured(CaptureSupport);
+pub(super) struct Captured(pub(super) CaptureSupport);
 
 impl CustomOpDef for Captured {
     fn name(&self) -> &str {
