@@ -33,8 +33,7 @@ use piecewise_passes::{Pass, Pipeline, PipelineError, Registry};
 ///         })
 ///     })
 ///     .pass_after("canonicalize", "own.nothing", &[], |_| Ok(Box::new(Nothing)));
-/// let names = Vec::from_iter(registries.models.names());
-/// assert_eq!(names, ["llama", "mistral", "qwen2", "qwen2_5_vl", "qwen3", "twins"]);
+/// assert_eq!(registries.models.names().last(), Some("twins"));
 /// assert!(registries.pipeline()?.to_string().starts_with("canonicalize,own.nothing,fold,"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -13,14 +13,6 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct GatedLinearAttention;
 
-const Q: usize = 0;
-const K: usize = 1;
-const V: usize = 2;
-const GATE: usize = 3;
-const STATE: usize = 4;
-const SPANS: usize = 5;
-const OUT: usize = 6;
-
 impl GatedLinearAttention {
     const NAME: &'static str = "outside.gated_linear_attention";
 
@@ -54,25 +46,20 @@ impl CustomOpDef for GatedLinearAttention {
     fn infer(&self, operands: &[TensorType], _: &Attrs) -> Result<Vec<TensorType>, String> {
         match operands {
             [q, k, v, gate, state, spans]
-                if [k, v, gate].into_iter().all(|ty| ty == q)
-                    && q.rank() == 3
-                    && state.shape[1..]
-                        == [q.shape[1].clone(), q.shape[2].clone(), q.shape[2].clone()]
-                    && [q, state].into_iter().all(|ty| ty.dtype == DType::F32)
-                    && (spans.dtype, spans.rank()) == (DType::I32, 2) =>
+                if [k, v, gate] == [q; 3]
+                    && (q.rank(), state.rank(), spans.rank()) == (3, 4, 2)
+                    && state.shape[1..] == [1, 2, 2].map(|axis| q.shape[axis].clone())
+                    && [q, state].into_iter().all(|ty| ty.dtype == DType::F32) =>
             {
                 Ok(vec![q.clone()])
             }
-            _ => {
-                Err("wants q, k, v and gate f32[T, heads, dim], state f32[slots, heads, dim, dim] \
-                      and spans i32[S, 3]"
-                    .to_owned())
-            }
+            _ => Err("wants q, k, v, gate f32[T,heads,dim], state f32[slots,heads,dim,dim], spans"
+                .into()),
         }
     }
 
     fn mutates(&self) -> Vec<usize> {
-        vec![STATE]
+        vec![4]
     }
 
     fn rows(&self) -> RowTreatment {
@@ -90,12 +77,12 @@ impl CpuOp for GatedLinearAttention {
     }
 
     fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError> {
-        let (heads, dim) = (args.dim(Q, 1), args.dim(Q, 2));
-        let [q, k, v, gate] = [Q, K, V, GATE].map(|i| args.read::<f32>(i));
+        let (heads, dim) = (args.dim(0, 1), args.dim(0, 2));
+        let [q, k, v, gate] = [0, 1, 2, 3].map(|i| args.read::<f32>(i));
         let (q, k, v, gate) = (q?, k?, v?, gate?);
-        let spans = args.read::<i32>(SPANS)?;
-        let (state, out) = (args.write::<f32>(STATE)?, args.write::<f32>(OUT)?);
-        for span in spans[..3 * args.true_dim(SPANS, 0)].chunks_exact(3) {
+        let spans = args.read::<i32>(5)?;
+        let (state, out) = (args.write::<f32>(4)?, args.write::<f32>(6)?);
+        for span in spans[..3 * args.true_dim(5, 0)].chunks_exact(3) {
             let (slot, first, rows) = (span[0] as usize, span[1] as usize, span[2] as usize);
             for at in (first * heads..(first + rows) * heads).map(|row| row * dim) {
                 let head = at / dim % heads;
@@ -120,12 +107,12 @@ impl CudaOp for GatedLinearAttention {
     }
 
     fn implementation(&self, call: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
-        let [_, heads, dim] = [0, 1, 2].map(|axis| call.operands[Q].shape[axis].clone());
+        let [_, heads, dim] = [0, 1, 2].map(|axis| call.operands[0].shape[axis].clone());
         let threads = dim.as_constant().and_then(|dim| u32::try_from(dim).ok()).unwrap_or(0);
         let known = format!("#define HEADS {}\n#define DIM {threads}\n", heads.eval(&[]));
         let source = known + include_str!("gated.cu");
-        let params = [Q, K, V, GATE, STATE, SPANS, OUT].map(|i| Param::Arg(i as u32)).to_vec();
-        let sequences = GridAxis::of(call.operands[SPANS].shape[0].clone(), 1);
+        let params = (0..7).map(Param::Arg).collect();
+        let sequences = GridAxis::of(call.operands[5].shape[0].clone(), 1);
         let name = "gated_linear_attention";
         let mut launch = LaunchRecipe::new(source, name, sequences, threads, params);
         launch.grid[1] = GridAxis::of(heads, 1);

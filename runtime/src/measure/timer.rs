@@ -24,6 +24,7 @@ pub struct ModelTimer<D: MeasuredDevice> {
     model: CompiledModel<D>,
     batch: BatchBuffers,
     tables: Vec<PageTable>,
+    free_slots: SlotPool,
     /// Of each sequence, where states have a row for each.
     slots: Vec<StateSlot>,
     entries: u64,
@@ -62,15 +63,10 @@ impl<D: MeasuredDevice> ModelTimer<D> {
             Ok(table)
         });
         let tables = tables.collect::<Result<Vec<_>, MeasureError>>()?;
-        let mut free = SlotPool::new(model.module().graph(), model.memory(), roles.state_slots);
-        let mut slots = Vec::new();
-        while slots.len() < positions.len()
-            && let Some(slot) = free.take(model.device_mut())?
-        {
-            slots.push(slot);
-        }
+        let free_slots = SlotPool::new(model.module().graph(), model.memory(), roles.state_slots);
         let entries = roles.sampled_entries;
-        Ok(Self { batch: BatchBuffers::new(roles), model, tables, slots, entries, sampled })
+        let batch = BatchBuffers::new(roles);
+        Ok(Self { batch, model, tables, free_slots, slots: Vec::new(), entries, sampled })
     }
 
     /// The model, to look at its device.
@@ -79,7 +75,21 @@ impl<D: MeasuredDevice> ModelTimer<D> {
         &mut self.model
     }
 
+    /// Has each sequence begin with states of zeros, so that the same steps give the same ids again.
+    fn clear_states(&mut self) -> Result<(), MeasureError> {
+        while let Some(slot) = self.slots.pop() {
+            self.free_slots.give_back(slot);
+        }
+        while self.slots.len() < self.tables.len()
+            && let Some(slot) = self.free_slots.take(self.model.device_mut())?
+        {
+            self.slots.push(slot);
+        }
+        Ok(())
+    }
+
     fn run_all(&mut self, steps: &[PlannedStep]) -> Result<Vec<StepRecord>, MeasureError> {
+        self.clear_states()?;
         let mut records = Vec::with_capacity(steps.len());
         let mut marks = Vec::with_capacity(steps.len());
         let mut in_flight: Option<InFlight<D::Mark>> = None;
