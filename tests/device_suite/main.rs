@@ -22,6 +22,7 @@ mod encoder_reference;
 mod encoder_shapes;
 mod equal_modes;
 mod exhaustion;
+mod followed_sizes;
 mod frozen_list;
 mod host_kernel;
 mod late_sizes;
@@ -137,6 +138,9 @@ macro_rules! suite {
                 }
                 a_request_of_nan_ends_and_no_other_notices {
                     bad_logits::a_request_of_nan_ends_and_no_other_notices::<T>();
+                }
+                an_op_in_a_graph_has_the_sizes_of_its_step {
+                    crate::followed_sizes::an_op_in_a_graph_has_the_sizes_of_its_step::<T>();
                 }
                 a_mode_is_known_by_its_launches {
                     modes::a_mode_is_known_by_its_launches::<T>();

@@ -166,7 +166,8 @@ fn a_dump_holds_what_every_stage_made_and_is_the_same_twice() {
         "passes/07-split.remarks.json",
         "kernels/u0/at-8.json",
         "kernels/u0/at-any.json",
-        "captured/u0-at-8.dot",
+        "captured/p0-to-p4-at-8.dot",
+        "captured/p5-at-4.dot",
         "captured/full-at-4x1-tokens-4-rows.dot",
     ] {
         assert!(names.contains(&name), "no {name} in {names:?}");
@@ -220,8 +221,11 @@ fn captured_graphs_list_the_launches_of_the_pieces() {
         let json: serde_json::Value = serde_json::from_str(&found[file]).unwrap();
         json["launches"].as_array().unwrap().len()
     };
-    let nodes = launches("captured/u0-at-8.dot") - edges("captured/u0-at-8.dot");
-    assert_eq!(nodes, of_piece("kernels/u0/at-8.json"));
+    let nodes = |file: &str| launches(file) - edges(file);
+    assert_eq!(nodes("captured/p5-at-4.dot"), of_piece("kernels/u4/at-4.json"));
+    // Two layers: three pieces, and attention between them twice.
+    let joined = [0, 1, 2, 1, 3].map(|unique| of_piece(&format!("kernels/u{unique}/at-8.json")));
+    assert_eq!(nodes("captured/p0-to-p4-at-8.dot"), joined.iter().sum::<usize>());
     let module = parse_module(&found["plan.pw"]).unwrap();
     let full = "captured/full-at-4x1-tokens-4-rows.dot";
     assert_eq!(launches(full) - edges(full), module.graph().nodes().len());
@@ -237,7 +241,7 @@ fn filters_choose_passes_and_pieces() {
     let fuse = ["06-fuse.after.pw", "06-fuse.before.pw", "06-fuse.diff", "06-fuse.remarks.json"];
     assert_eq!(in_folder("passes/"), fuse);
     assert_eq!(in_folder("pieces/"), ["u0.pw", "u1.pw"]);
-    assert_eq!(in_folder("captured/"), ["u0-at-2.dot", "u0-at-8.dot"]);
+    assert_eq!(in_folder("captured/"), ["p0-to-p4-at-2.dot", "p0-to-p4-at-8.dot"]);
     let dir = tempfile::tempdir().unwrap();
     let dir = ["--dump-dir", dir.path().to_str().unwrap()];
     let inspect = ["inspect", "--model", "tests/fixtures/qwen3"];

@@ -14,8 +14,8 @@ use piecewise_runtime::dispatch::{OpSupport, Stretch, StretchPart};
 use piecewise_runtime::words::NO_ROWS;
 use std::path::Path;
 
-/// Writes `captured/p0-to-p4-at-8.dot` for each stretch of the step whose unique pieces are chosen and each
-/// size of it, and `captured/full-at-8-tokens-8-rows.dot` for each full graph, or
+/// Writes `captured/p0-to-p4-at-8.dot` for each stretch of the step that has a chosen unique piece, at each
+/// of its sizes, and `captured/full-at-8-tokens-8-rows.dot` for each full graph, or
 /// `full-at-8x1-tokens-8-rows.dot` for that of a uniform batch.
 pub(super) fn write(
     folder: &Path,
@@ -33,7 +33,7 @@ pub(super) fn write(
     let has_size = |step: &Step, size| pieces.sizes(unique(step)).any(|known| known == size);
     for stretch in Stretch::of_step(stitch.steps.iter().map(|step| part(pieces, step))) {
         let steps = &stitch.steps[stretch.members.clone()];
-        if !steps.iter().all(|step| chosen.contains(&unique(step))) {
+        if !steps.iter().any(|step| chosen.contains(&unique(step))) {
             continue;
         }
         let name = match steps {
