@@ -45,7 +45,7 @@ fn an_op_without_kernels_is_told_with_its_scope_and_line() {
 fn ops_of_composites_have_the_line_of_whoever_calls_them() {
     let b = Builder::new("turns");
     let rows = b.symbol("T", 1, 8);
-    let (x, at) = (b.input("x", DType::F32, (rows, 2, 4)), b.input("at", DType::I32, (rows,)));
+    let (x, at) = (b.input("x", DType::F32, (rows, 2, 4)), b.input("at", DType::I32, [rows]));
     let table = b.rope_table(&[1.0, 0.5], 16);
     let line = next_line();
     let graph = b.finish([x.rope(at, table)]).unwrap();
