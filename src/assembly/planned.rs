@@ -165,7 +165,7 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
             let kv_rows = assembly.kv_rows.unwrap_or(rows);
             let bounds = bounds(config, kv_rows, assembly.embedding_rows);
             let graph = model.graph(&bounds, stored)?;
-            settings = settings.as_built(&graph, &assembly.registries.ops)?;
+            settings = settings.held_by(&graph, &assembly.registries.ops)?;
             (decoder, facts) = (Some(model), Some(known));
             graph
         }

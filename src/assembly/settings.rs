@@ -113,7 +113,7 @@ impl Settings {
 
     /// What became of the settings in the graph that a model built by them: what somebody set and the
     /// graph has no room for is refused by its name, and what nobody set is as the graph says.
-    pub(super) fn as_built(self, graph: &Graph, ops: &OpRegistry) -> Result<Self, AssemblyError> {
+    pub(super) fn held_by(self, graph: &Graph, ops: &OpRegistry) -> Result<Self, AssemblyError> {
         let symbols = symbols_of(graph)?;
         let count = |class| symbols.count(class, symbols.bounds());
         let roles = RoleMap::resolve(graph, &symbols, ops).ok();

@@ -135,14 +135,10 @@ impl<'b> Tensor<'b> {
         };
         let half = dim / 2;
         let angles = table.gather(positions);
-        let part = |start: u64| {
-            angles.slice(1, start..start + half).reshape([
-                shape[0].clone(),
-                Dim::constant(1),
-                Dim::constant(half),
-            ])
-        };
-        let (cos, sin) = (part(0), part(half));
+        let of_tokens = || [shape[0].clone(), Dim::constant(1), Dim::constant(half)];
+        // Not by a closure, which would be the line of these ops.
+        let cos = angles.slice(1, 0..half).reshape(of_tokens());
+        let sin = angles.slice(1, half..2 * half).reshape(of_tokens());
         self.rotate(cos, sin)
     }
 

@@ -32,7 +32,9 @@ pub enum PassError {
         what: String,
     },
     /// The module does not verify.
-    #[error("the module is not valid after {after}; dump it to see where:\n{diagnostics}")]
+    #[error(
+        "the module is not valid after {after}; dump it to see where (`dump.dir`, or `--dump-dir`):\n{diagnostics}"
+    )]
     Invalid {
         /// The pass that ran last, or `the input`.
         after: String,

@@ -41,6 +41,18 @@ fn an_op_without_kernels_is_told_with_its_scope_and_line() {
     assert!(error.contains(&format!("(layers.0, {line})")), "{error}");
 }
 
+#[test]
+fn ops_of_composites_have_the_line_of_whoever_calls_them() {
+    let b = Builder::new("turns");
+    let rows = b.symbol("T", 1, 8);
+    let (x, at) = (b.input("x", DType::F32, (rows, 2, 4)), b.input("at", DType::I32, [rows]));
+    let table = b.rope_table(&[1.0, 0.5], 16);
+    let line = next_line();
+    let graph = b.finish([x.rope(at, table)]).unwrap();
+    let sources = Vec::from_iter(graph.nodes().map(|node| graph.node(node).loc.source.clone()));
+    assert!(sources.len() > 8 && sources.iter().all(|source| *source == line), "{sources:?}");
+}
+
 /// Its `infer` knows no names of symbols, so that the builder tells the types.
 #[test]
 fn what_infer_refuses_is_told_with_types_as_the_text_has_them() {
