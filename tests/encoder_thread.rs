@@ -93,7 +93,9 @@ fn a_client_with_many_calls_keeps_no_other_waiting() {
     let submit = |id, items: &[TextItem]| {
         let ended = ended.clone();
         // The order in which calls end is that of the encoder's thread.
-        let sink = Box::new(move |_| ended.send(id).unwrap_or_default());
+        let sink = Box::new(move |_| {
+            let _ = ended.send(id);
+        });
         let client = Client { id, ..Client::default() };
         thread.handle().submit(client, items.to_vec(), sink).unwrap()
     };

@@ -52,16 +52,10 @@ pub enum CacheError {
     Bad(BadEntry),
     /// An entry of a pack is bad.
     #[error(
-        "the entry {kind} {} of the pack {} is bad: {reason}; install the pack again, or remove it",
-        KeyHex(key), file.display()
+        "the entry {} of kind {} of the pack {} is bad: {}; install the pack again, or remove it",
+        .entry.name, .entry.kind, file.display(), .entry.reason
     )]
-    Pack {
-        file: PathBuf,
-        kind: String,
-        key: Key,
-        /// What of its bytes does not hold.
-        reason: DecodeError,
-    },
+    Pack { file: PathBuf, entry: Box<BadEntry> },
     /// An archive ends early or is none.
     #[error("the archive {} can't be read beyond byte {offset}: {reason}; what comes before was taken", file.display())]
     Archive {

@@ -7,10 +7,10 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::archive::{Archive, ImportError};
-use crate::error::CacheError;
+use crate::error::{BadEntry, CacheError};
 use crate::folder::Ownership;
 use crate::format::{Checksum, DecodeError, ReadError, read_entry, read_header};
-use crate::key::Key;
+use crate::key::{Key, KeyHex};
 use crate::options::Trust;
 
 /// An archive whose entries are served where they lie, and never changed. It is trusted as a cache folder
@@ -77,8 +77,9 @@ impl Pack {
             Ok((_, payload)) => Ok(Some(payload)),
             Err(ReadError::Io(source)) => Err(failed(source)),
             Err(ReadError::Decode(reason)) => {
-                let (file, kind) = (self.path.clone(), kind.to_owned());
-                Err(CacheError::Pack { file, kind, key: *key, reason })
+                let entry =
+                    BadEntry { kind: kind.to_owned(), name: KeyHex(key).to_string(), reason };
+                Err(CacheError::Pack { file: self.path.clone(), entry: Box::new(entry) })
             }
         }
     }

@@ -7,6 +7,8 @@
 import argparse
 import asyncio
 import json
+import os
+import pathlib
 import random
 import subprocess
 import time
@@ -32,6 +34,18 @@ def offline():
     said = subprocess.run([*command, *flags], cwd=ROOT, check=True, capture_output=True, text=True)
     replies = [json.loads(line) for line in said.stdout.splitlines()]
     return [(reply["prompt_ids"], reply["ids"]) for reply in replies]
+
+
+def cpu(server):
+    """Seconds that the server's threads have computed: those that talk to clients and what they do aside, and all."""
+    seconds = {"http": 0.0, "all": 0.0}
+    for thread in pathlib.Path(f"/proc/{server.process.pid}/task").iterdir():
+        name, numbers = (thread / "stat").read_text().split("(", 1)[1].rsplit(")", 1)
+        user, system = numbers.split()[11:13]
+        took = (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+        seconds["all"] += took
+        seconds["http"] += took if name == "http" else 0
+    return seconds
 
 
 async def request(server, chance, cases, counts, longest):
@@ -87,7 +101,7 @@ async def load(server, cases, arguments):
             memory.append(server.memory())
         return time.time() < end or done < arguments.requests
 
-    streams = [stream(server, seed, cases, counts, arguments.longest, goes_on) for seed in range(STREAMS)]
+    streams = [stream(server, seed, cases, counts, arguments.longest, goes_on) for seed in range(arguments.streams)]
     await asyncio.gather(*streams)
     return counts, memory[0] if memory else None
 
@@ -96,13 +110,15 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--requests", type=int, default=0)
+    parser.add_argument("--streams", type=int, default=STREAMS)
     parser.add_argument("--longest", type=int, default=LONGEST, help="the most tokens of an answer")
     arguments = parser.parse_args()
     cases = offline()
     with Server("--max-num-seqs", "64", "--max-seq-len", "256", "--max-queue", "1024") as server:
-        started = time.time()
+        started, used = time.time(), cpu(server)
         counts, level = asyncio.run(load(server, cases, arguments))
         took = time.time() - started
+        used = {kind: (after - used[kind]) / server.sum("vllm:generation_tokens_total") for kind, after in cpu(server).items()}
         deadline = time.time() + 30
         while server.sum("vllm:num_requests_running") + server.sum("vllm:num_requests_waiting") > 0:
             assert time.time() < deadline, "requests are left"
@@ -112,11 +128,12 @@ def main():
         steps = server.sum("piecewise_steps_total")
         assert hits + misses == steps > 0
         assert server.sum("vllm:prefix_cache_hits_total") > 0
-        assert counts["answered"] > STREAMS and counts["left"] > 0.07 * sum(counts[kind] for kind in ("answered", "left")), counts
+        assert counts["answered"] > arguments.streams and counts["left"] > 0.07 * sum(counts[kind] for kind in ("answered", "left")), counts
         ends = {r: sum(v for k, v in server.metrics().items() if f'finished_reason="{r}"' in k) for r in ("length", "abort", "error")}
         assert ends["error"] == 0 and ends["length"] + ends["abort"] == counts["answered"] + counts["left"], (ends, counts)
         now = server.memory()
         print(f"{counts} in {took:.1f}s, {steps:.0f} steps, {level} then {now} kB", flush=True)
+        print("CPU a token: " + ", ".join(f"{kind} {1e6 * seconds:.1f} us" for kind, seconds in used.items()), flush=True)
         if level:
             most = LONG_GROWTH if arguments.requests else SHORT_GROWTH
             assert now < level + most, "memory grows"

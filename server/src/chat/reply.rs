@@ -1,5 +1,7 @@
 //! From the text of a reply to thoughts, content and tool calls.
 
+use reasoning_parser::ParseError;
+
 use super::call_list::CallList;
 use super::formats::ReplyFormat;
 use super::thought_reader::{ThoughtReader, Told};
@@ -70,6 +72,10 @@ impl ReplyFormat {
     }
 }
 
+fn gave_up(error: ParseError) -> ReplyError {
+    ReplyError(error.to_string())
+}
+
 fn calls(format: &ReplyFormat, tools: &Tools) -> Result<Calls, ReplyError> {
     match tools.choice() {
         ToolChoice::None => Ok(Calls::None),
@@ -100,7 +106,7 @@ impl ReplyParser {
         match &mut self.thoughts {
             None => self.read_spoken(text, &mut delta),
             Some(thoughts) => {
-                let told = thoughts.push(text)?;
+                let told = thoughts.push(text).map_err(gave_up)?;
                 self.read(told, &mut delta);
             }
         }
@@ -114,7 +120,7 @@ impl ReplyParser {
     pub fn finish(&mut self) -> Result<ReplyDelta, ReplyError> {
         let mut delta = ReplyDelta::default();
         if let Some(thoughts) = &mut self.thoughts {
-            let told = thoughts.finish()?;
+            let told = thoughts.finish().map_err(gave_up)?;
             self.read(told, &mut delta);
         }
         if let Calls::Parsed(calls) = &mut self.calls {

@@ -2,7 +2,6 @@
 
 use reasoning_parser::{ParseError, ReasoningParser};
 
-use super::reply::ReplyError;
 use crate::structured::Thoughts;
 
 /// Parsers with more than the two marks around thoughts, which wait themselves for one that is cut.
@@ -99,7 +98,7 @@ impl ThoughtReader {
     ///
     /// # Errors
     /// When a parser gives up.
-    pub(super) fn push(&mut self, text: &str) -> Result<Told, ReplyError> {
+    pub(super) fn push(&mut self, text: &str) -> Result<Told, ParseError> {
         let mut told = Told::default();
         match self {
             Self::Marked(marked) => marked.push(text, &mut told),
@@ -108,8 +107,7 @@ impl ThoughtReader {
                 while !rest.is_empty() {
                     let (piece, behind) = rest.split_at(rest.floor_char_boundary(PIECE));
                     rest = behind;
-                    let read =
-                        parser.parse_reasoning_streaming_incremental(piece).map_err(gave_up)?;
+                    let read = parser.parse_reasoning_streaming_incremental(piece)?;
                     told.thoughts.push_str(&read.reasoning_text);
                     told.spoken.push_str(&read.normal_text);
                 }
@@ -122,7 +120,7 @@ impl ThoughtReader {
     ///
     /// # Errors
     /// When a parser gives up.
-    pub(super) fn finish(&mut self) -> Result<Told, ReplyError> {
+    pub(super) fn finish(&mut self) -> Result<Told, ParseError> {
         match self {
             Self::Marked(marked) => {
                 let mut told = Told::default();
@@ -133,15 +131,11 @@ impl ThoughtReader {
                 Ok(told)
             }
             Self::Parser(parser) => {
-                let rest = parser.flush().map_err(gave_up)?;
+                let rest = parser.flush()?;
                 Ok(Told { thoughts: rest.reasoning_text, spoken: rest.normal_text })
             }
         }
     }
-}
-
-fn gave_up(error: ParseError) -> ReplyError {
-    ReplyError(error.to_string())
 }
 
 impl Told {

@@ -3,6 +3,7 @@
 use super::error::ApiError;
 use super::quota::{Charge, OnItsWay, Owner};
 use super::watched::watched;
+use axum::body::Body;
 use axum::extract::Request;
 use axum::http::Method;
 use axum::middleware::Next;
@@ -91,7 +92,7 @@ pub(crate) async fn count(request: Request, next: Next) -> Response {
         Ok(None) => next.run(request).await,
         Ok(Some(way)) => {
             let response = next.run(request).await;
-            response.map(|body| watched(body, move || drop(way)))
+            response.map(|body| Body::new(watched(body, move || drop(way))))
         }
     }
 }

@@ -8,6 +8,9 @@ use super::state::Limits;
 use super::tls::Tls;
 use super::watched::watched;
 use axum::Router;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -186,18 +189,23 @@ async fn serve(
         }
     });
     let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
-    let ended = tokio::select! {
-        ended = &mut connection => ended,
-        () = place.is_lost() => return,
-        () = is_left(&stream) => return,
-        () = closed(&mut closing) => {
-            connection.as_mut().graceful_shutdown();
-            if !place.answers() {
-                return;
-            }
-            tokio::select! {
-                ended = connection => ended,
-                () = is_left(&stream) => return,
+    // Each is looked at when it is woken, and not with every token.
+    let mut ends = FuturesUnordered::<BoxFuture<'_, bool>>::new();
+    ends.push(place.is_lost().map(|()| false).boxed());
+    ends.push(is_left(&stream).map(|()| false).boxed());
+    ends.push(closed(&mut closing).map(|()| true).boxed());
+    let ended = loop {
+        tokio::select! {
+            biased;
+            ended = &mut connection => break ended,
+            drains = ends.next() => {
+                if drains != Some(true) {
+                    return;
+                }
+                connection.as_mut().graceful_shutdown();
+                if !place.answers() {
+                    return;
+                }
             }
         }
     };

@@ -6,20 +6,22 @@ use hyper::body::{Frame, SizeHint};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A body that calls `at_end` once its last part was taken; one that is dropped before that drops it.
-pub(super) fn watched<B>(body: B, at_end: impl FnOnce() + Send + Unpin + 'static) -> Body
+/// One that calls `at_end` once its last part was taken; one that is dropped before that drops it.
+pub(super) fn watched<B, F>(body: B, at_end: F) -> Watched<F>
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
+    F: FnOnce() + Send + Unpin + 'static,
 {
     let mut watched = Watched { body: Body::new(body), at_end: Some(at_end) };
     if watched.body.is_end_stream() {
         watched.ended();
     }
-    Body::new(watched)
+    watched
 }
 
-struct Watched<F> {
+/// A body and who is told of its end.
+pub(super) struct Watched<F> {
     body: Body,
     at_end: Option<F>,
 }

@@ -68,7 +68,7 @@ impl Given {
     }
 }
 
-/// What was given as items.
+/// Reads texts off the threads that others wait for; ids are items already.
 pub(super) async fn items(
     state: &State,
     encoder: &EncoderState,
