@@ -101,7 +101,7 @@ pub enum DeviceError {
 }
 
 impl DeviceError {
-    /// Whether nothing works any more before [`Device::reopen`].
+    /// Whether nothing works any more before [`Device::reopen`](super::Device::reopen).
     pub fn is_lost(&self) -> bool {
         matches!(self, Self::Lost { .. } | Self::ProcessRefused { .. })
     }

@@ -11,7 +11,7 @@ use super::error::{ConfigError, shown};
 /// is an error that names it.
 ///
 /// A field that is null counts as absent, as it does for transformers; where that differs, use
-/// [`Fields::is_present`].
+/// `is_present`.
 #[derive(Clone, Copy, Debug)]
 pub struct Fields<'a> {
     file: &'a Path,
