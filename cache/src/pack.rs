@@ -56,7 +56,7 @@ impl Pack {
         &self.path
     }
 
-    /// How many entries it has.
+    /// How many entries can be asked for: those with a bad head are left out.
     pub fn entries(&self) -> usize {
         self.entries.len()
     }
