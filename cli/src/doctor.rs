@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use comfy_table::{ContentArrangement, Table, presets};
 use piecewise_backend::cuda::{CudaOptions, CudaProbe, ProbeRow};
 use piecewise_runtime::config::CacheConfig;
-use piecewise_runtime::store::{CacheStore, NoCache, cache_dir, listed, open_packs, pack_folders};
+use piecewise_runtime::store::{CacheStore, NoCache, cache_dir, open_packs, pack_places};
 use rustix::fs::statvfs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -76,7 +76,7 @@ fn packs() -> ProbeRow {
             format!("{file} with {kernels} kernels")
         });
         let shown = shown.collect::<Vec<_>>().join(", ");
-        let none = || format!("none in {}: kernels are compiled", listed(&pack_folders(&config)));
+        let none = || format!("none in {}: kernels are compiled", pack_places(&config));
         Ok(if packs.is_empty() { none() } else { shown })
     });
     row_of("kernel packs", found)

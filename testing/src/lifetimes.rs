@@ -1,9 +1,7 @@
 //! Lifetimes that are too short wherever a launch absorbs.
 
-use piecewise_ir::entity::Value;
-use piecewise_ir::graph::Graph;
-use piecewise_ir::module::{LiveRange, Module, SlotKind, Stitch};
-use piecewise_passes::destination::assign_slots;
+use piecewise_ir::module::{LiveRange, Module, SlotKind};
+use piecewise_passes::destination::{assign_slots, read_by_repeated_members};
 use piecewise_passes::manager::PassError;
 
 /// Gives every input and every result a slot that lives from its writer to its last reader. This is
@@ -29,22 +27,4 @@ pub fn assign_node_granular_slots(module: &mut Module) -> Result<(), PassError> 
     }
     module.set_slots(table);
     Ok(())
-}
-
-/// Results that a member reads whose rows are another symbol's than its own: it may run several times.
-fn read_by_repeated_members(graph: &Graph, stitch: &Stitch) -> Vec<Value> {
-    let mut values = Vec::new();
-    for step in &stitch.steps {
-        let usage = &stitch.uses[step.id()];
-        let Some(over) = stitch.unique[usage.unique].over else { continue };
-        for &node in &usage.nodes {
-            values.extend(graph.node(node).operands.iter().copied().filter(|&operand| {
-                let writer = graph.defining_node(operand);
-                let rows = graph.ty(operand).outer_symbol();
-                writer.is_some_and(|n| !usage.nodes.contains(&n))
-                    && rows.is_some_and(|symbol| symbol != over)
-            }));
-        }
-    }
-    values
 }

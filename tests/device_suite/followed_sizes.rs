@@ -1,14 +1,12 @@
 //! Ops between pieces that are captured with them and still have the sizes of each step, as launches have.
 
-use crate::any_graph::{RandomWeights, build_of, options};
+use crate::any_graph::{RandomWeights, build_of};
 use crate::like_first::{LikeFirst, rows_of_first};
+use crate::mixing_model::{MOST, WIDTH, mixing_model, mixing_options};
 use crate::sequences::{Sequences, Turn, step};
 use crate::target::Target;
-use piecewise::models::{StepBounds, StepInputs};
 use piecewise_backend::measure::MeasuredDevice;
-use piecewise_ir::builder::Builder;
 use piecewise_ir::custom::Attrs;
-use piecewise_ir::dtype::DType::F32;
 use piecewise_ir::entity::Entity;
 use piecewise_kernels::op::cuda::{
     CudaImplementation, CudaOp, CudaOpCall, GridAxis, LaunchRecipe, OpKernels, Param, Scalar,
@@ -16,16 +14,12 @@ use piecewise_kernels::op::cuda::{
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_kernels::step::CaptureSupport;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::pipeline::plan;
-use piecewise_runtime::steps::{BuildOptions, CompiledModel};
-use piecewise_runtime::words::sizes::SizeList;
-use piecewise_runtime::words::{CompileLevel, GraphMode, StepMode};
+use piecewise_runtime::steps::CompiledModel;
+use piecewise_runtime::words::{GraphMode, StepMode};
 use piecewise_testing::Rng;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-const WIDTH: u64 = 16;
-const MOST: u64 = 16;
 const SEQUENCES: u64 = 4;
 const SIZES: LikeFirst = LikeFirst { name: "test.sizes", splits: true };
 
@@ -71,32 +65,16 @@ impl CudaOp for Sizes {
 }
 
 fn build<T: Target>(mode: GraphMode) -> CompiledModel<T::Device> {
-    let b = Builder::new("sizes").weight_dtype(F32);
-    let bounds = StepBounds {
-        max_tokens: MOST,
-        max_rows: MOST,
-        max_sequences: SEQUENCES,
-        max_length: 64,
-        kv_rows: 0,
-        state_slots: 0,
-    };
-    let inputs = StepInputs::declare(&b, &bounds);
-    let embedding = b.weight("embedding", [61, WIDTH]);
-    let mut x = embedding.gather(inputs.ids).silu();
-    for layer in ["first", "second"] {
-        x = b.custom_one(&SIZES, &[x, inputs.attention.query_starts], Attrs::new());
-        x = x.linear(b.weight(layer, [WIDTH, WIDTH])).silu();
-    }
-    let logits = x.gather(inputs.logit_rows).matmul_transposed(embedding, F32);
-    let graph = b.finish([logits, inputs.sample(logits)]).unwrap();
-    let module = Arc::new(plan(graph, CompileLevel::Piecewise, None, Vec::new()).unwrap().0);
+    let module = mixing_model("sizes", SEQUENCES, |b, mut x, inputs| {
+        for layer in ["first", "second"] {
+            x = b.custom_one(&SIZES, &[x, inputs.attention.query_starts], Attrs::new());
+            x = x.linear(b.weight(layer, [WIDTH, WIDTH])).silu();
+        }
+        x
+    });
     let mut ops = OpRegistry::builtin();
     ops.define(Arc::new(SIZES)).implement_cpu(Arc::new(Sizes)).implement_cuda(Arc::new(Sizes));
-    let mut options =
-        BuildOptions { max_logit_rows: MOST, ..options(&module, mode, &[4, 8, MOST], MOST) };
-    let dispatcher = &mut options.dispatcher;
-    dispatcher.batches = SizeList::new("batches", vec![1, 2, 4], "bound", SEQUENCES).unwrap();
-    (dispatcher.max_rows, dispatcher.max_sequences) = (MOST, SEQUENCES);
+    let options = mixing_options(&module, mode, &[4, 8, MOST], &[1, 2, SEQUENCES]);
     build_of::<T>(&module, &Arc::new(ops), options, RandomWeights(3)).unwrap()
 }
 

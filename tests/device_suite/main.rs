@@ -29,6 +29,7 @@ mod late_sizes;
 mod launch_check;
 mod like_first;
 mod missing_waits;
+mod mixing_model;
 mod modes;
 mod moved_memory;
 mod new_compositions;

@@ -1,28 +1,23 @@
 //! Ops that say more of their captures than they hold: a probe of each query length, and one of a mixed
 //! step, shows for which batches they are right, and no graph is replayed for others.
 
-use crate::any_graph::{RandomWeights, build_of, options};
+use crate::any_graph::{RandomWeights, build_of};
 use crate::host_kernel::HostKernel;
 use crate::like_first::LikeFirst;
+use crate::mixing_model::{MOST, WIDTH, mixing_model, mixing_options};
 use crate::sequences::{Sequences, Turn, step};
 use crate::target::{Cpu, Target};
-use piecewise::models::{StepBounds, StepInputs};
-use piecewise_ir::builder::Builder;
 use piecewise_ir::custom::Attrs;
-use piecewise_ir::dtype::DType::F32;
 use piecewise_ir::entity::Entity;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpArgs, CudaOpCall};
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
 use piecewise_runtime::batch::{ChunkRows, RoleMap, probes};
-use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::steps::{BuildOptions, CompiledModel, Model};
-use piecewise_runtime::words::{CompileLevel, GraphMode, ModelError, SymbolTable};
+use piecewise_runtime::words::{GraphMode, ModelError, SymbolTable};
 use piecewise_testing::Rng;
 use std::sync::{Arc, OnceLock};
 
-const WIDTH: u64 = 16;
-const MOST: u64 = 16;
 const SEQUENCES: u64 = 3;
 
 /// How the op finds the sequence of a row in a graph.
@@ -138,40 +133,16 @@ fn build<T: Target>(
     strict: bool,
 ) -> Result<CompiledModel<T::Device>, ModelError> {
     let definition = LikeFirst { name: Signs::NAME, splits: op.splits };
-    let b = Builder::new("signs").weight_dtype(F32);
-    let bounds = StepBounds {
-        max_tokens: MOST,
-        max_rows: MOST,
-        max_sequences: SEQUENCES,
-        max_length: 64,
-        kv_rows: 0,
-        state_slots: 0,
-    };
-    let inputs = StepInputs::declare(&b, &bounds);
-    let embedding = b.weight("embedding", [61, WIDTH]);
-    let x = embedding.gather(inputs.ids).silu();
-    let x = b.custom_one(&definition, &[x, inputs.attention.query_starts], Attrs::new());
-    let x = x.linear(b.weight("out", [WIDTH, WIDTH]));
-    let logits = x.gather(inputs.logit_rows).matmul_transposed(embedding, F32);
-    let graph = b.finish([logits, inputs.sample(logits)]).unwrap();
-    let module = Arc::new(plan(graph, CompileLevel::Piecewise, None, Vec::new()).unwrap().0);
+    let module = mixing_model("signs", SEQUENCES, |b, x, inputs| {
+        let x = b.custom_one(&definition, &[x, inputs.attention.query_starts], Attrs::new());
+        x.linear(b.weight("out", [WIDTH, WIDTH]))
+    });
     let mut ops = OpRegistry::builtin();
     ops.define(Arc::new(definition)).implement_cpu(Arc::new(op)).implement_cuda(Arc::new(op));
-    let mut options = BuildOptions {
-        strict,
-        max_logit_rows: MOST,
-        ..options(&module, mode, &[1, 2, 4, 8, MOST], MOST)
-    };
-    let dispatcher = &mut options.dispatcher;
-    dispatcher.batches = piecewise_runtime::words::sizes::SizeList::new(
-        "batches",
-        vec![1, 2, SEQUENCES],
-        "max_sequences",
-        SEQUENCES,
-    )
-    .unwrap();
-    dispatcher.query_lengths = query_lengths.to_vec();
-    (dispatcher.max_rows, dispatcher.max_sequences) = (MOST, SEQUENCES);
+    let batches = [1, 2, SEQUENCES];
+    let mut options =
+        BuildOptions { strict, ..mixing_options(&module, mode, &[1, 2, 4, 8, MOST], &batches) };
+    options.dispatcher.query_lengths = query_lengths.to_vec();
     if is_probed {
         let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
         let roles = RoleMap::resolve(module.graph(), &symbols, &ops).unwrap();

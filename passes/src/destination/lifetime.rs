@@ -51,7 +51,7 @@ impl Lifetimes {
 /// Results that a member reads whose rows are another symbol's than its own. Such a member may run
 /// several times in a step, for some of its rows at a time, so that what it reads must outlast
 /// what it writes.
-fn read_by_repeated_members(graph: &Graph, stitch: &Stitch) -> Vec<Value> {
+pub fn read_by_repeated_members(graph: &Graph, stitch: &Stitch) -> Vec<Value> {
     let mut values = Vec::new();
     for step in &stitch.steps {
         let usage = &stitch.uses[step.id()];

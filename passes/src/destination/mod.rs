@@ -6,6 +6,8 @@
 
 mod lifetime;
 
+pub use lifetime::read_by_repeated_members;
+
 use crate::manager::PassError;
 use lifetime::Lifetimes;
 use piecewise_ir::entity::{Arena, Entity, Node, Slot, Value};

@@ -111,7 +111,7 @@ impl<D: Device> BatchingEngine<D> {
         for &id in &self.running {
             *counts.entry(self.client(id)).or_default() += 1;
         }
-        // Of so few clients as run nobody waits for nothing.
+        // Where all that are known run, none waits with nothing that runs.
         let others = if counts.len() < self.turns.next.len() { self.waiting.len() } else { 0 };
         let others = self.waiting.iter().copied().take(others).enumerate();
         let mut others = others.take_while(|&(_, id)| self.priority(id) == priority);

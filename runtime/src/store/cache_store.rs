@@ -41,7 +41,7 @@ impl CacheStore {
         options.max_bytes = Some(config.max_bytes);
         options.access =
             if config.read_only { CacheAccess::ReadOnly } else { CacheAccess::ReadWrite };
-        options.trust = if config.shared { Trust::Shared } else { Trust::Own };
+        options.trust = trust(config);
         options.checksum_key = checksum_key(config)?;
         options.remote = config.remote_url.as_ref().map(|url| RemoteOptions {
             is_trusted: config.remote_trusted,
@@ -60,6 +60,11 @@ impl CacheStore {
     fn note(&self, kind: &'static str, key: Digest) {
         self.used.lock().unwrap_or_else(PoisonError::into_inner).insert((kind, key.0));
     }
+}
+
+/// Whose files of a configuration's cache are used.
+pub(super) fn trust(config: &CacheConfig) -> Trust {
+    if config.shared { Trust::Shared } else { Trust::Own }
 }
 
 /// The folder of a configuration's cache.

@@ -49,12 +49,14 @@ impl Store for CountingStore<'_> {
     fn get(&self, kind: &'static str, key: Digest) -> Result<Option<Vec<u8>>, StoreError> {
         let found = self.inner.get(kind, key)?;
         if let Some(bytes) = &found {
-            self.change(|counts| counts.bytes_read += bytes.len() as u64);
+            let of_packs = u64::from(self.inner.is_of_pack(kind, key));
+            self.change(|counts| {
+                counts.bytes_read += bytes.len() as u64;
+                counts.from_packs += of_packs;
+            });
             if is_of_compiler(kind) {
                 self.count_reused(kind);
             }
-            let of_packs = u64::from(self.inner.is_of_pack(kind, key));
-            self.change(|counts| counts.from_packs += of_packs);
         }
         Ok(found)
     }

@@ -28,7 +28,7 @@ pub use key::{PIECE_KIND, PieceKey};
 pub use late::LateCompiler;
 pub use lowering::Lowering;
 pub use lowering::compile_module;
-pub use packs::{PACK_DIR_VARIABLE, PackedStore, listed, open_packs, pack_folders};
+pub use packs::{PackedStore, open_packs, pack_places};
 pub use stored_piece::{IMAGE_KIND, StoredPiece};
 
 #[cfg(test)]

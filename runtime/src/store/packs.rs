@@ -1,16 +1,17 @@
 //! Kernels that come with the program: packs, which are asked for what is not kept.
 
+use super::cache_store::trust;
 use crate::config::CacheConfig;
 use piecewise_backend::artifact::Digest;
 use piecewise_backend::compiler::{Claim, Entry, Store, StoreError};
 use piecewise_backend::cuda::KERNEL_KIND;
-use piecewise_cache::{Pack, Trust};
+use piecewise_cache::Pack;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The environment variable that names the folder of packs where the configuration does not.
-pub const PACK_DIR_VARIABLE: &str = "PIECEWISE_PACK_DIR";
+const PACK_DIR_VARIABLE: &str = "PIECEWISE_PACK_DIR";
 
 /// How the names of packs end.
 const SUFFIX: &str = "pack";
@@ -36,10 +37,10 @@ impl PackedStore {
         self.opened.get_or_init(|| {
             let packs = open_packs(&self.config);
             if packs.is_empty() {
-                let looked = listed(&pack_folders(&self.config));
+                let places = pack_places(&self.config);
                 tracing::info!(
                     target: "piecewise::start",
-                    "no kernel packs in {looked}: kernels are compiled"
+                    "no kernel packs in {places}: kernels are compiled"
                 );
             }
             packs
@@ -49,7 +50,7 @@ impl PackedStore {
 
 /// Where packs are looked for: in the folder of the configuration or of PIECEWISE_PACK_DIR, else in
 /// `packs` beside the program and in `share/piecewise/packs` of the folder above it.
-pub fn pack_folders(config: &CacheConfig) -> Vec<PathBuf> {
+fn pack_folders(config: &CacheConfig) -> Vec<PathBuf> {
     let variable = std::env::var_os(PACK_DIR_VARIABLE).filter(|value| !value.is_empty());
     if let Some(folder) = config.pack_dir.clone().or(variable.map(PathBuf::from)) {
         return vec![folder];
@@ -64,7 +65,7 @@ pub fn pack_folders(config: &CacheConfig) -> Vec<PathBuf> {
 
 /// The packs of a configuration, by name. What can't be used is warned about and left out.
 pub fn open_packs(config: &CacheConfig) -> Vec<Pack> {
-    let trust = if config.shared { Trust::Shared } else { Trust::Own };
+    let trust = trust(config);
     let folders = pack_folders(config);
     let files =
         folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
@@ -82,8 +83,9 @@ pub fn open_packs(config: &CacheConfig) -> Vec<Pack> {
     opened.collect()
 }
 
-/// Folders in words.
-pub fn listed(folders: &[PathBuf]) -> String {
+/// The folders in which the packs of a configuration are looked for, in words.
+pub fn pack_places(config: &CacheConfig) -> String {
+    let folders = pack_folders(config);
     let shown = folders.iter().map(|folder| folder.display().to_string());
     shown.collect::<Vec<_>>().join(" and ")
 }
@@ -116,8 +118,8 @@ impl Store for PackedStore {
     }
 
     fn is_of_pack(&self, kind: &'static str, key: Digest) -> bool {
-        let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-        kind == KERNEL_KIND && given.contains(&key)
+        let given = || self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        kind == KERNEL_KIND && given().contains(&key)
     }
 }
 
@@ -176,7 +178,7 @@ mod tests {
                 folders.iter().zip(ends).all(|(folder, end)| folder.ends_with(end)),
                 "{folders:?}"
             );
-            assert!(listed(&folders).contains(" and "));
+            assert!(pack_places(&CacheConfig::default()).contains(" and "));
         }
     }
 }

@@ -31,6 +31,11 @@ pub(crate) mod schema {
     pub(crate) const TEXTS_OR_IDS: &str = r#"{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}},{"type":"array","items":{"type":"integer"}},{"type":"array","items":{"type":"array","items":{"type":"integer"}}}]}"#;
     pub(crate) const COUNT_OR_NONE: &str = r#"{"type":"integer","minimum":0}"#;
     pub(crate) const TEXTS: &str = r#"{"type":"array","items":{"type":"string"}}"#;
+    pub(crate) const TEMPERATURE: &str = r#"{"type":"number","minimum":0,"maximum":100}"#;
+    /// Of all that is likely.
+    pub(crate) const SHARE: &str = r#"{"type":"number","minimum":0,"maximum":1}"#;
+    /// -1 is no bound.
+    pub(crate) const BOUND: &str = r#"{"type":"integer","minimum":-1}"#;
     pub(crate) const PENALTY: &str = r#"{"type":"number","minimum":-2,"maximum":2}"#;
 }
 

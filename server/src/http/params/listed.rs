@@ -36,24 +36,20 @@ pub(crate) const FIELDS: &[Field] = &[
     field("allowed_token_ids", schema::IDS, "The only ids that answers may have."),
     field("bad_words", schema::TEXTS, "Texts whose tokens never come one after the other."),
     field("ignore_eos", schema::FLAG, "Go on past the ids that end a text."),
-    field(
-        "temperature",
-        r#"{"type":"number","minimum":0,"maximum":100}"#,
-        "0 takes the likeliest token.",
-    ),
+    field("temperature", schema::TEMPERATURE, "0 takes the likeliest token."),
     field(
         "top_p",
-        r#"{"type":"number","minimum":0,"maximum":1}"#,
+        schema::SHARE,
         "Sample among the likeliest tokens that make up this share; 0 takes the likeliest.",
     ),
     field(
         "top_k",
-        r#"{"type":"integer","minimum":-1}"#,
+        schema::BOUND,
         "Sample among so many of the likeliest tokens; -1 and 0 are off.",
     ),
     field(
         "min_p",
-        r#"{"type":"number","minimum":0,"maximum":1}"#,
+        schema::SHARE,
         "Sample among tokens at least so likely, as a share of the likeliest.",
     ),
     field("seed", schema::WHOLE, "The same seed gives the same answer, alone or in company."),
@@ -127,7 +123,7 @@ pub(crate) const FIELDS: &[Field] = &[
     ),
     field(
         "truncate_prompt_tokens",
-        r#"{"type":"integer","minimum":-1}"#,
+        schema::BOUND,
         "Of how many tokens a prompt has the last alone; -1 is as many as there is room for.",
     ),
     field(
