@@ -146,9 +146,10 @@ impl Told {
 
 impl Marked {
     fn push(&mut self, text: &str, told: &mut Told) {
-        let mut text = std::mem::take(&mut self.held) + text;
-        while let Some((at, mark)) = self.mark(&text) {
-            told.add(self.within, &text[..at]);
+        let text = std::mem::take(&mut self.held) + text;
+        let mut rest = text.as_str();
+        while let Some((at, mark)) = self.mark(rest) {
+            told.add(self.within, &rest[..at]);
             self.within = mark.to.unwrap_or(self.within);
             if mark.stays {
                 told.add(self.within, mark.text);
@@ -156,10 +157,11 @@ impl Marked {
             if self.once && self.within {
                 self.marks.retain(|other| *other != mark);
             }
-            text.drain(..at + mark.text.len());
+            rest = &rest[at + mark.text.len()..];
         }
-        self.held = text.split_off(text.len() - self.beginning(&text));
-        told.add(self.within, &text);
+        let (certain, held) = rest.split_at(rest.len() - self.beginning(rest));
+        told.add(self.within, certain);
+        self.held = held.to_owned();
     }
 
     /// The marks that mean something now.
