@@ -67,14 +67,14 @@ def timed(test, *arguments):
     print(f"{test.__name__}: {time.monotonic() - started:.1f}s", flush=True)
 
 
-def until(what, ask, seconds=60):
-    """What `ask` gives, once it is true."""
+def until(what, ask, seconds=60, seen=lambda: ""):
+    """What `ask` gives, once it is true; what is `seen` instead is told."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if found := ask():
             return found
         time.sleep(0.02)
-    raise AssertionError(f"not within {seconds} s: {what}")
+    raise AssertionError(f"not within {seconds} s: {what} {seen()}".rstrip())
 
 
 def promtool(server):

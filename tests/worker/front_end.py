@@ -300,8 +300,9 @@ def aborts(fleet):
 
 
 def metrics(fleet):
-    """The front end's figures are the workers' own."""
+    """The front end's figures are the workers' own, once it has heard from the last step of each."""
     names = ["vllm:prompt_tokens_total", "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total"]
+    idle = ["vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"]
 
     def agree():
         theirs = fleet.front.metrics()
@@ -311,8 +312,9 @@ def metrics(fleet):
             for name in [*names, "vllm:generation_tokens_total"]:
                 if total(own, name) != total(theirs, name, label):
                     return False
-            for name in ["vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"]:
-                assert total(theirs, name, label) == total(own, name) == 0, (name, rank)
+            for name in idle:
+                if not total(theirs, name, label) == total(own, name) == 0:
+                    return False
             for reason in ["length", "stop"]:
                 reason = f'finished_reason="{reason}"'
                 mine = total(theirs, "vllm:request_success_total", label, reason)
@@ -320,10 +322,12 @@ def metrics(fleet):
                     return False
         return True
 
-    assert agree(), [
-        (name, rank, total(worker.metrics(), name), total(fleet.front.metrics(), name, f'engine="{rank}"'))
-        for rank, worker in enumerate(fleet.workers)
-        for name in [*names, "vllm:generation_tokens_total", "vllm:request_success_total"]]
+    def figures():
+        return [(name, rank, total(worker.metrics(), name), total(fleet.front.metrics(), name, f'engine="{rank}"'))
+                for rank, worker in enumerate(fleet.workers)
+                for name in [*names, *idle, "vllm:generation_tokens_total", "vllm:request_success_total"]]
+
+    until("the front end says what its workers say", agree, 60, figures)
 
 
 def bench(fleet):
