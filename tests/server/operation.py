@@ -78,8 +78,8 @@ def deadline():
         assert (cut["finish_reason"], whole["finish_reason"]) == ("abort", "length")
         assert whole["token_ids"] == EXPECTED[PROMPTS[0]]
         label = '{engine="0",finished_reason="abort",model_name="tiny-qwen3"}'
-        assert server.metrics()["vllm:request_success_total" + label] == 3
-        assert server.sum("vllm:kv_cache_usage_perc") == 0
+        until("all are counted", lambda: server.metrics()["vllm:request_success_total" + label] == 3)
+        until("pages are free", lambda: server.sum("vllm:kv_cache_usage_perc") == 0)
     with Server("--request-timeout", "1") as server:
         # The shorter of the two holds.
         for own in [{}, {"deadline_seconds": 1000}]:
@@ -228,7 +228,7 @@ def metrics_contract(server, client):
     deadline = time.time() + 30
     while server.metrics()["vllm:num_requests_running" + label] != 1:
         assert time.time() < deadline
-    assert server.metrics()["vllm:kv_cache_usage_perc" + label] > 0
+    until("it has pages", lambda: server.metrics()["vllm:kv_cache_usage_perc" + label] > 0)
     stream.close()
     while server.metrics()["vllm:num_requests_running" + label] != 0:
         assert time.time() < deadline
@@ -276,19 +276,20 @@ def loads():
             waits = threading.Thread(target=server.post, args=("/v1/completions", {"prompt": "x", "max_tokens": 1}))
             waits.start()
             until("it waits", lambda: server.metrics()["vllm:num_requests_waiting" + label] == came + 1)
-            assert server.metrics()["vllm:num_requests_running" + label] == 1
-        # A page has 16 tokens; a value may be 0.1 s old, and a step or two are on their way.
-        for _ in range(5):
+            until("one runs", lambda: server.metrics()["vllm:num_requests_running" + label] == 1)
+        # A page has 16 tokens. Shares are told now and then, so one may be older than the tokens beside it.
+        def pages_follow():
             least = server.sum("vllm:generation_tokens_total") - started
-            time.sleep(0.15)
             share = server.metrics()["vllm:kv_cache_usage_perc" + label]
             most = server.sum("vllm:generation_tokens_total") - started + 4
             taken = share * pages
             assert abs(taken - round(taken)) < 1e-6, "pages are whole"
-            assert (len(prompt) + least - 1) // 16 <= round(taken) <= (len(prompt) + most + 15) // 16, (least, taken, most)
+            return (len(prompt) + least - 1) // 16 <= round(taken) <= (len(prompt) + most + 15) // 16
+        for _ in range(5):
+            until("pages follow tokens", pages_follow)
         held.close()
         until("all are gone", lambda: all(server.metrics()[f"vllm:num_requests_{name}{label}"] == 0 for name in ["running", "waiting"]))
-        assert server.metrics()["vllm:kv_cache_usage_perc" + label] == 0
+        until("pages are free", lambda: server.metrics()["vllm:kv_cache_usage_perc" + label] == 0)
         before, began = server.metrics(), time.monotonic()
         assert server.post("/v1/completions", {"prompt": prompt, "max_tokens": 2, **IDS})[0] == 200
         took, after = time.monotonic() - began, server.metrics()

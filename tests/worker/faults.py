@@ -98,7 +98,7 @@ def killed_front_end(fleet, pool):
     assert all(worker.process.poll() is None for worker in fleet.workers)
     answers = [future.result() for future in many(pool, fleet, 16, max_tokens=64, **IDS)]
     assert all(status == 200 for status, _ in answers), answers
-    assert all(total(worker.metrics(), "vllm:num_requests_running") == 0 for worker in fleet.workers)
+    until("nobody is left", lambda: all(total(worker.metrics(), "vllm:num_requests_running") == 0 for worker in fleet.workers))
 
 
 def answer(**addresses):
@@ -409,7 +409,7 @@ def kept_worker(pool):
             fleet.wait_for(0)
         answers = [future.result() for future in many(pool, fleet, 16, max_tokens=64, **IDS)]
         assert all(status == 200 for status, _ in answers), answers
-        assert total(fleet.workers[0].metrics(), "vllm:request_success_total") > 0
+        until("it counts", lambda: total(fleet.workers[0].metrics(), "vllm:request_success_total") > 0)
         asked = many(pool, fleet, 8, max_tokens=300, **IDS)
         until("both run", lambda: all(busy(worker) >= 3 for worker in fleet.workers))
         assert fleet.workers[0].end() == 0, fleet.workers[0].text()
@@ -448,7 +448,7 @@ def killed_while_joining(pool):
         fleet.front.wait()
         answers = [future.result() for future in many(pool, fleet, 16, max_tokens=64, **IDS)]
         assert all(status == 200 for status, _ in answers), answers
-        assert all(total(worker.metrics(), "vllm:request_success_total") > 0 for worker in fleet.workers)
+        until("both count", lambda: all(total(worker.metrics(), "vllm:request_success_total") > 0 for worker in fleet.workers))
 
 
 def other_lengths(pool):
