@@ -56,6 +56,18 @@ pub enum CacheError {
         .entry.name, .entry.kind, file.display(), .entry.reason
     )]
     Pack { file: PathBuf, entry: Box<BadEntry> },
+    /// A pack ends early or is none.
+    #[error(
+        "the pack {} can't be read beyond byte {offset}: {reason}; nothing of it is used: install it \
+         again, or remove it",
+        file.display()
+    )]
+    CutPack {
+        file: PathBuf,
+        /// Where it can be read no further, in bytes from its beginning.
+        offset: u64,
+        reason: ArchiveFault,
+    },
     /// An archive ends early or is none.
     #[error("the archive {} can't be read beyond byte {offset}: {reason}; what comes before was taken", file.display())]
     Archive {

@@ -47,7 +47,12 @@ impl Pack {
         let total = opened.metadata().map_err(failed)?.len();
         let from = BufReader::new(opened.try_clone().map_err(failed)?);
         let mut archive = Archive { from, offset: 0, total };
-        let entries = index(&mut archive).map_err(|error| archive.failed(path, error))?;
+        let entries = index(&mut archive).map_err(|error| match archive.failed(path, error) {
+            CacheError::Archive { file, offset, reason } => {
+                CacheError::CutPack { file, offset, reason }
+            }
+            other => other,
+        })?;
         Ok(Self { path: path.to_owned(), file: opened, entries })
     }
 

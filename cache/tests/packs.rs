@@ -62,9 +62,11 @@ fn what_is_no_pack_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let bytes = archived(dir.path());
     let fault = |bytes: &[u8]| match pack(dir.path(), bytes).unwrap_err() {
-        CacheError::Archive { reason, .. } => reason,
+        CacheError::CutPack { reason, .. } => reason,
         error => panic!("{error}"),
     };
+    let message = pack(dir.path(), b"PNG and so on").unwrap_err().to_string();
+    assert!(message.contains("nothing of it is used"), "{message}");
     assert_eq!(fault(b"PNG and so on"), ArchiveFault::Magic);
     assert_eq!(fault(&bytes[..bytes.len() - 1]), ArchiveFault::Truncated);
     assert_eq!(fault(&[&bytes[..], b"?"].concat()), ArchiveFault::Trailing { bytes: 1 });

@@ -206,7 +206,7 @@ impl TextTokenizer {
     pub fn decode_with(&self, ids: &[u32], special: bool) -> Result<String, TokenizerError> {
         check_range(ids, self.vocab_size)?;
         if *self.makes_texts.get_or_init(|| Vocabulary::makes_texts_of(&self.inner)) {
-            return Ok(self.vocabulary().text(ids, special));
+            return Ok(self.shared_vocabulary().text(ids, special));
         }
         contained(|| self.inner.decode(ids, !special))
             .map_err(|source| TokenizerError::Decode { source })
@@ -214,7 +214,11 @@ impl TextTokenizer {
 
     /// What each id stands for, as bytes.
     pub fn vocabulary(&self) -> Vocabulary {
-        self.vocabulary.get_or_init(|| Vocabulary::of(&self.inner, self.vocab_size)).clone()
+        self.shared_vocabulary().clone()
+    }
+
+    fn shared_vocabulary(&self) -> &Vocabulary {
+        self.vocabulary.get_or_init(|| Vocabulary::of(&self.inner, self.vocab_size))
     }
 }
 

@@ -34,7 +34,7 @@ for name in piecewise program device_suite backend custom_op batches; do
 done
 cp -r examples/tiny-qwen3 "$out/examples/"
 cp -r tests/fixtures "$out/tests/"
-cp tests/gpu/{run.sh,rows.py,figures.py,figures.json,host.py,modes.py,cache.py,ledger.py,account.py,peer.py,serve.py} benches/torch/decode.py \
+cp tests/gpu/{run.sh,rows.py,figures.py,figures.json,host.py,modes.py,cache.py,ledger.py,account.py,peer.py,serve.py,start.py} benches/torch/decode.py \
   examples/outside/outside.toml "$out/"
 cp -r examples/outside/model "$out/outside"
 PIECEWISE_CUDA_LIBRARY_DIRS=${PIECEWISE_CUDA_LIBRARY_DIRS:-$(.ci/install-nvrtc)} \

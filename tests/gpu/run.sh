@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs what tests/gpu/pack.sh packed, on a machine with a GPU:
-#   run.sh [-p FOLDER] [-l LOGS] [correctness] [traces] [ledger] [sanitizer] [cache] [bench] [modes] [peer] [account] [serve]
-# correctness takes some 11 minutes, traces under 1, the cache and serve under 2, bench, modes, peer and account under 10.
+#   run.sh [-p FOLDER] [-l LOGS] [correctness] [traces] [ledger] [sanitizer] [cache] [bench] [starts] [modes] [peer] [account] [serve]
+# correctness takes some 11 minutes, traces under 1, the cache, serve and starts under 3, bench, modes, peer and account under 10.
+# starts makes a checkpoint of 16.4 GB in TMPDIR, and takes kernel packs from PIECEWISE_PACK_DIR (.ci/release).
 # serve wants vLLM's front end (.ci/install-vllm-rs) in PIECEWISE_VLLM_RS.
 # What traces writes to LOGS is read elsewhere, by Perfetto's protos:
 #   tests/perfetto/trace.py --files LOGS/trace_MODE.pftrace LOGS/trace_MODE.jsonl
@@ -20,7 +21,7 @@ while getopts p:l: flag; do
 done
 shift $((OPTIND - 1))
 sections=("$@")
-[ ${#sections[@]} -gt 0 ] || sections=(correctness traces ledger sanitizer cache bench modes peer account serve)
+[ ${#sections[@]} -gt 0 ] || sections=(correctness traces ledger sanitizer cache bench starts modes peer account serve)
 logs=${logs:-$(mktemp -d)}
 cd "$pack" || exit 2
 [ -d bin ] || tar -xJf bin.tar.xz || exit 2
@@ -284,10 +285,12 @@ bench() {
     --device "$PIECEWISE_TEST_DEVICE" --startup --json
 }
 
+starts() { rows_of starts 300 python3 start.py "$PIECEWISE_BIN"; }
+
 for section in "${sections[@]}"; do
   case $section in
-    correctness | traces | ledger | sanitizer | cache | bench | modes | peer | account | serve) $section ;;
-    *) echo "no section \`$section\`; there are correctness, traces, ledger, sanitizer, cache, bench, modes, peer, account and serve" >&2; exit 2 ;;
+    correctness | traces | ledger | sanitizer | cache | bench | starts | modes | peer | account | serve) $section ;;
+    *) echo "no section \`$section\`; there are correctness, traces, ledger, sanitizer, cache, bench, starts, modes, peer, account and serve" >&2; exit 2 ;;
   esac
 done
 printf '\n%-34s %-7s %7s  %s\n' what result seconds "device, detail"

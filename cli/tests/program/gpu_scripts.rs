@@ -283,3 +283,20 @@ fn nothing_is_timed_beside_a_peer_that_compiles_too_long() {
     assert!(is_well && text.ends_with(&rows.concat()), "{text}");
     assert!(!notes.contains("timed"), "{notes}");
 }
+
+/// A checkpoint that the script makes is read, and its second start compiles nothing.
+#[test]
+fn starts_are_timed_from_a_checkpoint_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new("python3");
+    command.arg(scripts().join("start.py")).arg(env!("CARGO_BIN_EXE_piecewise"));
+    command.args(["--shape", "tiny", "--device", "cpu", "--times", "1", "--folder"]);
+    command.arg(folder.path()).current_dir(scripts().join("../.."));
+    let (is_well, text) = said_by(&mut command);
+    let rows = Vec::from_iter(text.lines().map(|line| Vec::from_iter(line.split('\t'))));
+    assert!(is_well && rows.len() == 3 && rows.iter().all(|row| row[1] == "ok"), "{text}");
+    let compiled = |row: usize| rows[row][2].split_once(" s (").unwrap().1.to_owned();
+    assert!(!compiled(1).starts_with("0 compiled"), "{text}");
+    assert_eq!(compiled(2), "0 compiled, 0 of packs)");
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0, "nothing is left");
+}

@@ -5,6 +5,7 @@ use crate::skip::skipped;
 use piecewise_ir::dtype::DType;
 use piecewise_kernels::cuda::{LaunchRecipe, PRELUDE, Param, Scalar};
 use std::fmt::Write as _;
+use std::hash::{Hash as _, Hasher as _};
 use std::ops::Range;
 use std::process::Command;
 use std::sync::LazyLock;
@@ -98,9 +99,11 @@ fn on_host(source: &str) -> String {
     text
 }
 
+const FLAGS: [&str; 6] =
+    ["-std=c++20", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-mf16c"];
+
 fn compile(files: &[&str]) {
-    let flags = ["-std=c++20", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-mf16c"];
-    let out = Command::new("g++").args(flags).args(files).output().unwrap();
+    let out = Command::new("g++").args(FLAGS).args(files).output().unwrap();
     assert!(
         out.status.success(),
         "{}",
@@ -108,38 +111,36 @@ fn compile(files: &[&str]) {
     );
 }
 
-/// What every program has in common, compiled once for all of them.
-struct Machine {
-    object: String,
-    /// What every source begins with; where blocks have clusters, they swap what they share.
-    header: String,
-    cluster_header: String,
-}
+/// What a program is made of beside its own text: one that was made of the same is not made again.
+static MADE_OF: LazyLock<String> = LazyLock::new(|| {
+    let version = Command::new("g++").arg("-v").output().unwrap();
+    let mut hasher = std::hash::DefaultHasher::new();
+    let parts = [include_str!("emulator.h"), include_str!("emulator.cpp"), &prelude()];
+    (version.stderr, FLAGS, parts).hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
+});
 
-static MACHINE: LazyLock<Machine> = LazyLock::new(|| {
-    let dir = concat!(env!("CARGO_TARGET_TMPDIR"), "/emulated");
-    std::fs::create_dir_all(dir).unwrap();
+const FOLDER: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/emulated");
+/// What every source begins with; where blocks have clusters, they swap what they share.
+const HEADER: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/emulated/machine.h");
+const CLUSTER_HEADER: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/emulated/clusters.h");
+
+/// The object that all programs have in common, made once for all of them, with their headers.
+static MACHINE: LazyLock<String> = LazyLock::new(|| {
     // Another process may be at it too.
-    let made = |options: &[&str], name: &str| {
-        let own = format!("{dir}/{name}-{}", std::process::id());
+    let made = |options: &[&str], path: &str| {
+        let own = format!("{path}-{}", std::process::id());
         compile(&[options, &["-o", &own]].concat());
-        let path = format!("{dir}/{name}");
-        std::fs::rename(own, &path).unwrap();
-        path
+        std::fs::rename(own, path).unwrap();
     };
-    let header = |name: &str, shared: &str| {
-        let path = format!("{dir}/{name}");
-        let text = [shared, include_str!("emulator.h"), &prelude()].concat();
-        std::fs::write(&path, text).unwrap();
-        made(&["-x", "c++-header", &path], &format!("{name}.gch"));
-        path
-    };
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cuda/emulator.cpp");
-    Machine {
-        object: made(&["-c", source], "emulator.o"),
-        header: header("machine.h", ""),
-        cluster_header: header("clusters.h", "#define __shared__ EMU_BLOCK static\n"),
+    for (path, shared) in [(HEADER, ""), (CLUSTER_HEADER, "#define __shared__ EMU_BLOCK static\n")]
+    {
+        std::fs::write(path, [shared, include_str!("emulator.h"), &prelude()].concat()).unwrap();
+        made(&["-x", "c++-header", path], &format!("{path}.gch"));
     }
+    let object = format!("{FOLDER}/emulator.o");
+    made(&["-c", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cuda/emulator.cpp")], &object);
+    object
 });
 
 /// Launches and what they work on.
@@ -166,11 +167,11 @@ pub(crate) fn try_emulate_hiding(
     case: &Case,
     written: &[(usize, Range<usize>)],
 ) -> Result<Vec<Vec<u8>>, String> {
-    let dir = format!("{}/emulated/{name}", env!("CARGO_TARGET_TMPDIR"));
+    let dir = format!("{FOLDER}/{name}");
     std::fs::create_dir_all(&dir).unwrap();
     let has_clusters = case.launches.iter().any(|launch| launch.cluster[0] > 1);
-    let header = if has_clusters { &MACHINE.cluster_header } else { &MACHINE.header };
-    let mut main = format!("#include \"{header}\"\n");
+    let header = if has_clusters { CLUSTER_HEADER } else { HEADER };
+    let mut main = format!("// {}\n#include \"{header}\"\n", *MADE_OF);
     let mut sources: Vec<String> = case.launches.iter().map(|l| l.source.clone()).collect();
     sources.sort();
     sources.dedup();
@@ -274,8 +275,13 @@ pub(crate) fn try_emulate_hiding(
         let _ = writeln!(main, "write_file(\"{dir}/o{i}\",A{i},{});", a.len());
     }
     main.push_str("}\n");
-    std::fs::write(format!("{dir}/main.cpp"), main).unwrap();
-    compile(&[&format!("{dir}/main.cpp"), &MACHINE.object, "-o", &format!("{dir}/main")]);
+    let (text, made) = (format!("{dir}/main.cpp"), format!("{dir}/made.cpp"));
+    if std::fs::read_to_string(&made).ok().as_ref() != Some(&main) {
+        let _ = std::fs::remove_file(&made);
+        std::fs::write(&text, main).unwrap();
+        compile(&[&text, &MACHINE, "-o", &format!("{dir}/main")]);
+        std::fs::rename(text, made).unwrap();
+    }
     let out = Command::new(format!("{dir}/main")).output().unwrap();
     if !out.status.success() {
         return Err(format!("{}: {}", out.status, String::from_utf8_lossy(&out.stderr)));

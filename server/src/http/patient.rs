@@ -1,14 +1,14 @@
 //! What is written to a client, who must take it in time.
 
 use super::places::Place;
-use rustix::net::Shutdown;
+use rustix::net::{RecvFlags, Shutdown, recv};
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
@@ -35,13 +35,25 @@ impl AsyncRead for Patient {
     ) -> Poll<io::Result<()>> {
         loop {
             ready!(self.stream.poll_read_ready(context))?;
-            match self.stream.try_read(buffer.initialize_unfilled()) {
-                Ok(bytes) => {
+            let mut short = None;
+            // Where less was there than there is room for, nothing is left to ask the kernel for before more
+            // comes: to say so here spares the call that would only find that out.
+            let read = self.stream.try_io(Interest::READABLE, || {
+                let room = buffer.initialize_unfilled();
+                let (bytes, _) = recv(&*self.stream, &mut *room, RecvFlags::empty())?;
+                if 0 < bytes && bytes < room.len() {
+                    short = Some(bytes);
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
+                Ok(bytes)
+            });
+            match (read, short) {
+                (Ok(bytes), _) | (Err(_), Some(bytes)) => {
                     buffer.advance(bytes);
                     return Poll::Ready(Ok(()));
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(error)),
+                (Err(error), None) if error.kind() == io::ErrorKind::WouldBlock => {}
+                (Err(error), None) => return Poll::Ready(Err(error)),
             }
         }
     }

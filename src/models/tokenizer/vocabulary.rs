@@ -60,7 +60,8 @@ impl Vocabulary {
     /// The bytes of ids as text, with or without those of special ones.
     pub(super) fn text(&self, ids: &[u32], special: bool) -> String {
         let shown = ids.iter().filter(|id| special || !self.is_special(**id));
-        let bytes: Vec<u8> = shown.flat_map(|id| self.bytes(*id)).copied().collect();
+        let mut bytes = Vec::with_capacity(ids.len() * 8);
+        shown.for_each(|id| bytes.extend_from_slice(self.bytes(*id)));
         String::from_utf8(bytes)
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
     }
