@@ -24,7 +24,7 @@ use piecewise_server::chat::{ChatTemplate, ReplyFormat};
 use piecewise_server::{
     AllowedOrigins, ApiKeys, Limits, Outcome, ServedModel, Server, ServerOptions, Tls,
 };
-use std::num::{NonZeroU64, NonZeroUsize};
+use std::num::{NonZeroU16, NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -107,6 +107,16 @@ pub(crate) struct ServeArgs {
     /// The most requests with large texts that wait to be read, and the most with structures.
     #[arg(long, default_value_t = 64, value_name = "N")]
     max_waiting_texts: usize,
+    /// The most answers to a prompt that a request asks for (`n`).
+    #[arg(long, default_value_t = NonZeroUsize::MIN.saturating_add(127), value_name = "N")]
+    max_choices: NonZeroUsize,
+    /// The most ids that a request says an answer ends with (`stop_token_ids`).
+    #[arg(long, default_value_t = 1024, value_name = "N")]
+    max_stop_ids: usize,
+    /// The most texts that a request says an answer ends with (`stop`), and the most that it may not have
+    /// (`bad_words`), with 64 bytes for each in all.
+    #[arg(long, default_value_t = NonZeroU16::MIN.saturating_add(63), value_name = "N")]
+    max_stop_texts: NonZeroU16,
     /// Pass over fields of requests that nobody knows, and name them in the header `x-ignored-fields`.
     #[arg(long)]
     ignore_unknown_fields: bool,
@@ -206,6 +216,9 @@ impl ServeArgs {
             body_values: self.max_body_values.get(),
             bodies_bytes: usize::try_from(self.max_body_memory).unwrap_or(usize::MAX),
             waiting_texts: self.max_waiting_texts,
+            choices: self.max_choices.get(),
+            stop_ids: self.max_stop_ids,
+            stop_texts: self.max_stop_texts.get().into(),
             ignores_unknown_fields: self.ignore_unknown_fields,
             priorities: self.scheduling_policy == "priority",
             head_time: patience,

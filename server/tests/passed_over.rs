@@ -4,7 +4,7 @@
 use crate::client::{ask, bind_as, serve_at};
 use crate::tiny_engine::{folder, golden, tiny_engine};
 use piecewise::models::TextTokenizer;
-use piecewise_server::ServedModel;
+use piecewise_server::{Limits, ServedModel};
 use piecewise_server::chat::{ChatTemplate, ReplyFormat};
 use piecewise_testing::DeviceFaults;
 use serde_json::{Map, Value, json};
@@ -15,7 +15,11 @@ const TEMPLATE: &str = "{{ reasoning_effort if reasoning_effort is defined }}\
     {% for message in messages %}{{ message.content }}{% endfor %}";
 
 fn serve(ignores_unknown_fields: bool) -> SocketAddr {
-    let server = bind_as(|options| options.limits.ignores_unknown_fields = ignores_unknown_fields);
+    serve_with(|limits| limits.ignores_unknown_fields = ignores_unknown_fields)
+}
+
+fn serve_with(change: impl FnOnce(&mut Limits)) -> SocketAddr {
+    let server = bind_as(|options| change(&mut options.limits));
     let model = ServedModel {
         tokenizer: Some(Arc::new(TextTokenizer::load(&folder(), 2048).unwrap())),
         template: Some(ChatTemplate::parse(TEMPLATE, Map::new()).unwrap()),
@@ -57,6 +61,31 @@ fn fields_that_nobody_knows_are_refused_or_passed_over_and_named() {
     }
     let plain = json!({"prompt": [5, 6], "max_tokens": 1});
     assert!(!post(lenient, "/v1/completions", &plain).1.contains("x-ignored-fields"));
+}
+
+#[test]
+fn lists_of_a_request_are_as_long_as_the_operator_lets_them_be() {
+    let narrow = serve_with(|limits| {
+        (limits.choices, limits.stop_ids, limits.stop_texts) = (2, 2, 2);
+    });
+    let usual = serve(false);
+    for (field, whole, too_many, setting) in [
+        ("n", json!(2), json!(3), "--max-choices"),
+        ("stop_token_ids", json!([7, 8]), json!([7, 8, 9]), "--max-stop-ids"),
+        ("stop", json!(["ab", "cd"]), json!(["ab", "cd", "ef"]), "--max-stop-texts"),
+        ("bad_words", json!(["ab"]), json!(["a".repeat(129)]), "--max-stop-texts"),
+    ] {
+        let asks = |address, value: &Value| {
+            let mut body = json!({"prompt": [5, 6], "max_tokens": 1});
+            body[field] = value.clone();
+            post(address, "/v1/completions", &body)
+        };
+        assert_eq!(asks(narrow, &whole).0, 200, "{field}");
+        let (status, _, answer) = asks(narrow, &too_many);
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(status == 400 && message.contains(setting), "{field}: {answer}");
+        assert_eq!(asks(usual, &too_many).0, 200, "{field}");
+    }
 }
 
 #[test]

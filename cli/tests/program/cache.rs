@@ -363,6 +363,9 @@ fn a_second_compile_for_cuda_compiles_nothing_even_without_nvrtc() {
     let listed = json(&run(there.path(), &["cache", "list", "--json"]));
     let listed = listed.as_array().unwrap();
     assert!(listed.iter().all(|entry| entry["kind"] != "cubin"), "{listed:?}");
+    // Lengths are operands of kernels: sequences of other lengths have the same.
+    let other = ["--pack-dir", packs.path().to_str().unwrap(), "--max-seq-len", "1024"];
+    assert_eq!(lowers(there.path(), &other), *kernels);
     // What is damaged in a pack is told, and compiled.
     let mut bytes = std::fs::read(&file).unwrap();
     let last = bytes.len() - 17;

@@ -63,11 +63,8 @@ pub(crate) enum StreamUsage {
     Each,
 }
 
-/// A prompt may bring so many stop strings and bad words, of so many bytes in all.
-const MOST_STRINGS: usize = 64;
-const MOST_BYTES: usize = 4096;
-/// A prompt may bring so many ids that end the answer.
-const MOST_STOP_IDS: usize = 1024;
+/// Stop strings and bad words have so many bytes in the mean, at most.
+const BYTES_OF_STRING: usize = 64;
 /// The longest salt, in characters.
 const LONGEST_SALT: usize = 1024;
 
@@ -115,8 +112,12 @@ impl Params {
         };
         let most = f64::from(f32::MAX);
         let stream = fields.flag("stream")?;
-        let choices = fields.whole("n", 1, 128)?.unwrap_or(1) as usize;
-        let best_of = fields.whole("best_of", 1, 128)?.map_or(choices, |best| best as usize);
+        let choices = fields.whole("n", 1, i64::MAX)?.unwrap_or(1) as usize;
+        if choices > limits.choices {
+            let message = format!("at most {} answers are given (--max-choices)", limits.choices);
+            return Err(ApiError::field("n", message));
+        }
+        let best_of = fields.whole("best_of", 1, i64::MAX)?.map_or(choices, |best| best as usize);
         if best_of != choices {
             let instead = "ask for `n` answers and choose among them";
             return Err(ApiError::unsupported("best_of", instead));
@@ -172,12 +173,12 @@ impl Params {
         fields.ignore(&STRUCTURE_FIELDS);
         let stop_ids: Vec<_> =
             fields.typed("stop_token_ids", "must be a list of ids")?.unwrap_or_default();
-        if stop_ids.len() > MOST_STOP_IDS {
-            let message =
-                format!("has {} ids, and at most {MOST_STOP_IDS} are taken", stop_ids.len());
+        if stop_ids.len() > limits.stop_ids {
+            let (has, most) = (stop_ids.len(), limits.stop_ids);
+            let message = format!("has {has} ids, and at most {most} are taken (--max-stop-ids)");
             return Err(ApiError::field("stop_token_ids", message));
         }
-        let stops = StopStrings::new(strings(fields, "stop")?, include_stop);
+        let stops = StopStrings::new(strings(fields, "stop", limits)?, include_stop);
         Ok(Self {
             choices,
             stream,
@@ -196,7 +197,7 @@ impl Params {
             priority,
             structure,
             allowed: allowed.into(),
-            bad_words: strings(fields, "bad_words")?,
+            bad_words: strings(fields, "bad_words", limits)?,
             min_tokens: usize::try_from(min_tokens).unwrap_or(usize::MAX),
             deadline: patience.map(|time| Instant::now() + time),
             prompt_logprobs,
@@ -347,7 +348,7 @@ fn random() -> u64 {
     std::hash::RandomState::new().hash_one(Instant::now())
 }
 
-fn strings(fields: &mut Fields, name: &str) -> Result<Vec<String>, ApiError> {
+fn strings(fields: &mut Fields, name: &str, limits: &Limits) -> Result<Vec<String>, ApiError> {
     let bad = || ApiError::field(name, "must be a string, or a list of them");
     let strings = match fields.take(name) {
         None => Vec::new(),
@@ -362,8 +363,10 @@ fn strings(fields: &mut Fields, name: &str) -> Result<Vec<String>, ApiError> {
         Some(_) => return Err(bad()),
     };
     let bytes: usize = strings.iter().map(String::len).sum();
-    if strings.len() > MOST_STRINGS || bytes > MOST_BYTES {
-        let message = format!("at most {MOST_STRINGS} strings of {MOST_BYTES} bytes in all");
+    let (most, most_bytes) = (limits.stop_texts, limits.stop_texts * BYTES_OF_STRING);
+    if strings.len() > most || bytes > most_bytes {
+        let message =
+            format!("at most {most} strings of {most_bytes} bytes in all (--max-stop-texts)");
         return Err(ApiError::field(name, message));
     }
     Ok(strings)

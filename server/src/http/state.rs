@@ -26,6 +26,13 @@ pub struct Limits {
     pub bodies_bytes: usize,
     /// The most requests whose texts or structures wait to be read, of each.
     pub waiting_texts: usize,
+    /// The most answers to a prompt.
+    pub choices: usize,
+    /// The most ids that a request says an answer ends with.
+    pub stop_ids: usize,
+    /// The most texts that a request says an answer ends with, and the most that it may not have, with 64
+    /// bytes for each in all.
+    pub stop_texts: usize,
     /// Whether fields of requests that nobody knows are passed over.
     pub ignores_unknown_fields: bool,
     /// Whether requests say who goes first, by `priority`.
@@ -55,6 +62,9 @@ impl Default for Limits {
             body_values: 1 << 20,
             bodies_bytes: 512 << 20,
             waiting_texts: 64,
+            choices: 128,
+            stop_ids: 1024,
+            stop_texts: 64,
             ignores_unknown_fields: false,
             priorities: false,
             head_time: Duration::from_secs(30),

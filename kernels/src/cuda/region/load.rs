@@ -184,7 +184,7 @@ impl Emitter<'_, '_> {
         let Some(arg) = self.source.operand(value) else { return "1ull".to_owned() };
         let decl = &self.source.args[arg as usize];
         match (decl.kind, decl.extent) {
-            (ArgKind::Table, Some(_)) if decl.state => format!("extent{arg}"),
+            _ if self.source.length(arg as usize).is_some() => format!("extent{arg}"),
             (ArgKind::Table, Some(symbol)) => format!("(u64)counts[{}]", symbol.index()),
             _ => format!("{}ull", decl.rows),
         }

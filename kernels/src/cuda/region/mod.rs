@@ -135,7 +135,8 @@ fn row_kernel(
     listing: &str,
     frame: Frame<'_>,
 ) -> Result<LaunchRecipe, LowerError> {
-    let source = Source::new(body)?;
+    let mut source = Source::new(body)?;
+    source.is_kernel = true;
     let mut variables = Variables::default();
     let components = plan::plan(&source, &mut variables, frame)?;
     let grouped = components.iter().filter_map(|c| c.threads).max();
@@ -158,11 +159,8 @@ fn row_kernel(
     let mut params: Vec<Param> = (0..source.args.len()).map(|i| Param::Arg(i as u32)).collect();
     params.push(Param::Counts);
     params.push(Param::size(rows.clone()));
-    for decl in &source.args {
-        if let (ArgKind::Table, true, Some(symbol)) = (decl.kind, decl.state, decl.extent) {
-            params.push(Param::Scalar(Scalar::U64(Dim::from(symbol))));
-        }
-    }
+    let lengths = (0..source.args.len()).filter_map(|arg| source.length(arg));
+    params.extend(lengths.map(|rows| Param::Scalar(Scalar::U64(rows))));
     let blocks = parts
         .iter()
         .map(|part| Blocks {
@@ -314,6 +312,18 @@ fn component_text(
 }
 
 /// The parameters of a row's arguments.
+/// A line of a listing; of the declaration of a table, with its parameter in the place of its length.
+fn with_lengths(source: &Source<'_>, line: &str) -> String {
+    let declared = line.strip_prefix("input %a").and_then(|rest| rest.split_once(": "));
+    let Some((number, ty)) = declared else { return line.to_owned() };
+    let arg = number.parse().unwrap_or(usize::MAX);
+    let rows = source.length(arg).and_then(|rows| rows.as_constant());
+    match rows.and_then(|rows| ty.split_once(&format!("[{rows}"))) {
+        Some((dtype, rest)) => format!("input %a{arg}: {dtype}[extent{arg}{rest}"),
+        None => line.to_owned(),
+    }
+}
+
 fn arguments(source: &Source<'_>) -> Vec<String> {
     source.args.iter().enumerate().map(|(i, decl)| format!("{} a{i}", pointer(decl))).collect()
 }
@@ -359,17 +369,14 @@ fn kernel_text(
 ) -> Result<String, LowerError> {
     let mut out = String::from("#include \"prelude.cuh\"\n\n");
     for line in listing.lines() {
-        let _ = writeln!(out, "// {line}");
+        let _ = writeln!(out, "// {}", with_lengths(source, line));
     }
     out.push_str(&literals(source)?);
     let mut params = arguments(source);
     params.push("const i32* counts".to_owned());
     params.push("u32 rows".to_owned());
-    for (i, decl) in source.args.iter().enumerate() {
-        if let (ArgKind::Table, true, Some(_)) = (decl.kind, decl.state, decl.extent) {
-            params.push(format!("u64 extent{i}"));
-        }
-    }
+    let lengths = (0..source.args.len()).filter(|arg| source.length(*arg).is_some());
+    params.extend(lengths.map(|arg| format!("u64 extent{arg}")));
     let _ = writeln!(
         out,
         "\nextern \"C\" __global__ void __launch_bounds__({block}) {name}(\n    {}) {{",

@@ -8,6 +8,7 @@
 
 use super::super::index::{Index, Variables};
 use crate::lower::{ArgDecl, ArgKind, LowerError, RowBody, fail};
+use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_ir::literal::Literal;
@@ -66,6 +67,8 @@ pub(super) struct Source<'a> {
     pub(super) results: Vec<Id>,
     /// For each result, the computed value that it is as it is, if no result before is it.
     pub(super) exact: Vec<Option<Id>>,
+    /// Whether it is a kernel by itself, which has lengths of tables as parameters.
+    pub(super) is_kernel: bool,
     operands: usize,
 }
 
@@ -90,6 +93,16 @@ pub(super) fn is_uniform(literal: &Literal) -> bool {
 }
 
 impl<'a> Source<'a> {
+    /// The rows of a table that the kernel has as a parameter, so that tables of other lengths have the same
+    /// kernel.
+    pub(super) fn length(&self, arg: usize) -> Option<Dim> {
+        let decl = self.args.get(arg).filter(|decl| self.is_kernel && decl.kind == ArgKind::Table)?;
+        match decl.extent {
+            None => Some(Dim::constant(decl.rows)),
+            Some(symbol) => decl.state.then(|| Dim::from(symbol)),
+        }
+    }
+
     /// # Errors
     /// When a row has a symbolic extent or too many elements, or an op has no rows.
     pub(super) fn new(body: &'a RowBody<'_>) -> Result<Self, LowerError> {
@@ -101,6 +114,7 @@ impl<'a> Source<'a> {
             statements: Vec::new(),
             results: Vec::new(),
             exact: Vec::new(),
+            is_kernel: false,
             operands: body.operands.len(),
         };
         let mut ids: Vec<Id> = vec![0; graph.value_count()];

@@ -7,7 +7,7 @@ pub(crate) const FIELDS: &[Field] = &[
     field("max_tokens", schema::COUNT, "The most tokens to generate."),
     field(
         "n",
-        r#"{"type":"integer","minimum":1,"maximum":128}"#,
+        r#"{"type":"integer","minimum":1}"#,
         "How many answers to each prompt.",
     ),
     field("stream", schema::FLAG, "Answer piece by piece, as server-sent events."),
