@@ -7,11 +7,10 @@ use crate::sequences::{Sequences, Turn, roles_of};
 use crate::small_decoder::Setup;
 use crate::support::counting_allocator::allocations;
 use crate::target::{Breakable, Cpu};
-use piecewise_backend::device::Device;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::{ChunkRows, Sampling};
 use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request};
-use piecewise_runtime::steps::{CompiledModel, Model};
+use piecewise_runtime::steps::CompiledModel;
 use piecewise_runtime::words::{CaptureWhen, GraphMode, StepMode};
 use piecewise_testing::FaultPoint;
 use piecewise_testing::Rng;
@@ -26,7 +25,7 @@ const FIRST: usize = 3;
 /// What a library allocates on the stepping thread: rayon puts a job for its pool into a queue of
 /// blocks of 63 jobs (crossbeam's injector), so that every 63rd job makes a block. A replay is one
 /// job, and so is a launch: a piecewise step has one for each member, a full step has one.
-fn blocks_of_rayon<D: Device>(model: &CompiledModel<D>, mode: GraphMode) -> usize {
+fn blocks_of_rayon(model: &CompiledModel, mode: GraphMode) -> usize {
     let jobs = match mode {
         GraphMode::Full => 1,
         _ => model.module().stitch().unwrap().steps.len(),
@@ -35,7 +34,7 @@ fn blocks_of_rayon<D: Device>(model: &CompiledModel<D>, mode: GraphMode) -> usiz
 }
 
 /// Allocations from entry of `submit` to return of `read`, over many steps of one shape.
-fn of_submits<D: Device>(model: &mut CompiledModel<D>, turns: &[Turn], mode: StepMode) -> usize {
+fn of_submits(model: &mut CompiledModel, turns: &[Turn], mode: StepMode) -> usize {
     let mut sequences = Sequences::of(model);
     let mut rng = Rng::new(1);
     let mut counted = 0;
@@ -47,8 +46,8 @@ fn of_submits<D: Device>(model: &mut CompiledModel<D>, turns: &[Turn], mode: Ste
     counted
 }
 
-fn of_submit<D: Device>(
-    model: &mut CompiledModel<D>,
+fn of_submit(
+    model: &mut CompiledModel,
     turns: &[Turn],
     sequences: &mut Sequences,
     rng: &mut Rng,

@@ -5,7 +5,7 @@ use super::logs::is_json;
 use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_runtime::config::RuntimeConfig;
 use piecewise_runtime::engine::Engine;
-use piecewise_runtime::steps::Model;
+use piecewise_runtime::steps::CompiledModel;
 use piecewise_runtime::words::Checks;
 use std::time::Instant;
 
@@ -43,7 +43,7 @@ pub(crate) fn log_engine(
 pub(crate) fn log_encoder<'m>(
     name: &str,
     config: &RuntimeConfig,
-    paths: impl Iterator<Item = (&'m str, &'m dyn Model)>,
+    paths: impl Iterator<Item = (&'m str, &'m CompiledModel)>,
     started: Instant,
 ) {
     paths.for_each(|(_, model)| log_model(name, config, model, None, started));
@@ -52,7 +52,7 @@ pub(crate) fn log_encoder<'m>(
 fn log_model(
     name: &str,
     config: &RuntimeConfig,
-    model: &dyn Model,
+    model: &CompiledModel,
     kv: Option<KvRoom>,
     started: Instant,
 ) {

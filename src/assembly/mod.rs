@@ -68,7 +68,7 @@ use piecewise_passes::manager::OptionReader;
 use piecewise_passes::{Observer, Pass, PipelineError};
 use piecewise_runtime::config::ConfigLayers;
 use piecewise_runtime::engine::Engine;
-use piecewise_runtime::measure::StepTimer;
+use piecewise_runtime::measure::ModelTimer;
 use piecewise_runtime::words::CompileLevel;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -399,7 +399,7 @@ impl Assembly {
     ///
     /// # Errors
     /// As for [`Self::plan`] and [`Planned::timer`].
-    pub fn timer(self, positions: &[u64]) -> Result<Box<dyn StepTimer>, AssemblyError> {
+    pub fn timer(self, positions: &[u64]) -> Result<ModelTimer, AssemblyError> {
         self.check_weights().plan()?.timer(positions)
     }
 }

@@ -16,7 +16,7 @@ use piecewise_runtime::config::{ConfigError, ConfigLayers};
 use piecewise_runtime::engine::{Engine, EngineError, RowSource};
 use piecewise_runtime::memory::RowsId;
 use piecewise_runtime::observe::Statistics;
-use piecewise_runtime::steps::Model;
+use piecewise_runtime::steps::CompiledModel;
 use std::path::Path;
 
 /// An image may have any number of tokens.
@@ -161,7 +161,7 @@ impl JoinedTower {
     }
 
     /// The tower as a model: its graphs, its memory, what was compiled.
-    pub fn model(&self) -> &dyn Model {
+    pub fn model(&self) -> &CompiledModel {
         self.session.model()
     }
 }

@@ -3,13 +3,12 @@
 
 use crate::small_decoder::{Setup, VOCAB};
 use crate::target::{Breakable, Breaks, Cpu, Cuda, Strike, Target, in_own_process};
-use piecewise_backend::device::Device;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::{RoleMap, Sampling};
 use piecewise_runtime::engine::{
     BatchingEngine, Engine, EngineOptions, Request, RequestEvent, TokenConstraint, TokenLogprobs,
 };
-use piecewise_runtime::steps::{CompiledModel, Model};
+use piecewise_runtime::steps::CompiledModel;
 use piecewise_runtime::words::RequestId;
 use piecewise_runtime::words::{Checks, FinishReason, GraphMode};
 use piecewise_testing::{FaultKind, FaultPoint};
@@ -100,7 +99,7 @@ fn setup() -> Setup {
     }
 }
 
-pub(crate) fn engine_of<D: Device>(model: CompiledModel<D>, run_ahead: bool) -> BatchingEngine<D> {
+pub(crate) fn engine_of(model: CompiledModel, run_ahead: bool) -> BatchingEngine {
     let graph = model.module().graph();
     let roles = RoleMap::resolve(graph, model.symbols(), &OpRegistry::builtin()).unwrap();
     let options = EngineOptions { run_ahead, ..EngineOptions::of(&model, &roles) };
@@ -139,7 +138,7 @@ pub(crate) fn got(events: &[RequestEvent]) -> BTreeMap<RequestId, Got> {
 }
 
 /// The requests in company: one joins after each step.
-fn together<D: Device>(engine: &mut BatchingEngine<D>, requests: Vec<Request>) -> Vec<Got> {
+fn together(engine: &mut BatchingEngine, requests: Vec<Request>) -> Vec<Got> {
     let mut events = Vec::new();
     let mut ids = Vec::new();
     for request in requests {

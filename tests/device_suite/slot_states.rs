@@ -7,7 +7,7 @@ use piecewise_runtime::engine::{BatchingEngine, Engine, Request};
 use piecewise_runtime::words::GraphMode;
 use std::collections::BTreeMap;
 
-fn engine<T: Target>(mode: GraphMode) -> BatchingEngine<T::Device> {
+fn engine<T: Target>(mode: GraphMode) -> BatchingEngine {
     SlotSetup::checked(mode).engine::<T>()
 }
 

@@ -2,7 +2,7 @@
 
 use piecewise::assembly::Assembly;
 use piecewise::device::{DeviceSpec, OpenDevice};
-use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
+use piecewise_backend::cpu::CpuDevice;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::engine::Engine;
 use piecewise_testing::{DeviceFaults, FaultyDevice};
@@ -31,12 +31,7 @@ pub(crate) fn engine_of(
     max_num_seqs: u64,
 ) -> Box<dyn Engine> {
     let device = CpuDevice::new(Arc::new(OpRegistry::new()), 2).unwrap();
-    let device = OpenDevice::own(
-        DeviceSpec::Cpu,
-        FaultyDevice::new(device, faults),
-        |device, ops| Ok(device.share(ops)),
-        |device, ops, _| Box::new(CpuCompiler::new(ops, device.threads())),
-    );
+    let device = OpenDevice::new(DeviceSpec::Cpu, FaultyDevice::new(device, faults));
     Assembly::folder(folder)
         .unwrap()
         .on(&device)

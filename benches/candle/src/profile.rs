@@ -61,6 +61,6 @@ pub fn show(
 
 /// The device of an engine, to have its launches timed.
 fn device(engine: &mut dyn Engine) -> anyhow::Result<&mut CpuDevice> {
-    let engine = (engine as &mut dyn Any).downcast_mut::<BatchingEngine<CpuDevice>>();
+    let engine = (engine as &mut dyn Any).downcast_mut::<BatchingEngine>();
     Ok(engine.context("the engine runs on another device")?.model_mut().device_mut())
 }

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
     use piecewise::assembly::Assembly;
     use piecewise::device::{DeviceSpec, OpenDevice};
-    use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
+    use piecewise_backend::cpu::CpuDevice;
     use piecewise_kernels::op::OpRegistry;
     use piecewise_runtime::engine::Request;
     use piecewise_testing::{DeviceFault, DeviceFaults, FaultKind, FaultPoint, FaultyDevice};
@@ -66,12 +66,7 @@ mod tests {
     fn what_a_failure_disabled_is_shown_enabled_and_replayed() {
         let faults = DeviceFaults::default();
         let device = CpuDevice::new(Arc::new(OpRegistry::new()), 1).unwrap();
-        let device = OpenDevice::own(
-            DeviceSpec::Cpu,
-            FaultyDevice::new(device, faults.clone()),
-            |device, ops| Ok(device.share(ops)),
-            |device, ops, _| Box::new(CpuCompiler::new(ops, device.threads())),
-        );
+        let device = OpenDevice::new(DeviceSpec::Cpu, FaultyDevice::new(device, faults.clone()));
         let capture = DeviceFault {
             point: FaultPoint::Capture,
             kind: FaultKind::Refused,

@@ -11,11 +11,11 @@ use crate::memory::{
     EmbeddingPool, KvObserver, KvPoison, PagePool, RowsId, SampleStates, SlotPool,
 };
 use crate::observe::{Metrics, Snapshot, Ticker};
-use crate::steps::{CompiledModel, Model, Ticket};
+use crate::steps::{CompiledModel, Ticket};
 use crate::words::{
     EngineLoad, GraphMode, ModelError, PrefixCounts, RequestId, SuspendedWeights, Usage,
 };
-use piecewise_backend::device::{Device, DeviceError};
+use piecewise_backend::device::DeviceError;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::dtype::DType;
@@ -60,8 +60,8 @@ pub(super) struct Row {
 /// The [`Engine`] of a device: continuous batching.
 #[derive(derive_more::Debug)]
 #[debug("BatchingEngine of {options:?}, {} running, {} waiting, {model:?}", running.len(), waiting.len())]
-pub struct BatchingEngine<D: Device> {
-    pub(super) model: CompiledModel<D>,
+pub struct BatchingEngine {
+    pub(super) model: CompiledModel,
     pub(super) options: EngineOptions,
     pub(super) roles: RoleMap,
     pub(super) batch: BatchBuffers,
@@ -69,7 +69,7 @@ pub struct BatchingEngine<D: Device> {
     pub(super) slots: SlotPool,
     pub(super) embeddings: EmbeddingPool,
     /// Where the graph does what requests may ask of sampling.
-    pub(super) sample_states: Option<SampleStates<D>>,
+    pub(super) sample_states: Option<SampleStates>,
     pub(super) masks: Masks,
     /// Entries of the state of sampled ids that no running sequence has.
     pub(super) entries: Vec<u32>,
@@ -101,13 +101,13 @@ pub struct BatchingEngine<D: Device> {
     pub(super) watchers: Watchers,
 }
 
-impl<D: Device> BatchingEngine<D> {
+impl BatchingEngine {
     /// Serves with `model`, whose graph's roles are `roles`.
     ///
     /// # Errors
     /// When an option is beyond what the model was built for.
     pub fn new(
-        mut model: CompiledModel<D>,
+        mut model: CompiledModel,
         roles: RoleMap,
         options: EngineOptions,
     ) -> Result<Self, EngineError> {
@@ -154,26 +154,21 @@ impl<D: Device> BatchingEngine<D> {
 
     /// The states that sampling goes by, where the graph is told what rows ask for.
     pub(super) fn sample_states(
-        model: &mut CompiledModel<D>,
+        model: &mut CompiledModel,
         roles: &RoleMap,
-    ) -> Result<Option<SampleStates<D>>, DeviceError> {
+    ) -> Result<Option<SampleStates>, DeviceError> {
         let logits = roles.logits.filter(|_| roles.has_controls());
         let (device, lies) = model.device_beside();
         SampleStates::new(device, lies, logits.map(|(_, vocabulary)| vocabulary))
     }
 
-    /// What steps run on; the engine alone steps it.
-    pub fn model(&self) -> &CompiledModel<D> {
-        &self.model
-    }
-
     /// The model, to inspect memory or recapture between steps.
-    pub fn model_mut(&mut self) -> &mut CompiledModel<D> {
+    pub fn model_mut(&mut self) -> &mut CompiledModel {
         &mut self.model
     }
 }
 
-impl<D: Device> Engine for BatchingEngine<D> {
+impl Engine for BatchingEngine {
     fn add(&mut self, request: Request) -> Result<RequestId, EngineError> {
         request.check(&self.options, &self.roles)?;
         check_length(request.prompt.len(), &self.options)?;
@@ -304,7 +299,7 @@ impl<D: Device> Engine for BatchingEngine<D> {
         self.tell_kv_observer();
     }
 
-    fn model(&self) -> &dyn Model {
+    fn model(&self) -> &CompiledModel {
         &self.model
     }
 
@@ -390,7 +385,7 @@ impl<D: Device> Engine for BatchingEngine<D> {
     }
 }
 
-impl<D: Device> BatchingEngine<D> {
+impl BatchingEngine {
     /// Measures which sizes are faster launched, where ways are measured and nobody has a state that the
     /// made-up sequences would overwrite.
     fn measure_launches_if_idle(&mut self) -> Result<(), EngineError> {

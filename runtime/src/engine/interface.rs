@@ -4,7 +4,7 @@ use super::error::EngineError;
 use super::request::{EngineOptions, Request, RequestEvent, RowSource};
 use crate::memory::{KvObserver, RowsId, SlotPool};
 use crate::observe::{Metrics, Snapshot};
-use crate::steps::Model;
+use crate::steps::CompiledModel;
 use crate::words::{EngineLoad, GraphMode, RequestId, StepTrace, SuspendedWeights, Usage};
 use piecewise_backend::weights::WeightSource;
 use piecewise_planner::IterationRecord;
@@ -114,7 +114,7 @@ pub trait Engine: Any + std::fmt::Debug + Send {
     fn clear_prefix_cache(&mut self);
 
     /// The model: what it was compiled from, what it counted, its memory and its graphs.
-    fn model(&self) -> &dyn Model;
+    fn model(&self) -> &CompiledModel;
 
     /// What the engine has in hand.
     fn load(&self) -> EngineLoad;

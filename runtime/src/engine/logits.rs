@@ -7,9 +7,8 @@ use super::request::{Request, check_ids};
 use super::schedule::largest;
 use crate::batch::{Chunk, ChunkRows, ChunkTokens, SampleControls, Sampling, TokenValues};
 use crate::memory::{PageTable, StateSlot};
-use piecewise_backend::device::Device;
 
-impl<D: Device> BatchingEngine<D> {
+impl BatchingEngine {
     /// As [`Engine::logits`].
     pub(super) fn logits_of(
         &mut self,

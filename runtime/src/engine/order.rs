@@ -4,7 +4,6 @@
 use super::batching::BatchingEngine;
 use super::request::{Client, RequestEvent};
 use crate::words::RequestId;
-use piecewise_backend::device::Device;
 use std::collections::HashMap;
 
 /// How far the turn of a client with a weight of 1 takes it; weights divide it without much loss.
@@ -54,7 +53,7 @@ impl Turns {
     }
 }
 
-impl<D: Device> BatchingEngine<D> {
+impl BatchingEngine {
     pub(super) fn priority(&self, id: RequestId) -> i32 {
         self.sequences.get(&id).map_or(0, |sequence| sequence.priority)
     }

@@ -5,16 +5,14 @@ use super::constraint::TokenLogprobs;
 use super::error::EngineError;
 use super::interface::Engine;
 use super::request::RequestEvent;
-use crate::steps::Model;
 use crate::words::{FinishReason, RequestId};
-use piecewise_backend::device::Device;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_kernels::sampling::{Details, NO_ID};
 use smallvec::SmallVec;
 use std::time::{Duration, Instant};
 
-impl<D: Device> BatchingEngine<D> {
+impl BatchingEngine {
     pub(super) fn read_oldest(
         &mut self,
         events: &mut Vec<RequestEvent>,

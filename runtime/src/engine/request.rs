@@ -4,9 +4,8 @@ use super::constraint::{TokenConstraint, TokenLogprobs};
 use super::error::EngineError;
 use crate::batch::{RoleMap, Sampling, TokenValues};
 use crate::memory::RowsId;
-use crate::steps::{CompiledModel, Model};
+use crate::steps::CompiledModel;
 use crate::words::{FinishReason, RequestId, SymbolClass, Usage};
-use piecewise_backend::device::Device;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +19,7 @@ pub enum RowSource<'a> {
     /// copied there, past the host.
     Output {
         /// The model that computed them.
-        model: &'a mut dyn Model,
+        model: &'a mut CompiledModel,
         /// Its output, f32 `[rows, width]`.
         output: usize,
         /// Which of its rows, in the order of the tokens.
@@ -245,7 +244,7 @@ pub struct EngineOptions {
 
 impl EngineOptions {
     /// All that a model was built for, whose graph's roles are `roles`.
-    pub fn of<D: Device>(model: &CompiledModel<D>, roles: &RoleMap) -> Self {
+    pub fn of(model: &CompiledModel, roles: &RoleMap) -> Self {
         let symbols = model.symbols();
         let tokens = symbols.count(SymbolClass::Tokens, symbols.bounds());
         let is_counted =
@@ -265,9 +264,9 @@ impl EngineOptions {
         }
     }
 
-    pub(super) fn checked<D: Device>(
+    pub(super) fn checked(
         mut self,
-        model: &CompiledModel<D>,
+        model: &CompiledModel,
         roles: &RoleMap,
     ) -> Result<Self, EngineError> {
         let bounds = Self::of(model, roles);

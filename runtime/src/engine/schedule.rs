@@ -9,9 +9,8 @@ use super::error::EngineError;
 use super::request::RequestEvent;
 use super::sequence::{Planned, Sequence};
 use crate::memory::{PageTable, PoolFull};
-use crate::steps::Model;
 use crate::words::RequestId;
-use piecewise_backend::device::{Device, DeviceError};
+use piecewise_backend::device::DeviceError;
 
 /// How many waiting requests are looked at when the first finds no room.
 const LOOKAHEAD: usize = 8;
@@ -72,7 +71,7 @@ enum Unplanned {
     Device(DeviceError),
 }
 
-impl<D: Device> BatchingEngine<D> {
+impl BatchingEngine {
     /// Plans the next step; every planned sequence has its pages.
     pub(super) fn schedule(
         &mut self,

@@ -7,14 +7,12 @@ use super::request::RequestEvent;
 use super::schedule::Schedule;
 use super::sequence::Planned;
 use crate::batch::ChunkRows;
-use crate::steps::Model;
 use crate::words::{POISON, StepMode};
 use piecewise_backend::artifact::PieceSize;
-use piecewise_backend::device::Device;
 use piecewise_planner::IterationRecord;
 use std::borrow::Cow;
 
-impl<D: Device> BatchingEngine<D> {
+impl BatchingEngine {
     /// Runs a step, and sees to it that what fails costs time alone: a step that failed is tried
     /// again, and a device that was lost is opened anew.
     pub(super) fn step_over_failures(

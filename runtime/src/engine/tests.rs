@@ -1,7 +1,6 @@
 use super::*;
 use crate::batch::Sampling;
-use crate::steps::Model as _;
-use crate::testing::{Bounds, FakeDevice, Setup, VOCAB, next_id};
+use crate::testing::{Bounds, Setup, VOCAB, next_id};
 use crate::words::{CaptureWhen, FinishReason, GraphMode, RequestId, StepMode};
 use piecewise_backend::tuning::TuneMode;
 use piecewise_testing::soak;
@@ -16,7 +15,7 @@ mod prefix;
 mod rows;
 mod watch;
 
-fn engine(setup: &Setup, run_ahead: bool) -> BatchingEngine<FakeDevice> {
+fn engine(setup: &Setup, run_ahead: bool) -> BatchingEngine {
     let model = setup.build().unwrap();
     let roles = Setup::roles_of(&model);
     let options = EngineOptions { run_ahead, ..EngineOptions::of(&model, &roles) };
@@ -62,7 +61,7 @@ fn collect(events: &[RequestEvent], of: RequestId) -> (Vec<u32>, Option<FinishRe
 /// before it, and returns that.
 #[track_caller]
 fn assert_answer(
-    engine: &BatchingEngine<FakeDevice>,
+    engine: &BatchingEngine,
     events: &[RequestEvent],
     id: RequestId,
     text: &[u32],
@@ -164,10 +163,10 @@ fn launches_are_measured_of_what_was_captured_late() {
             setup.faults.slow_launches.store(launches, Ordering::Relaxed);
         };
         let mut engine = engine(&setup, true);
-        let launched = |engine: &BatchingEngine<FakeDevice>| {
+        let launched = |engine: &BatchingEngine| {
             engine.model().statistics().misses.get("launches_faster").copied().unwrap_or(0)
         };
-        let ask = |engine: &mut BatchingEngine<FakeDevice>| {
+        let ask = |engine: &mut BatchingEngine| {
             let (before, mut events) = (launched(engine), Vec::new());
             let request = Request::new(vec![4, 5, 6], 8);
             let id = engine.add(request.clone()).unwrap();

@@ -3,11 +3,9 @@
 use super::batching::BatchingEngine;
 use super::interface::Engine;
 use crate::observe::PUBLISH_EVERY;
-use crate::steps::Model;
-use piecewise_backend::device::Device;
 use std::time::Instant;
 
-impl<D: Device> BatchingEngine<D> {
+impl BatchingEngine {
     /// Publishes and says what is due after a step.
     pub(super) fn tell_watchers(&mut self) {
         if let Some(observer) = &mut self.watchers.traces {
