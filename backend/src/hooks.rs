@@ -28,7 +28,7 @@ pub enum DeviceCall<'a> {
     Launch(&'a Program),
     /// A replay of a captured graph.
     Replay(&'a Captured),
-    /// The capture of what is called so.
+    /// Recording programs as a graph, by what people call them.
     Capture(&'a str),
     /// Waiting for an event.
     Wait,

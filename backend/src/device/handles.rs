@@ -70,7 +70,7 @@ pub trait BoundProgram: Any + Debug + Send {
 
 /// A captured graph, as a device of its own has it.
 pub trait Replayable: Any + Debug + Send {
-    /// What is in it.
+    /// How many launches and nodes are in it.
     fn shape(&self) -> GraphShape;
 
     /// The addresses that it was built on, for the address audit.

@@ -7,14 +7,13 @@ use super::origin::Origin;
 use super::pace::Pace;
 use super::ranges::StepRanges;
 use super::staging::{GivenInputs, Staging};
-use super::step::Ticket;
 use super::tracer::Tracer;
 use crate::device::{ChosenWays, Gain, Members, Memory};
 use crate::dispatch::{Dispatcher, MeasuredWays};
 use crate::observe::Statistics;
 use crate::words::{
     BuildTimes, CaptureWhen, Checks, Dispatch, GraphReport, Ledger, ModelError, OnCaptureFailure,
-    StepTimes, StepTrace, SuspendedWeights, SymbolTable,
+    StepTrace, SuspendedWeights, SymbolTable,
 };
 use piecewise_backend::device::{Address, Device};
 use piecewise_backend::tuning::TuneMode;
@@ -144,11 +143,6 @@ impl CompiledModel {
     /// How the last submitted step ran.
     pub fn last_step(&self) -> Option<Dispatch> {
         self.last
-    }
-
-    /// How long a step took that was read; `None` where it was not, or its place is another's now.
-    pub fn step_times(&self, ticket: &Ticket) -> Option<StepTimes> {
-        self.clock.times(self.turn_of(ticket)?)
     }
 
     /// What became of the weights, where the model is suspended.

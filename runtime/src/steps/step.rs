@@ -5,7 +5,7 @@ use super::staging::{BLOCKS, Filling, ReadOutput};
 use crate::memory::RowsError;
 use crate::words::{
     CaptureWhen, Checks, Dispatch, FallbackReason, ModelError, POISON, SpanKind, StepData,
-    StepMode, StepShape, SymbolClass,
+    StepMode, StepShape, StepTimes, SymbolClass,
 };
 use piecewise_backend::device::Address;
 use piecewise_ir::dtype::DType;
@@ -185,6 +185,11 @@ impl CompiledModel {
         if let Some(output) = self.staging.outputs.get_mut(i) {
             output.is_wanted = is_wanted;
         }
+    }
+
+    /// How long a step took that was read; `None` where it was not, or its place is another's now.
+    pub fn step_times(&self, ticket: &Ticket) -> Option<StepTimes> {
+        self.clock.times(self.turn_of(ticket)?)
     }
 
     /// Waits for a step and returns its outputs; readable until the second submit after it.
