@@ -11,7 +11,7 @@
 //!     assembly.tune(TuneMode::Load).level(CompileLevel::Trace).observe(observer)
 //! }
 //!
-//! fn given(engine: &mut dyn Engine, rows: &[f32]) -> Result<RowsId, EngineError> {
+//! fn given(engine: &mut Engine, rows: &[f32]) -> Result<RowsId, EngineError> {
 //!     engine.add_rows(RowSource::Values(rows))
 //! }
 //!

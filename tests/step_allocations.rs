@@ -9,7 +9,7 @@ use crate::support::counting_allocator::allocations;
 use crate::target::{Breakable, Cpu};
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::{ChunkRows, Sampling};
-use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request};
+use piecewise_runtime::engine::{Engine, EngineOptions, Request};
 use piecewise_runtime::steps::CompiledModel;
 use piecewise_runtime::words::{CaptureWhen, GraphMode, StepMode};
 use piecewise_testing::FaultPoint;
@@ -123,7 +123,7 @@ fn a_decode_step_of_the_engine_allocates_nothing() {
         let allowed = blocks_of_rayon(&model, mode);
         let roles = roles_of(&model);
         let options = EngineOptions::of(&model, &roles);
-        let mut engine = BatchingEngine::new(model, roles, options).unwrap();
+        let mut engine = Engine::new(model, roles, options).unwrap();
         for prompt in [&[1, 2, 3][..], &[4, 5]] {
             let mut request = Request::new(prompt.to_vec(), 300);
             request.sampling =

@@ -20,7 +20,7 @@ struct KvRoom {
 }
 
 impl KvRoom {
-    fn of(engine: &dyn Engine) -> Self {
+    fn of(engine: &Engine) -> Self {
         let options = engine.options();
         let (sequences, longest) = (options.max_num_seqs, options.max_seq_len);
         let pages = engine.load().kv_pages;
@@ -30,12 +30,7 @@ impl KvRoom {
 }
 
 /// Logs what an engine runs: once, before it serves.
-pub(crate) fn log_engine(
-    name: &str,
-    config: &RuntimeConfig,
-    engine: &dyn Engine,
-    started: Instant,
-) {
+pub(crate) fn log_engine(name: &str, config: &RuntimeConfig, engine: &Engine, started: Instant) {
     log_model(name, config, engine.model(), Some(KvRoom::of(engine)), started);
 }
 

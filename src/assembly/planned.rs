@@ -24,7 +24,7 @@ use piecewise_passes::manager::check_awaited;
 use piecewise_runtime::batch::{RoleMap, row_probe};
 use piecewise_runtime::config::RuntimeConfig;
 use piecewise_runtime::device::check_layers;
-use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions};
+use piecewise_runtime::engine::{Engine, EngineOptions};
 use piecewise_runtime::measure::ModelTimer;
 use piecewise_runtime::memory::KvShape;
 use piecewise_runtime::pipeline::{PlanError, Planner};
@@ -409,7 +409,7 @@ impl Planned {
     /// When the graph does not return what [`Purpose`] reads back, or keeps other ids for the next step
     /// than it returns; when the device can't be opened, the graph's roles do not fit, a piece does not
     /// compile, a weight is missing, or memory is short.
-    pub fn engine(mut self) -> Result<Box<dyn Engine>, AssemblyError> {
+    pub fn engine(mut self) -> Result<Engine, AssemblyError> {
         let roles = self.roles_to_serve()?;
         match self.purpose {
             Purpose::Generate => roles.check_generates()?,
@@ -424,7 +424,7 @@ impl Planned {
         let config = self.settings.config.clone();
         let model = self.build(options)?;
         let options = engine_options(&config, EngineOptions::of(&model, &roles));
-        Ok(Box::new(BatchingEngine::new(model, roles, options)?))
+        Ok(Engine::new(model, roles, options)?)
     }
 
     /// A session over the model. Every output is read back.

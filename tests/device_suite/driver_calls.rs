@@ -10,7 +10,7 @@ use crate::target::{Cpu, Cuda, SimulatedCuda, Target, in_own_process_with};
 use libloading::os::unix::Library;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request};
+use piecewise_runtime::engine::{Engine, EngineOptions, Request};
 use piecewise_runtime::steps::CompiledModel;
 use piecewise_runtime::words::{GraphMode, StepMode};
 use piecewise_testing::Rng;
@@ -176,7 +176,7 @@ fn of_engine<T: Target>(mode: GraphMode) -> Counted {
     let members = model.module().stitch().unwrap().steps.len();
     let roles = roles_of(&model);
     let options = EngineOptions::of(&model, &roles);
-    let mut engine = BatchingEngine::new(model, roles, options).unwrap();
+    let mut engine = Engine::new(model, roles, options).unwrap();
     for prompt in [&[1, 2, 3][..], &[4, 5]] {
         engine.add(Request::new(prompt.to_vec(), STEPS + 100)).unwrap();
     }

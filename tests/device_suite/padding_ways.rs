@@ -14,7 +14,7 @@ use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall, Param,
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_runtime::batch::{ChunkRows, full_steps};
 use piecewise_runtime::dispatch::OtherWay;
-use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request, RequestEvent};
+use piecewise_runtime::engine::{Engine, EngineOptions, Request, RequestEvent};
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::steps::BuildOptions;
 use piecewise_runtime::words::{
@@ -133,9 +133,9 @@ pub(crate) fn padding_is_measured_of_what_was_captured_late<T: Breakable>() {
         let model = setup.build_on::<T>(device, &*compiler);
         let roles = roles_of(&model);
         let options = EngineOptions::of(&model, &roles);
-        let mut engine = BatchingEngine::new(model, roles, options).unwrap();
-        let lost = |engine: &mut BatchingEngine| {
-            let count = |engine: &BatchingEngine| {
+        let mut engine = Engine::new(model, roles, options).unwrap();
+        let lost = |engine: &mut Engine| {
+            let count = |engine: &Engine| {
                 let misses = &engine.model().statistics().misses;
                 misses.get("padding_loses").copied().unwrap_or(0)
             };

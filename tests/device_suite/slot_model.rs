@@ -21,7 +21,7 @@ use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_kernels::roles;
 use piecewise_runtime::batch::RoleMap;
 use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
-use piecewise_runtime::engine::{BatchingEngine, EngineOptions, Request, RequestEvent};
+use piecewise_runtime::engine::{Engine, EngineOptions, Request, RequestEvent};
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::steps::{BuildOptions, CompiledModel};
 use piecewise_runtime::store::compile_module;
@@ -144,7 +144,7 @@ impl SlotSetup {
         Arc::new(registry)
     }
 
-    pub(crate) fn engine<T: Target>(self) -> BatchingEngine {
+    pub(crate) fn engine<T: Target>(self) -> Engine {
         let registry = Self::registry();
         let (device, compiler) = T::make(&registry, 1);
         self.engine_on::<T>(&registry, device, &*compiler)
@@ -156,7 +156,7 @@ impl SlotSetup {
         registry: &Arc<OpRegistry>,
         device: Box<dyn Device>,
         compiler: &dyn Compiler,
-    ) -> BatchingEngine {
+    ) -> Engine {
         let b = Builder::new("remembers").weight_dtype(DType::F32);
         let bounds = StepBounds {
             max_tokens: 8,
@@ -216,7 +216,7 @@ impl SlotSetup {
         let roles = RoleMap::resolve(model.module().graph(), model.symbols(), registry).unwrap();
         assert_eq!(roles.state_slots, SLOTS);
         let options = EngineOptions { max_seq_len: 64, ..EngineOptions::of(&model, &roles) };
-        BatchingEngine::new(model, roles, options).unwrap()
+        Engine::new(model, roles, options).unwrap()
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) fn golden() -> Vec<Value> {
     serde_json::from_slice(&std::fs::read(folder().join("golden.json")).unwrap()).unwrap()
 }
 
-pub(crate) fn tiny_engine(faults: DeviceFaults, max_num_seqs: u64) -> Box<dyn Engine> {
+pub(crate) fn tiny_engine(faults: DeviceFaults, max_num_seqs: u64) -> Engine {
     engine_of(&folder(), "f32", faults, max_num_seqs)
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn engine_of(
     dtype: &str,
     faults: DeviceFaults,
     max_num_seqs: u64,
-) -> Box<dyn Engine> {
+) -> Engine {
     let device = CpuDevice::new(Arc::new(OpRegistry::new()), 2).unwrap();
     let device = OpenDevice::new(DeviceSpec::Cpu, FaultyDevice::new(device, faults));
     Assembly::folder(folder)

@@ -1,6 +1,6 @@
 //! What requests ask of sampling besides its parameters: whether that can be, and how a step is told.
 
-use super::batching::BatchingEngine;
+use super::batching::Engine;
 use super::error::EngineError;
 use super::masks::Asking;
 use super::request::{EngineOptions, Request, RequestEvent};
@@ -89,7 +89,7 @@ impl Sequence {
     }
 }
 
-impl BatchingEngine {
+impl Engine {
     /// Asks the constraints of what is planned which ids may come. Requests whose constraint fails
     /// end, and the others are planned as they were.
     pub(super) fn ask_constraints(&mut self, events: &mut Vec<RequestEvent>) {

@@ -1,7 +1,7 @@
 //! Who goes before whom: the lower priority first. Of equal ones the clients take turns, and of one
 //! client's requests who came first goes first.
 
-use super::batching::BatchingEngine;
+use super::batching::Engine;
 use super::request::{Client, RequestEvent};
 use crate::words::RequestId;
 use std::collections::HashMap;
@@ -53,7 +53,7 @@ impl Turns {
     }
 }
 
-impl BatchingEngine {
+impl Engine {
     pub(super) fn priority(&self, id: RequestId) -> i32 {
         self.sequences.get(&id).map_or(0, |sequence| sequence.priority)
     }

@@ -1,9 +1,8 @@
 //! Reading a step: which ids came, which requests end with them, and how.
 
-use super::batching::{BatchingEngine, Row};
+use super::batching::{Engine, Row};
 use super::constraint::TokenLogprobs;
 use super::error::EngineError;
-use super::interface::Engine;
 use super::request::RequestEvent;
 use crate::words::{FinishReason, RequestId};
 use piecewise_ir::dtype::DType;
@@ -12,7 +11,7 @@ use piecewise_kernels::sampling::{Details, NO_ID};
 use smallvec::SmallVec;
 use std::time::{Duration, Instant};
 
-impl BatchingEngine {
+impl Engine {
     pub(super) fn read_oldest(
         &mut self,
         events: &mut Vec<RequestEvent>,

@@ -1,8 +1,7 @@
 //! What the engine does about a device that was lost, and about steps that failed.
 
-use super::batching::BatchingEngine;
+use super::batching::Engine;
 use super::error::EngineError;
-use super::interface::Engine;
 use super::request::RequestEvent;
 use crate::memory::{KvPoison, SlotPool};
 use crate::words::FinishReason;
@@ -11,7 +10,7 @@ use crate::words::FinishReason;
 /// caller's. Its requests stay all the same.
 const PATIENCE: u32 = 3;
 
-impl BatchingEngine {
+impl Engine {
     /// Makes good for a step that the device failed at: the next is tried, on a device that is opened anew
     /// where it was lost.
     ///

@@ -176,12 +176,12 @@ pub(super) fn check_length(length: usize, options: &EngineOptions) -> Result<(),
 pub enum RequestEvent {
     /// It was sent back to wait, since the KV pool was full: its ids are computed again later.
     Preempted {
-        /// The one that it belongs to, as [`Engine::add`](super::interface::Engine::add) named it.
+        /// The one that it belongs to, as [`Engine::add`](super::batching::Engine::add) named it.
         request: RequestId,
     },
     /// A token of the prompt, from the second on and in their order, where the request asks for them.
     PromptToken {
-        /// The one that it belongs to, as [`Engine::add`](super::interface::Engine::add) named it.
+        /// The one that it belongs to, as [`Engine::add`](super::batching::Engine::add) named it.
         request: RequestId,
         /// The token's number in the vocabulary.
         id: u32,
@@ -190,7 +190,7 @@ pub enum RequestEvent {
     },
     /// What the model wrote next.
     Token {
-        /// The one that it belongs to, as [`Engine::add`](super::interface::Engine::add) named it.
+        /// The one that it belongs to, as [`Engine::add`](super::batching::Engine::add) named it.
         request: RequestId,
         /// The token's number in the vocabulary.
         id: u32,
@@ -199,7 +199,7 @@ pub enum RequestEvent {
     },
     /// A request's end, after its last token.
     Finished {
-        /// As [`Engine::add`](super::interface::Engine::add) named it.
+        /// As [`Engine::add`](super::batching::Engine::add) named it.
         request: RequestId,
         /// Whether the model ended it, a bound or a failure.
         reason: FinishReason,

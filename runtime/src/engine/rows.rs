@@ -1,14 +1,32 @@
 //! Rows in the place of tokens: taken in, and given to the requests that name them.
 
-use super::batching::BatchingEngine;
+use super::batching::Engine;
 use super::error::EngineError;
 use super::request::{GivenRows, Request, RowSource};
 use crate::batch::TokenValues;
 use crate::memory::{RowsError, RowsId};
 use crate::words::roles;
 
-impl BatchingEngine {
-    pub(super) fn take_rows(&mut self, source: RowSource<'_>) -> Result<RowsId, EngineError> {
+impl Engine {
+    /// Says that no request to come brings these rows; they are gone once those that do are.
+    ///
+    /// # Errors
+    /// When they are not there.
+    pub fn remove_rows(&mut self, rows: RowsId) -> Result<(), EngineError> {
+        Ok(self.embeddings.remove(rows)?)
+    }
+
+    /// How many rows can still be added.
+    pub fn free_rows(&self) -> u64 {
+        self.embeddings.free_rows()
+    }
+
+    /// Takes rows that stand for tokens of requests to come, until they are removed.
+    ///
+    /// # Errors
+    /// When the graph has no state of role `embeddings`, or no room in it, the rows are not of its
+    /// width, or the device fails.
+    pub fn add_rows(&mut self, source: RowSource<'_>) -> Result<RowsId, EngineError> {
         let (width, bytes) = (self.embeddings.width, 4 * self.embeddings.width);
         match source {
             RowSource::Values(values) => {

@@ -4,7 +4,7 @@
 //! How many rows of the graph's own kinds a batch brings only the functions of the ops know, so a plan is
 //! tried as a batch before it is submitted.
 
-use super::batching::BatchingEngine;
+use super::batching::Engine;
 use super::error::EngineError;
 use super::request::RequestEvent;
 use super::sequence::{Planned, Sequence};
@@ -71,7 +71,7 @@ enum Unplanned {
     Device(DeviceError),
 }
 
-impl BatchingEngine {
+impl Engine {
     /// Plans the next step; every planned sequence has its pages.
     pub(super) fn schedule(
         &mut self,

@@ -5,7 +5,7 @@ use crate::words::{FinishReason, SuspendedWeights};
 use piecewise_backend::device::Address;
 
 /// A prompt whose three ids from position 1 on are given as rows, and what they stand for.
-fn with_rows(engine: &mut dyn Engine, keep: bool) -> (Request, Vec<u32>) {
+fn with_rows(engine: &mut Engine, keep: bool) -> (Request, Vec<u32>) {
     let rows = engine.add_rows(RowSource::Values(&[11.0, 12.0, 13.0])).unwrap();
     let rows = vec![GivenRows { position: 1, rows }];
     let request = Request { rows, keep, ..Request::new(vec![5; 6], 6) };
@@ -115,7 +115,7 @@ fn rows_of_another_model_come_past_the_host() {
     decoder.run(&mut events).unwrap();
     let [first, second, third] = [9, 7, 8].map(|id| next_id(&[id], Sampling::default()));
     assert_answer(&decoder, &events, id, &[5, first, second, third, 5, 5], &request);
-    let meets = |engine: &BatchingEngine, rows: Address, bytes: u64| {
+    let meets = |engine: &Engine, rows: Address, bytes: u64| {
         let accesses = &engine.model.fake().host_accesses;
         assert!(!accesses.is_empty());
         accesses.iter().any(|&(at, n)| at.0 < rows.0 + bytes && rows.0 < at.0 + n)

@@ -26,7 +26,7 @@ fn flag(name: &str) -> Option<String> {
     std::env::args().skip_while(|arg| arg != name).nth(1)
 }
 
-fn engine(mode: GraphMode, counts: &Counts) -> Result<Box<dyn Engine>, Box<dyn Error>> {
+fn engine(mode: GraphMode, counts: &Counts) -> Result<Engine, Box<dyn Error>> {
     let here = |name| format!("{}/{name}", env!("CARGO_MANIFEST_DIR"));
     let settings = flag("--settings").unwrap_or_else(|| here("outside.toml"));
     let folder = flag("--model").unwrap_or_else(|| here("model"));
@@ -55,7 +55,7 @@ fn request(number: usize) -> Request {
 }
 
 /// Runs every prompt, with others or one after the other.
-fn serve(engine: &mut dyn Engine, alone: bool) -> Result<Served, Box<dyn Error>> {
+fn serve(engine: &mut Engine, alone: bool) -> Result<Served, Box<dyn Error>> {
     let (mut numbers, mut served) = (BTreeMap::new(), Served::default());
     let (mut arrived, mut steps, mut events) = (0, 0, Vec::new());
     while arrived < PROMPTS || engine.has_work() {
@@ -106,7 +106,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for (i, mode) in [modes, modes].concat().into_iter().enumerate() {
         let (mut engine, alone) = (engine(mode, &counts)?, i < modes.len());
         counts.take();
-        let found = serve(&mut *engine, alone)?;
+        let found = serve(&mut engine, alone)?;
         let [launches, replays] = counts.take();
         let Served { texts, removed, extended } = &found;
         let statistics = engine.model().statistics();
