@@ -35,7 +35,7 @@ fn go_on(folder: &Path, image: &Path, layers: ConfigLayers) -> Result<(), Box<dy
     let ids = TextTokenizer::load(folder, vocabulary)?.encode("one two three")?;
     let prompts = ImagePrompts::load(folder)?.ok_or("the model reads text alone")?;
     let placed = prompts.place(&ids, &[image.grid])?;
-    let rows = tower.add(&image, &mut *engine)?;
+    let rows = tower.add(&image, &mut engine)?;
     engine.add(Request {
         rows: vec![GivenRows { position: placed.positions[0], rows }],
         values: vec![placed.coordinates],

@@ -14,7 +14,7 @@
 //! | serve requests | [`Engine`](prelude::Engine) |
 //! | know what was compiled, and share it | [`cache`], [`runtime::store`] |
 //! | choose capture sizes | [`planner`] |
-//! | measure steps | [`StepTimer`](prelude::StepTimer) |
+//! | measure steps | [`ModelTimer`](prelude::ModelTimer) |
 //! | write a pass | [`passes`] |
 //! | read a dump | [`ir::text`] |
 //!

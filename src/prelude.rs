@@ -11,11 +11,11 @@
 //!     assembly.tune(TuneMode::Load).level(CompileLevel::Trace).observe(observer)
 //! }
 //!
-//! fn given(engine: &mut dyn Engine, rows: &[f32]) -> Result<RowsId, EngineError> {
+//! fn given(engine: &mut Engine, rows: &[f32]) -> Result<RowsId, EngineError> {
 //!     engine.add_rows(RowSource::Values(rows))
 //! }
 //!
-//! fn timed(timer: &mut dyn StepTimer, steps: &[PlannedStep]) -> Result<u128, MeasureError> {
+//! fn timed(timer: &mut ModelTimer, steps: &[PlannedStep]) -> Result<u128, MeasureError> {
 //!     Ok(timer.run(steps, false)?.iter().map(|step: &StepRecord| step.wall.as_micros()).sum())
 //! }
 //! ```
@@ -195,7 +195,7 @@ pub use piecewise_runtime::engine::{
     EngineError, GivenRows, Request, RequestEvent, RowSource, TokenConstraint, TokenLogprobs,
 };
 pub use piecewise_runtime::measure::{
-    MeasureError, PlannedChunk, PlannedStep, StepRecord, StepTimer, StepTokens,
+    MeasureError, ModelTimer, PlannedChunk, PlannedStep, StepRecord, StepTokens,
 };
 pub use piecewise_runtime::memory::RowsId;
 pub use piecewise_runtime::words::RequestId;

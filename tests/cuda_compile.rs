@@ -7,7 +7,7 @@ use piecewise::assembly::Registries;
 use piecewise::models::encoder::{EncoderBounds, VisionConfig};
 use piecewise::models::{Checkpoint, DecoderBounds, DecoderConfig, Preset, decoder};
 use piecewise_backend::artifact::{Access, ArgRef, Artifact, Launch, PieceSize};
-use piecewise_backend::compiler::{Compiler, NoStore, PieceAt};
+use piecewise_backend::compiler::{Compiler, CompilerOptions, NoStore, PieceAt};
 use piecewise_backend::cuda::{Arch, CudaCompiler, CudaImage, Nvrtc, library_dirs};
 use piecewise_backend::store::MemoryStore;
 use piecewise_ir::dtype::DType;
@@ -26,6 +26,7 @@ use std::sync::Arc;
 /// Tests have many kernels in common, and each takes a while.
 static KERNELS: MemoryStore = MemoryStore::new();
 const ARCHS: [u32; 6] = [80, 87, 89, 90, 100, 120];
+const FIRST_WAYS: CompilerOptions = CompilerOptions { batch_invariant: false, first_ways: true };
 const MODELS: [&str; 6] = [
     "examples/tiny-qwen3",
     "tests/fixtures/llama3",
@@ -212,7 +213,7 @@ fn without_measuring_the_first_ways_alone_are_compiled() {
         let registry = Arc::new(OpRegistry::builtin());
         CudaCompiler::new(registry, Arch { number: 90 }, nvrtc.clone())
     };
-    let (all, first) = (make(), make().with_first_ways(true));
+    let (all, first) = (make(), make().with_options(FIRST_WAYS));
     assert_ne!(all.identity(), first.identity());
     let (of_all, of_first) = (MemoryStore::new(), MemoryStore::new());
     for piece in module.stitch().unwrap().unique.values() {
@@ -316,7 +317,7 @@ fn tiles_with_what_follows_are_measured_where_they_are_not_expected_to_pay() {
     };
     assert_eq!(takes_in(&compiler, 320), [false, true], "what is taken unmeasured comes first");
     assert_eq!(takes_in(&compiler, 704), [true, false]);
-    assert_eq!(takes_in(&compiler.with_first_ways(true), 320), [false]);
+    assert_eq!(takes_in(&compiler.with_options(FIRST_WAYS), 320), [false]);
 }
 
 /// Patches of 588 numbers, no multiple of 16 bytes, and a kernel that the checkpoint has under
@@ -337,7 +338,7 @@ fn every_product_of_a_tower_s_rows_multiplies_in_tiles() {
     let module = plan(graph, CompileLevel::Piecewise, None, Vec::new()).unwrap().0;
     let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
     let compiler = CudaCompiler::new(Arc::new(OpRegistry::builtin()), Arch { number: 90 }, nvrtc)
-        .with_batch_invariance(true);
+        .with_options(CompilerOptions { batch_invariant: true, ..CompilerOptions::default() });
     let mut products = 0;
     for (_, piece) in module.stitch().unwrap().unique.iter() {
         if piece.over.is_none_or(|s| symbols.class(s) != SymbolClass::Tokens) {

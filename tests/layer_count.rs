@@ -144,7 +144,7 @@ fn cost(layers: usize, sizes: &[u64]) -> Cost {
         options,
         compiled,
         &NoStore,
-        CpuDevice::new(registry, 2).unwrap(),
+        Box::new(CpuDevice::new(registry, 2).unwrap()),
         Arc::new(NormalWeights { std: 0.1, seed: 1 }),
         &mut |_| {},
     )

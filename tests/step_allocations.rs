@@ -7,11 +7,10 @@ use crate::sequences::{Sequences, Turn, roles_of};
 use crate::small_decoder::Setup;
 use crate::support::counting_allocator::allocations;
 use crate::target::{Breakable, Cpu};
-use piecewise_backend::device::Device;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::{ChunkRows, Sampling};
-use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request};
-use piecewise_runtime::steps::{CompiledModel, Model};
+use piecewise_runtime::engine::{Engine, EngineOptions, Request};
+use piecewise_runtime::steps::CompiledModel;
 use piecewise_runtime::words::{CaptureWhen, GraphMode, StepMode};
 use piecewise_testing::FaultPoint;
 use piecewise_testing::Rng;
@@ -26,7 +25,7 @@ const FIRST: usize = 3;
 /// What a library allocates on the stepping thread: rayon puts a job for its pool into a queue of
 /// blocks of 63 jobs (crossbeam's injector), so that every 63rd job makes a block. A replay is one
 /// job, and so is a launch: a piecewise step has one for each member, a full step has one.
-fn blocks_of_rayon<D: Device>(model: &CompiledModel<D>, mode: GraphMode) -> usize {
+fn blocks_of_rayon(model: &CompiledModel, mode: GraphMode) -> usize {
     let jobs = match mode {
         GraphMode::Full => 1,
         _ => model.module().stitch().unwrap().steps.len(),
@@ -35,7 +34,7 @@ fn blocks_of_rayon<D: Device>(model: &CompiledModel<D>, mode: GraphMode) -> usiz
 }
 
 /// Allocations from entry of `submit` to return of `read`, over many steps of one shape.
-fn of_submits<D: Device>(model: &mut CompiledModel<D>, turns: &[Turn], mode: StepMode) -> usize {
+fn of_submits(model: &mut CompiledModel, turns: &[Turn], mode: StepMode) -> usize {
     let mut sequences = Sequences::of(model);
     let mut rng = Rng::new(1);
     let mut counted = 0;
@@ -47,8 +46,8 @@ fn of_submits<D: Device>(model: &mut CompiledModel<D>, turns: &[Turn], mode: Ste
     counted
 }
 
-fn of_submit<D: Device>(
-    model: &mut CompiledModel<D>,
+fn of_submit(
+    model: &mut CompiledModel,
     turns: &[Turn],
     sequences: &mut Sequences,
     rng: &mut Rng,
@@ -124,7 +123,7 @@ fn a_decode_step_of_the_engine_allocates_nothing() {
         let allowed = blocks_of_rayon(&model, mode);
         let roles = roles_of(&model);
         let options = EngineOptions::of(&model, &roles);
-        let mut engine = BatchingEngine::new(model, roles, options).unwrap();
+        let mut engine = Engine::new(model, roles, options).unwrap();
         for prompt in [&[1, 2, 3][..], &[4, 5]] {
             let mut request = Request::new(prompt.to_vec(), 300);
             request.sampling =

@@ -85,7 +85,7 @@ fn assembly(device: &OpenDevice, mode: GraphMode, chunk: u64) -> Assembly {
 }
 
 /// The request of a prompt, its images encoded and added.
-fn request(golden: &Golden, tower: &mut JoinedTower, engine: &mut dyn Engine) -> Request {
+fn request(golden: &Golden, tower: &mut JoinedTower, engine: &mut Engine) -> Request {
     let prompts = ImagePrompts::load(&folder()).unwrap().unwrap();
     let grids = Vec::from_iter(golden.images.iter().map(|image| image.grid));
     let placed = prompts.place(&unplaced(golden), &grids).unwrap();
@@ -103,7 +103,7 @@ fn request(golden: &Golden, tower: &mut JoinedTower, engine: &mut dyn Engine) ->
     }
 }
 
-fn run(engine: &mut dyn Engine, requests: Vec<Request>) -> Vec<Vec<u32>> {
+fn run(engine: &mut Engine, requests: Vec<Request>) -> Vec<Vec<u32>> {
     let ids = Vec::from_iter(requests.into_iter().map(|request| engine.add(request).unwrap()));
     let (mut events, mut found) = (Vec::new(), BTreeMap::new());
     engine.run(&mut events).unwrap();
@@ -128,7 +128,7 @@ fn logits_equal_the_reference() {
         let assembly = assembly(&device, GraphMode::Piecewise, chunk).purpose(Purpose::Logits);
         let mut engine = assembly.engine().unwrap();
         for (i, golden) in goldens().iter().enumerate() {
-            let request = request(golden, &mut tower, &mut *engine);
+            let request = request(golden, &mut tower, &mut engine);
             let mut found = Vec::new();
             let mut take = |_: u64, bytes: &[u8]| {
                 let rows = bytes.as_chunks().0.iter();
@@ -152,13 +152,13 @@ fn greedy_tokens_equal_the_reference_alone_and_in_company() {
             let expected = Vec::from_iter(goldens.iter().map(|golden| golden.greedy.clone()));
             let mut all = Vec::new();
             for golden in &goldens {
-                let request = request(golden, &mut tower, &mut *engine);
-                let alone = run(&mut *engine, vec![request.clone()]);
+                let request = request(golden, &mut tower, &mut engine);
+                let alone = run(&mut engine, vec![request.clone()]);
                 assert_eq!(alone[0], golden.greedy, "{mode:?} in chunks of {chunk}");
                 all.push(request);
             }
             let rows = Vec::from_iter(all.iter().flat_map(|request| request.rows.clone()));
-            assert_eq!(run(&mut *engine, all), expected, "{mode:?} in chunks of {chunk}");
+            assert_eq!(run(&mut engine, all), expected, "{mode:?} in chunks of {chunk}");
             // All rows come back once nobody needs them.
             assert!(engine.free_rows() < 96);
             rows.iter().for_each(|given| engine.remove_rows(given.rows).unwrap());
@@ -174,10 +174,10 @@ fn a_preempted_request_still_has_its_images() {
     let mut tower = tower(&device);
     let goldens = goldens();
     let mut engine = assembly(&device, GraphMode::Piecewise, 64).kv_rows(96).engine().unwrap();
-    let requests = goldens[1..3].iter().map(|golden| request(golden, &mut tower, &mut *engine));
+    let requests = goldens[1..3].iter().map(|golden| request(golden, &mut tower, &mut engine));
     let requests = Vec::from_iter(requests);
     let expected = [goldens[1].greedy.clone(), goldens[2].greedy.clone()];
-    assert_eq!(run(&mut *engine, requests), expected);
+    assert_eq!(run(&mut engine, requests), expected);
     assert!(engine.load().preemptions > 0);
 }
 
@@ -187,10 +187,10 @@ fn a_suspended_engine_still_has_its_images() {
     let mut tower = tower(&device);
     let golden = &goldens()[1];
     let mut engine = assembly(&device, GraphMode::Full, 64).engine().unwrap();
-    let request = request(golden, &mut tower, &mut *engine);
+    let request = request(golden, &mut tower, &mut engine);
     engine.suspend(SuspendedWeights::Keep, &mut Vec::new()).unwrap();
     engine.resume(None).unwrap();
-    assert_eq!(run(&mut *engine, vec![request])[0], golden.greedy);
+    assert_eq!(run(&mut engine, vec![request])[0], golden.greedy);
 }
 
 #[test]
@@ -199,13 +199,13 @@ fn rows_from_the_host_are_the_same_rows() {
     let mut tower = tower(&device);
     let golden = &goldens()[1];
     let mut engine = assembly(&device, GraphMode::Full, 64).engine().unwrap();
-    let request = request(golden, &mut tower, &mut *engine);
+    let request = request(golden, &mut tower, &mut engine);
     let mut encoder =
         piecewise::encoding::VisionEncoder::load(&folder(), layers("f32"), |_| {}).unwrap();
     let values = encoder.encode(&golden.images).remove(0).unwrap().remove(0);
     let rows = engine.add_rows(RowSource::Values(&values)).unwrap();
     let rows = vec![GivenRows { rows, ..request.rows[0] }];
-    let found = run(&mut *engine, vec![Request { rows, ..request }]);
+    let found = run(&mut engine, vec![Request { rows, ..request }]);
     assert_eq!(found[0], golden.greedy);
 }
 
@@ -225,23 +225,23 @@ fn images_share_steps_of_the_tower() {
         for golden in goldens().iter().filter(|golden| !golden.images.is_empty()) {
             let assembly = assembly(&device, GraphMode::None, 64).embedding_rows(128);
             let mut engine = assembly.engine().unwrap();
-            let mut one = request(golden, &mut alone, &mut *engine);
-            let rows = tower.add_all(&golden.images, &mut *engine).unwrap();
-            let own = run(&mut *engine, vec![one.clone()]);
+            let mut one = request(golden, &mut alone, &mut engine);
+            let rows = tower.add_all(&golden.images, &mut engine).unwrap();
+            let own = run(&mut engine, vec![one.clone()]);
             one.rows.iter_mut().zip(rows).for_each(|(given, rows)| given.rows = rows);
-            assert_eq!(run(&mut *engine, vec![one]), own);
+            assert_eq!(run(&mut engine, vec![one]), own);
             assert_eq!(own[0], golden.greedy);
         }
         let before = tower.statistics().steps;
         let mut engine =
             assembly(&device, GraphMode::None, 64).embedding_rows(all + 1).engine().unwrap();
-        let rows = tower.add_all(&images, &mut *engine).unwrap();
+        let rows = tower.add_all(&images, &mut engine).unwrap();
         assert_eq!((rows.len(), engine.free_rows()), (images.len(), 1));
         assert!(steps.contains(&(tower.statistics().steps - before)));
         // Without room for the last, none of them stays.
         rows[..2].iter().for_each(|rows| engine.remove_rows(*rows).unwrap());
         let free = engine.free_rows();
-        tower.add_all(&images, &mut *engine).unwrap_err();
+        tower.add_all(&images, &mut engine).unwrap_err();
         assert_eq!(engine.free_rows(), free);
     }
 }
@@ -252,23 +252,23 @@ fn what_does_not_fit_is_named_and_nothing_is_lost() {
     let mut tower = tower(&device);
     let golden = &goldens()[1];
     let mut engine = assembly(&device, GraphMode::None, 64).embedding_rows(10).engine().unwrap();
-    let good = request(golden, &mut tower, &mut *engine);
+    let good = request(golden, &mut tower, &mut engine);
     let mut said = Vec::new();
-    let mut refused = |engine: &mut dyn Engine, request: Request| {
+    let mut refused = |engine: &mut Engine, request: Request| {
         said.push(engine.add(request).unwrap_err().to_string());
     };
     let [given] = good.rows[..] else { panic!() };
     let at = |position| vec![GivenRows { position, ..given }];
-    refused(&mut *engine, Request { rows: at(17), ..good.clone() });
-    refused(&mut *engine, Request { rows: at(u64::MAX), ..good.clone() });
-    refused(&mut *engine, Request { rows: [at(3), at(8)].concat(), ..good.clone() });
+    refused(&mut engine, Request { rows: at(17), ..good.clone() });
+    refused(&mut engine, Request { rows: at(u64::MAX), ..good.clone() });
+    refused(&mut engine, Request { rows: [at(3), at(8)].concat(), ..good.clone() });
     let mut values = good.values.clone();
     values[0].values[5] = 96;
-    refused(&mut *engine, Request { values: values.clone(), ..good.clone() });
+    refused(&mut engine, Request { values: values.clone(), ..good.clone() });
     values[0].values.pop();
-    refused(&mut *engine, Request { values: values.clone(), ..good.clone() });
+    refused(&mut engine, Request { values: values.clone(), ..good.clone() });
     values[0].name = "tokens.embeddings".into();
-    refused(&mut *engine, Request { values, ..good.clone() });
+    refused(&mut engine, Request { values, ..good.clone() });
     let full = engine.add_rows(RowSource::Values(&[0.0; 5 * 64])).unwrap_err();
     assert!(matches!(full, EngineError::Rows(RowsError::Full { wanted: 5, free: 4, rows: 10 })));
     said.push(full.to_string());
@@ -280,7 +280,7 @@ fn what_does_not_fit_is_named_and_nothing_is_lost() {
     said.push(text.add(Request { values, ..Request::new([5; 22], 1) }).unwrap_err().to_string());
     said.push(
         tower
-            .add(&ImageItem { grid: [1, 3, 4], patches: vec![] }, &mut *engine)
+            .add(&ImageItem { grid: [1, 3, 4], patches: vec![] }, &mut engine)
             .unwrap_err()
             .to_string(),
     );
@@ -367,8 +367,8 @@ fn newer_names_and_nested_configurations_are_the_same_model() {
     let mut tower = JoinedTower::load(&folder, layers("f32"), 64, &device, |_| {}).unwrap();
     let assembly = Assembly::folder(&folder).unwrap().configure(layers("f32"));
     let mut engine = assembly.max_seq_len(96).max_num_seqs(1).on(&device).engine().unwrap();
-    let request = request(golden, &mut tower, &mut *engine);
-    assert_eq!(run(&mut *engine, vec![request])[0], golden.greedy);
+    let request = request(golden, &mut tower, &mut engine);
+    assert_eq!(run(&mut engine, vec![request])[0], golden.greedy);
 }
 
 #[test]

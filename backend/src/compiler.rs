@@ -75,6 +75,15 @@ pub struct Footprint {
     pub loads_images: bool,
 }
 
+/// What a compiler's artifacts hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CompilerOptions {
+    /// Whether a row has the same bits at any size.
+    pub batch_invariant: bool,
+    /// Whether they hold nothing but what is taken unmeasured.
+    pub first_ways: bool,
+}
+
 /// A piece, and what it is compiled for.
 #[derive(Clone, Copy, Debug)]
 pub struct PieceAt<'a> {

@@ -1,19 +1,31 @@
 //! The device interface: memory, binding, launching, capturing, replaying.
 
 mod error;
+mod handles;
+pub mod measure;
 mod memory;
 
 pub use error::{CaptureRule, DeviceError};
+pub use handles::{
+    BoundAddress, BoundProgram, BoundTo, Captured, Event, GraphShape, LaunchView, Program,
+    Replayable,
+};
 pub use memory::{Address, ByteRows, HostBlock, Reservation};
 
 use crate::artifact::{Artifact, Choice};
+use crate::compiler::{Compiler, CompilerOptions};
 use crate::tuning::{LibraryAlgorithm, LibraryProduct};
 use crate::weights::{WeightLayout, WeightSource};
 
+use measure::MeasuredDevice;
 use piecewise_ir::module::UniquePiece;
 use piecewise_ir::weight::Recipe;
-use piecewise_kernels::step::{CaptureSupport, LaunchContext};
+use piecewise_kernels::op::OpRegistry;
+use piecewise_kernels::step::LaunchContext;
+use std::any::Any;
+use std::fmt::Debug;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Tells what time it is on the host, for the calling thread.
@@ -40,43 +52,11 @@ pub struct Binding<'a> {
     pub label: &'a str,
 }
 
-/// What a launch was bound to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BoundTo {
-    /// The operand at this position of the unique piece.
-    Operand(u32),
-    /// The memory that launches need while they run.
-    Scratch,
-    /// The true size of each symbol, an `i32` each, which the host writes before a step.
-    Counts,
-}
-
-/// An address that a captured graph holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BoundAddress<'a> {
-    /// Which of the captured programs holds it, by its place among them.
-    pub program: usize,
-    /// Name of the launch that reads or writes there.
-    pub launch: &'a str,
-    /// What is to lie there.
-    pub what: BoundTo,
-    /// The same for people: the name of the operand in its piece, `scratch` or `counts`.
-    pub name: &'a str,
-    /// The raw address, as captured.
-    pub address: Address,
-}
-
 /// A device: memory, programs and captured graphs. Used by one thread at a time.
-pub trait Device: Send + 'static {
-    /// An artifact bound to addresses.
-    type Program: Send;
-    /// A captured graph. It keeps alive everything it points to.
-    type Captured: Send;
-    /// A point in the stream.
-    type Event: Send;
-    /// A point in the stream that remembers when it was passed.
-    type Mark: Send;
-
+///
+/// What it makes ([`Program`], [`Captured`], [`Event`]) only devices of its kind use; for any other that is
+/// [`DeviceError::Foreign`].
+pub trait Device: MeasuredDevice + Any + Debug + Send {
     /// What it is, for people: model, cores, instruction set.
     fn describe(&self) -> String;
 
@@ -85,6 +65,15 @@ pub trait Device: Send + 'static {
     fn clock(&self) -> Clock {
         Instant::now
     }
+
+    /// The same hardware for a further model: memory and a stream of its own, and these custom ops.
+    ///
+    /// # Errors
+    /// When the hardware has no room for it.
+    fn share(&self, ops: Arc<OpRegistry>) -> Result<Box<dyn Device>, DeviceError>;
+
+    /// What compiles for it, with these custom ops.
+    fn compiler(&self, ops: Arc<OpRegistry>, options: CompilerOptions) -> Box<dyn Compiler>;
 
     /// Bytes that can still be backed.
     fn free_bytes(&self) -> u64;
@@ -122,10 +111,11 @@ pub trait Device: Send + 'static {
     /// Waits for all work of `other`, copies bytes of its memory here, past the host, and waits.
     ///
     /// # Errors
-    /// When a range is not backed, the two are of different hardware, or inside a capture.
+    /// [`DeviceError::Foreign`] where the other is of another kind; when a range is not backed, the two are
+    /// of different hardware, or inside a capture.
     fn copy_from(
         &mut self,
-        other: &mut Self,
+        other: &mut dyn Device,
         from: Address,
         bytes: u64,
         to: Address,
@@ -218,37 +208,32 @@ pub trait Device: Send + 'static {
     ///
     /// # Errors
     /// Inside a capture.
-    fn record(&mut self, again: Option<Self::Event>) -> Result<Self::Event, DeviceError>;
+    fn record(&mut self, again: Option<Event>) -> Result<Event, DeviceError>;
 
     /// Waits until the stream has passed `event`.
     ///
     /// # Errors
     /// When work before it failed, or inside a capture.
-    fn wait(&mut self, event: &Self::Event) -> Result<(), DeviceError>;
+    fn wait(&mut self, event: &Event) -> Result<(), DeviceError>;
 
-    /// Marks the present end of the stream; `again` is a mark that nobody asks any more, to mark it
-    /// with.
+    /// The same by an event that remembers when it was passed; `again` is one that nobody asks any more.
     ///
     /// # Errors
     /// Inside a capture, or when the driver refuses.
-    fn mark(&mut self, again: Option<Self::Mark>) -> Result<Self::Mark, DeviceError>;
+    fn mark(&mut self, again: Option<Event>) -> Result<Event, DeviceError>;
 
-    /// The time from `start` to `end` by the device's own clock; waits for both.
+    /// The time from `start` to `end`, which are marks, by the device's own clock; waits for both.
     ///
     /// # Errors
     /// When work before them failed.
-    fn elapsed(&mut self, start: &Self::Mark, end: &Self::Mark) -> Result<Duration, DeviceError>;
+    fn elapsed(&mut self, start: &Event, end: &Event) -> Result<Duration, DeviceError>;
 
     /// Binds an artifact to addresses.
     ///
     /// # Errors
     /// When an operand that a launch uses has no address, what a launch writes shares bytes with
     /// anything else that it uses, or the scratch is too small.
-    fn bind(
-        &mut self,
-        artifact: &Artifact,
-        binding: &Binding<'_>,
-    ) -> Result<Self::Program, DeviceError>;
+    fn bind(&mut self, artifact: &Artifact, binding: &Binding<'_>) -> Result<Program, DeviceError>;
 
     /// Whether a launch of a program that was bound may read
     /// [`StepContext::inputs`](piecewise_kernels::step::StepContext::inputs): where none does, they
@@ -257,18 +242,11 @@ pub trait Device: Send + 'static {
         true
     }
 
-    /// In which batches a program may be captured: the least of its launches.
-    fn capture_support(&self, program: &Self::Program) -> CaptureSupport;
-
     /// Runs a program's launches one by one.
     ///
     /// # Errors
     /// When a launch fails.
-    fn launch(
-        &mut self,
-        program: &Self::Program,
-        context: LaunchContext<'_>,
-    ) -> Result<(), DeviceError>;
+    fn launch(&mut self, program: &Program, context: LaunchContext<'_>) -> Result<(), DeviceError>;
 
     /// Captures programs, in order, into one graph for these padded sizes by symbol index. No
     /// kernel runs. On an error nothing is captured and the device is as before.
@@ -278,9 +256,9 @@ pub trait Device: Send + 'static {
     fn capture(
         &mut self,
         label: &str,
-        programs: &[&Self::Program],
+        programs: &[&Program],
         sizes: &[u64],
-    ) -> Result<Self::Captured, DeviceError> {
+    ) -> Result<Captured, DeviceError> {
         self.capture_following(label, programs, &[], sizes)
     }
 
@@ -293,23 +271,23 @@ pub trait Device: Send + 'static {
     fn capture_following(
         &mut self,
         label: &str,
-        programs: &[&Self::Program],
+        programs: &[&Program],
         following: &[usize],
         sizes: &[u64],
-    ) -> Result<Self::Captured, DeviceError>;
+    ) -> Result<Captured, DeviceError>;
 
     /// Replays a captured graph as it was captured: it sees nothing but what it holds.
     ///
     /// # Errors
     /// [`DeviceError::Refused`] where nothing of it ran, another where a launch fails.
-    fn replay(&mut self, graph: &Self::Captured) -> Result<(), DeviceError>;
+    fn replay(&mut self, graph: &Captured) -> Result<(), DeviceError>;
 
     /// The same, where its programs that follow have these padded sizes, as if each were launched with
     /// them. What no size has changed of since the last replay costs nothing.
     ///
     /// # Errors
     /// As for [`Self::replay`]; [`DeviceError::Refused`] also where a program is too small for the sizes.
-    fn replay_at(&mut self, graph: &Self::Captured, sizes: &[u64]) -> Result<(), DeviceError>;
+    fn replay_at(&mut self, graph: &Captured, sizes: &[u64]) -> Result<(), DeviceError>;
 
     /// Opens the device anew after it was lost. Regions, host blocks, programs, graphs and events
     /// from before are gone, and are dropped by whoever has them first; what is compiled stays.
@@ -333,7 +311,7 @@ pub trait Device: Send + 'static {
     /// When the library can't be asked.
     fn library_products(
         &mut self,
-        program: &Self::Program,
+        program: &Program,
         sizes: &[u64],
     ) -> Result<Vec<LibraryProduct>, DeviceError> {
         let _ = (program, sizes);
@@ -354,8 +332,27 @@ pub trait Device: Send + 'static {
     ///
     /// # Errors
     /// When a launch fails.
-    fn replay_time(&mut self, graph: &Self::Captured) -> Result<Duration, DeviceError>;
+    fn replay_time(&mut self, graph: &Captured) -> Result<Duration, DeviceError>;
+}
 
-    /// The addresses that a captured graph was built on, for the address audit.
-    fn addresses<'a>(&'a self, graph: &'a Self::Captured) -> Vec<BoundAddress<'a>>;
+impl dyn Device {
+    /// The device itself, where it is of this kind.
+    pub fn downcast_ref<T: Device>(&self) -> Option<&T> {
+        let any: &dyn Any = self;
+        any.downcast_ref()
+    }
+
+    /// The same, to change it.
+    pub fn downcast_mut<T: Device>(&mut self) -> Option<&mut T> {
+        let any: &mut dyn Any = self;
+        any.downcast_mut()
+    }
+
+    /// The same, for a device of its kind to copy from.
+    ///
+    /// # Errors
+    /// [`DeviceError::Foreign`] where it is of another.
+    pub fn of_kind<T: Device>(&mut self) -> Result<&mut T, DeviceError> {
+        self.downcast_mut().ok_or(DeviceError::Foreign { what: "the memory that is to be copied" })
+    }
 }

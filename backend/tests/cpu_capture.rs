@@ -146,7 +146,7 @@ fn rules_on_what_is_captured_name_the_launch_and_operand() {
     let sizes = [ROWS, 8];
     let (mut bench, artifact) = bound(doubled(true).0, CaptureSupport::Never);
     let program = bench.bind(&artifact).unwrap();
-    assert_eq!(bench.device.capture_support(&program), CaptureSupport::Never);
+    assert_eq!(program.capture_support(), CaptureSupport::Never);
     let (rule, label) = broken(bench.device.capture("never", &[&program], &sizes));
     assert_eq!(rule, CaptureRule::UnsupportedOp);
     assert!(label.contains("test.copy"), "{label}");
@@ -197,7 +197,7 @@ fn a_replay_reads_the_buffers_it_was_captured_with() {
     bench.set_counts(&[4, 8]);
     let program = bench.bind(&artifact).unwrap();
     let graph = bench.device.capture("old", &[&program], &sizes).unwrap();
-    let addresses = bench.device.addresses(&graph);
+    let addresses = graph.addresses();
     let names: Vec<(String, String)> =
         addresses.iter().map(|a| (a.launch.to_owned(), a.name.to_owned())).collect();
     assert!(names.iter().any(|(_, operand)| operand == "%x"), "{names:?}");

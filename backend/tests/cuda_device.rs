@@ -6,11 +6,11 @@ use piecewise_backend::artifact::{
     Access, Alternative, Arg, ArgRef, Artifact, Choice, Launch, PieceSize,
 };
 use piecewise_backend::cuda::{
-    Arch, Code, CudaDevice, CudaImage, CudaOptions, CudaProgram, KernelImage, Matmul, Nvrtc,
+    Arch, Code, CudaCaptured, CudaDevice, CudaImage, CudaOptions, KernelImage, Matmul, Nvrtc,
     Source, library_dirs,
 };
-use piecewise_backend::device::{Address, Binding, Device, DeviceError, Reservation};
-use piecewise_backend::measure::{LaunchCounts, MeasuredDevice};
+use piecewise_backend::device::measure::{LaunchCounts, MeasuredDevice};
+use piecewise_backend::device::{Address, Binding, Device, DeviceError, Program, Reservation};
 use piecewise_backend::weights::{
     TensorSource, TensorSpec, WeightError, WeightLayout, WeightSource,
 };
@@ -131,7 +131,7 @@ impl Fixture {
         self.arena.base.offset(4096 * (operand + 1))
     }
 
-    fn bind(&mut self, artifact: &Artifact) -> CudaProgram {
+    fn bind(&mut self, artifact: &Artifact) -> Program {
         let operands: Vec<_> =
             (0..self.piece.operands().len() as u64).map(|i| Some(self.at(i))).collect();
         let binding = Binding {
@@ -147,7 +147,7 @@ impl Fixture {
         self.device.bind(artifact, &binding).unwrap()
     }
 
-    fn chain(&mut self, size: u64) -> CudaProgram {
+    fn chain(&mut self, size: u64) -> Program {
         let programmatic = self.device.arch().has_programmatic_launch();
         let first = self.image("add_one", false);
         let second = self.image("double_it", programmatic);
@@ -181,10 +181,10 @@ fn replay_equals_launch_and_honours_the_count() {
     let Some(mut f) = fixture(CudaOptions::default()) else { return };
     let program = f.chain(8);
     let graph = f.device.capture("T=8", &[&program], &[8]).unwrap();
-    assert_eq!(graph.summary().kernels, ["add_one", "double_it"]);
-    assert_eq!(graph.summary().edges, 1);
-    let programmatic = usize::from(f.device.arch().has_programmatic_launch());
-    assert_eq!(graph.summary().programmatic_edges, programmatic);
+    assert_eq!(graph.of::<CudaCaptured>().unwrap().summary().kernels, ["add_one", "double_it"]);
+    assert_eq!(graph.of::<CudaCaptured>().unwrap().summary().edges, 1);
+    let programmatic = u64::from(f.device.arch().has_programmatic_launch());
+    assert_eq!(graph.shape().programmatic_edges, programmatic);
     let x: Vec<f32> = (0..32).map(|i| i as f32).collect();
     for rows in [8u32, 3, 1, 8] {
         f.write_f32(0, &x);

@@ -4,7 +4,7 @@
 use crate::harness::target::{Cuda, Target};
 use crate::harness::{BenchOn, CANARY, decode, encode, norm_error, pattern, unique};
 use piecewise_backend::artifact::PieceSize;
-use piecewise_backend::compiler::{Compiler, PieceAt};
+use piecewise_backend::compiler::{CompilerOptions, PieceAt};
 use piecewise_backend::device::Device;
 use piecewise_backend::store::MemoryStore;
 use piecewise_ir::builder::Builder;
@@ -123,7 +123,7 @@ impl Prompt {
         let registry = Arc::new(OpRegistry::builtin());
         let mut bench = BenchOn::<Cuda>::new(self.piece(), Arc::clone(&registry), 1);
         let sizes = self.sizes();
-        let compiler = bench.device.compiler(registry);
+        let compiler = bench.device.compiler(registry, CompilerOptions::default());
         let exact = PieceSize::Exact(self.tokens);
         let at = PieceAt { piece: &bench.piece, size: exact, bounds: &sizes };
         let artifact = compiler.compile(at, &[], kernels).unwrap();

@@ -5,7 +5,7 @@
 use crate::harness::target::{Cuda, Target};
 use crate::harness::{BenchOn, CANARY, decode, encode, norm_error, pattern, unique};
 use piecewise_backend::artifact::PieceSize;
-use piecewise_backend::compiler::{Compiler, PieceAt};
+use piecewise_backend::compiler::{CompilerOptions, PieceAt};
 use piecewise_backend::cuda::Arch;
 use piecewise_backend::device::Device;
 use piecewise_backend::store::MemoryStore;
@@ -184,7 +184,7 @@ impl Case {
         let registry = Arc::new(registry);
         let mut bench = BenchOn::<Cuda>::new(piece, Arc::clone(&registry), 1);
         let (sizes, counts) = (self.sizes(), self.counts());
-        let compiler = bench.device.compiler(registry);
+        let compiler = bench.device.compiler(registry, CompilerOptions::default());
         let exact = PieceSize::Exact(sizes[0]);
         let artifact = compiler
             .compile(PieceAt { piece: &bench.piece, size: exact, bounds: &sizes }, &[], &KERNELS)

@@ -163,15 +163,15 @@ pub(crate) fn run(args: GenerateArgs, registries: &Registries) -> anyhow::Result
     let mut engine = engine(assembly, &args.dumps)?;
     if let Some(images) = &mut images {
         let layers = args.dumps.over_layers(args.model.bounds.layers()?)?;
-        images.encode(folder, layers, &mut *engine)?;
+        images.encode(folder, layers, &mut engine)?;
     }
     if args.stats || args.metrics.is_some() {
         engine.metrics();
     }
-    let trace = trace.map(|trace| trace.start(&mut *engine)).transpose()?;
+    let trace = trace.map(|trace| trace.start(&mut engine)).transpose()?;
     if let Some(log) = &log {
         let name = folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy();
-        log.observe(&mut *engine, &name, layers);
+        log.observe(&mut engine, &name, layers);
     }
     let encoded = |text: &String, ids: Result<_, TokenizerError>| {
         ids.with_context(|| format!("prompt {text:?} can't be encoded"))
@@ -224,7 +224,7 @@ pub(crate) fn run(args: GenerateArgs, registries: &Registries) -> anyhow::Result
             replies.push((id, reply));
         }
         let started = Instant::now();
-        serve(&args, &mut *engine, &stop_ids, &mut replies)?;
+        serve(&args, &mut engine, &stop_ids, &mut replies)?;
         elapsed += started.elapsed();
         generated += replies.iter().map(|(_, reply)| reply.ids.len()).sum::<usize>();
         for (number, (_, reply)) in (1..).zip(replies) {
@@ -249,7 +249,7 @@ pub(crate) fn run(args: GenerateArgs, registries: &Registries) -> anyhow::Result
     }
     if args.stats {
         let tower = images.as_ref().and_then(PromptImages::tower);
-        show_statistics(&args, &*engine, tower, generated, elapsed)?;
+        show_statistics(&args, &engine, tower, generated, elapsed)?;
     }
     match failure {
         Some(failure) => bail!(failure),
@@ -259,7 +259,7 @@ pub(crate) fn run(args: GenerateArgs, registries: &Registries) -> anyhow::Result
 
 fn serve(
     args: &GenerateArgs,
-    engine: &mut dyn Engine,
+    engine: &mut Engine,
     stop_ids: &[u32],
     replies: &mut [(RequestId, Reply<'_>)],
 ) -> anyhow::Result<()> {
@@ -333,7 +333,7 @@ fn finish(args: &GenerateArgs, reply: Reply<'_>) -> anyhow::Result<()> {
 
 fn show_statistics(
     args: &GenerateArgs,
-    engine: &dyn Engine,
+    engine: &Engine,
     tower: Option<&TowerReport>,
     generated: usize,
     elapsed: Duration,

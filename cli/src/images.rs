@@ -82,7 +82,7 @@ impl PromptImages {
         &mut self,
         folder: &Path,
         layers: ConfigLayers,
-        decoder: &mut dyn Engine,
+        decoder: &mut Engine,
     ) -> anyhow::Result<()> {
         let largest = self.tokens.iter().max().copied().unwrap_or(1);
         let most = room_for(&layers, folder, largest)?;

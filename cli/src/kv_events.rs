@@ -51,7 +51,7 @@ impl KvEventArgs {
 }
 
 /// Publishes what becomes of an engine's prefix cache.
-pub(crate) fn publish(publisher: Option<&KvPublisher>, engine: &mut dyn Engine) {
+pub(crate) fn publish(publisher: Option<&KvPublisher>, engine: &mut Engine) {
     let Some(publisher) = publisher else { return };
     if !engine.options().prefix_cache {
         warn("there is no prefix cache, so there will be no KV events");

@@ -40,7 +40,7 @@ pub(crate) fn layers_for_requests(bounds: &BoundArgs) -> anyhow::Result<ConfigLa
 }
 
 /// An engine, with what the passes did and made dumped on the way.
-pub(crate) fn engine(assembly: Assembly, dumps: &DumpArgs) -> anyhow::Result<Box<dyn Engine>> {
+pub(crate) fn engine(assembly: Assembly, dumps: &DumpArgs) -> anyhow::Result<Engine> {
     let planned = dumps.plan(assembly.check_weights())?;
     if dumps.stops() {
         bail!("the passes were stopped early; there is nothing to run");

@@ -313,12 +313,12 @@ pub(crate) fn run(args: ServeArgs, registries: &Registries) -> anyhow::Result<Ex
     let trace = args.trace.create()?;
     let (server, model_name) = args.listen(name.clone())?;
     let mut engine = engine(assembly, &args.dumps)?;
-    log_engine(&name, &settings.configured()?.config, &*engine, started);
-    publish(publisher.as_ref(), &mut *engine);
+    log_engine(&name, &settings.configured()?.config, &engine, started);
+    publish(publisher.as_ref(), &mut engine);
     if let Some(log) = &log {
-        log.observe(&mut *engine, &model_name, layers);
+        log.observe(&mut engine, &model_name, layers);
     }
-    let trace = trace.map(|trace| trace.start(&mut *engine)).transpose()?;
+    let trace = trace.map(|trace| trace.start(&mut engine)).transpose()?;
     let thread =
         ThreadOptions { max_queue: args.max_queue, model_name, ..ThreadOptions::default() };
     let thread = EngineThread::start(engine, thread).context("no thread for the engine")?;

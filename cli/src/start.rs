@@ -5,7 +5,7 @@ use super::logs::is_json;
 use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_runtime::config::RuntimeConfig;
 use piecewise_runtime::engine::Engine;
-use piecewise_runtime::steps::Model;
+use piecewise_runtime::steps::CompiledModel;
 use piecewise_runtime::words::Checks;
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ struct KvRoom {
 }
 
 impl KvRoom {
-    fn of(engine: &dyn Engine) -> Self {
+    fn of(engine: &Engine) -> Self {
         let options = engine.options();
         let (sequences, longest) = (options.max_num_seqs, options.max_seq_len);
         let pages = engine.load().kv_pages;
@@ -30,12 +30,7 @@ impl KvRoom {
 }
 
 /// Logs what an engine runs: once, before it serves.
-pub(crate) fn log_engine(
-    name: &str,
-    config: &RuntimeConfig,
-    engine: &dyn Engine,
-    started: Instant,
-) {
+pub(crate) fn log_engine(name: &str, config: &RuntimeConfig, engine: &Engine, started: Instant) {
     log_model(name, config, engine.model(), Some(KvRoom::of(engine)), started);
 }
 
@@ -43,7 +38,7 @@ pub(crate) fn log_engine(
 pub(crate) fn log_encoder<'m>(
     name: &str,
     config: &RuntimeConfig,
-    paths: impl Iterator<Item = (&'m str, &'m dyn Model)>,
+    paths: impl Iterator<Item = (&'m str, &'m CompiledModel)>,
     started: Instant,
 ) {
     paths.for_each(|(_, model)| log_model(name, config, model, None, started));
@@ -52,7 +47,7 @@ pub(crate) fn log_encoder<'m>(
 fn log_model(
     name: &str,
     config: &RuntimeConfig,
-    model: &dyn Model,
+    model: &CompiledModel,
     kv: Option<KvRoom>,
     started: Instant,
 ) {

@@ -89,7 +89,7 @@ impl IterationLog {
 
     /// Logs the steps of an engine from now on, behind what they are of: `model` is what the model is
     /// called.
-    pub(crate) fn observe(&self, engine: &mut dyn Engine, model: &str, layers: Option<usize>) {
+    pub(crate) fn observe(&self, engine: &mut Engine, model: &str, layers: Option<usize>) {
         let steps = self.steps.clone();
         let head = Box::new(head_of(engine, model, layers));
         // A log that has failed takes no more steps, and says so at the end.
@@ -101,7 +101,7 @@ impl IterationLog {
 }
 
 /// What an engine's steps are of.
-fn head_of(engine: &dyn Engine, model: &str, layers: Option<usize>) -> LogHead {
+fn head_of(engine: &Engine, model: &str, layers: Option<usize>) -> LogHead {
     let graph = engine.model().module().graph();
     // What is computed from nothing, such as a table of angles, is no parameter.
     let is_stored = |weight: &&WeightDecl| {
@@ -162,7 +162,7 @@ impl TraceArgs {
 
 impl TraceFile {
     /// Traces the steps of an engine from now on.
-    pub(crate) fn start(self, engine: &mut dyn Engine) -> anyhow::Result<StepFile<StepTrace>> {
+    pub(crate) fn start(self, engine: &mut Engine) -> anyhow::Result<StepFile<StepTrace>> {
         let Self { path, out } = self;
         let (device, module) = (engine.model().describe_device(), engine.model().module());
         let mut writer = StepTraceWriter::new(module, &device, BufWriter::new(out))

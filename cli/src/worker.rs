@@ -158,9 +158,9 @@ pub(crate) fn run(args: WorkerArgs, registries: &Registries) -> anyhow::Result<E
         written.with_context(|| format!("--state-dir {} is of no use", folder.display()))?;
     }
     let mut engine = engine(assembly, &args.dumps)?;
-    publish(publisher.as_ref(), &mut *engine);
-    let trace = trace.map(|trace| trace.start(&mut *engine)).transpose()?;
-    log_engine(&name_of(&args.model), &config, &*engine, started);
+    publish(publisher.as_ref(), &mut engine);
+    let trace = trace.map(|trace| trace.start(&mut engine)).transpose()?;
+    log_engine(&name_of(&args.model), &config, &engine, started);
     let model = Model { dtype, structures, reasoning };
     let worker = Worker::new(engine, model, options).context("no thread for the engine")?;
     super::logs::count_lost(worker.metrics());

@@ -233,7 +233,7 @@ fn read<T: FromStr<Err: ToString>>(name: &str, value: &str) -> Result<T, Refusal
     value.parse().map_err(|error: T::Err| Refusal::parameter(name, error.to_string()))
 }
 
-fn change(engine: &mut dyn Engine, wanted: GraphChange) -> Result<Value, Refusal> {
+fn change(engine: &mut Engine, wanted: GraphChange) -> Result<Value, Refusal> {
     if engine.model().suspended().is_some() {
         return Err(Refusal::Asleep);
     }
@@ -255,7 +255,7 @@ fn change(engine: &mut dyn Engine, wanted: GraphChange) -> Result<Value, Refusal
     Ok(graphs(engine))
 }
 
-fn graphs(engine: &dyn Engine) -> Value {
+fn graphs(engine: &Engine) -> Value {
     let model = engine.model();
     let graphs = model.graphs();
     let row = |GraphReport { key, state, counts }: &GraphReport| {

@@ -37,18 +37,18 @@ pub(crate) fn bind_as(change: impl FnOnce(&mut ServerOptions)) -> Server {
 }
 
 /// Serves an engine whose prompts are ids, until the process ends.
-pub(crate) fn serve(engine: Box<dyn Engine>) -> SocketAddr {
+pub(crate) fn serve(engine: Engine) -> SocketAddr {
     serve_to_its_end(engine).0
 }
 
 /// The same, of a model that says more of itself.
-pub(crate) fn serve_model(engine: Box<dyn Engine>, model: ServedModel) -> SocketAddr {
+pub(crate) fn serve_model(engine: Engine, model: ServedModel) -> SocketAddr {
     serve_at(bind(), engine, model).0
 }
 
 /// As [`serve`], and how the server ended once it does.
 pub(crate) fn serve_to_its_end(
-    engine: Box<dyn Engine>,
+    engine: Engine,
 ) -> (SocketAddr, JoinHandle<std::io::Result<Outcome>>) {
     serve_at(bind(), engine, ServedModel::default())
 }
@@ -56,7 +56,7 @@ pub(crate) fn serve_to_its_end(
 /// As [`serve_to_its_end`], by a server that is there.
 pub(crate) fn serve_at(
     server: Server,
-    engine: Box<dyn Engine>,
+    engine: Engine,
     model: ServedModel,
 ) -> (SocketAddr, JoinHandle<std::io::Result<Outcome>>) {
     let address = server.address();

@@ -22,7 +22,7 @@ const TEMPLATE: &str = "{% if enable_thinking is defined %}[{{ enable_thinking }
     {% for call in message.tool_calls or [] %}<{{ call.function.name }} {{ call.function.arguments.a }}>{% endfor %}\
     {{ message.tool_call_id }}{% endfor %}{% if add_generation_prompt %}A:{% endif %}";
 
-fn serve_as(engine: Box<dyn Engine>, change: impl FnOnce(&mut ServerOptions)) -> SocketAddr {
+fn serve_as(engine: Engine, change: impl FnOnce(&mut ServerOptions)) -> SocketAddr {
     let server = bind_as(change);
     let model = ServedModel {
         tokenizer: Some(Arc::new(TextTokenizer::load(&folder(), 2048).unwrap())),

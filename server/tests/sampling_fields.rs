@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 const PROMPT: [u32; 6] = [5, 9, 12, 5, 30, 7];
 const LENGTH: u64 = 24;
 
-fn offline(engine: &mut dyn Engine, sampling: Sampling) -> Vec<u32> {
+fn offline(engine: &mut Engine, sampling: Sampling) -> Vec<u32> {
     let request = Request { sampling, ignore_eos: true, ..Request::new(PROMPT, LENGTH) };
     engine.add(request).unwrap();
     let mut events = Vec::new();

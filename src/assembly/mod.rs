@@ -24,8 +24,8 @@
 //! engine.add(Request::new(vec![326, 680], 3))?;
 //! let mut events = Vec::new();
 //! while engine.step(&mut events)? {}
-//! assert_eq!(engine.model().statistics().compile.total_compiled(), planned_pieces(&*engine));
-//! # fn planned_pieces(engine: &dyn Engine) -> u64 { engine.model().statistics().compile.compiled["piece"] }
+//! assert_eq!(engine.model().statistics().compile.total_compiled(), planned_pieces(&engine));
+//! # fn planned_pieces(engine: &Engine) -> u64 { engine.model().statistics().compile.compiled["piece"] }
 //! # Ok(())
 //! # }
 //! ```
@@ -68,7 +68,7 @@ use piecewise_passes::manager::OptionReader;
 use piecewise_passes::{Observer, Pass, PipelineError};
 use piecewise_runtime::config::ConfigLayers;
 use piecewise_runtime::engine::Engine;
-use piecewise_runtime::measure::StepTimer;
+use piecewise_runtime::measure::ModelTimer;
 use piecewise_runtime::words::CompileLevel;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -391,7 +391,7 @@ impl Assembly {
     ///
     /// # Errors
     /// As for [`Self::plan`] and [`Planned::engine`].
-    pub fn engine(self) -> Result<Box<dyn Engine>, AssemblyError> {
+    pub fn engine(self) -> Result<Engine, AssemblyError> {
         self.check_weights().plan()?.engine()
     }
 
@@ -399,7 +399,7 @@ impl Assembly {
     ///
     /// # Errors
     /// As for [`Self::plan`] and [`Planned::timer`].
-    pub fn timer(self, positions: &[u64]) -> Result<Box<dyn StepTimer>, AssemblyError> {
+    pub fn timer(self, positions: &[u64]) -> Result<ModelTimer, AssemblyError> {
         self.check_weights().plan()?.timer(positions)
     }
 }

@@ -6,10 +6,10 @@ use super::given::{Assembly, Model};
 use super::notice::{Notice, Watcher, tell, telling};
 use super::options::{Purpose, build_options, engine_options};
 use super::settings::{Settings, symbols_of};
-use crate::device::{Built, CompilerOptions, ModelParts, OpenDevice};
+use crate::device::OpenDevice;
 use crate::models::{Checkpoint, DecoderBounds, DecoderFacts};
 use crate::session::{InMemoryWeights, Session, StepSymbol};
-use piecewise_backend::compiler::{Compiler, NoStore, Store};
+use piecewise_backend::compiler::{Compiler, CompilerOptions, NoStore, Store};
 use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::dtype::DType;
@@ -24,11 +24,11 @@ use piecewise_passes::manager::check_awaited;
 use piecewise_runtime::batch::{RoleMap, row_probe};
 use piecewise_runtime::config::RuntimeConfig;
 use piecewise_runtime::device::check_layers;
-use piecewise_runtime::engine::Engine;
-use piecewise_runtime::measure::StepTimer;
+use piecewise_runtime::engine::{Engine, EngineOptions};
+use piecewise_runtime::measure::ModelTimer;
 use piecewise_runtime::memory::KvShape;
 use piecewise_runtime::pipeline::{PlanError, Planner};
-use piecewise_runtime::steps::BuildOptions;
+use piecewise_runtime::steps::{BuildOptions, CompiledModel};
 use piecewise_runtime::store::{
     CacheStore, LateCompiler, Lowering, NoCache, PackedStore, compile_jobs,
 };
@@ -349,8 +349,8 @@ impl Planned {
     }
 
     /// Compiles what is not compiled yet, loads the weights and captures the graphs.
-    fn build(self, options: BuildOptions) -> Result<Box<dyn Built>, AssemblyError> {
-        let room = self.device()?.share(&self.ops)?;
+    fn build(self, options: BuildOptions) -> Result<CompiledModel, AssemblyError> {
+        let device = self.device()?.share(&self.ops)?;
         self.artifacts()?;
         self.check_room()?;
         let (compiler, store) = (self.compiler_on(self.device()?), Arc::clone(self.shared_store()));
@@ -363,9 +363,9 @@ impl Planned {
         let mut progress = telling(&mut watcher);
         let weights = weights.unwrap_or_else(|| Box::new(InMemoryWeights::new())).into();
         let (module, tune) = (Arc::new(module), options.tune);
-        let (planned, kept) = (Arc::clone(&module), Arc::clone(&store));
-        let parts = ModelParts { module: planned, options, compiled, store: kept, weights };
-        let mut model = room.build(parts, &mut progress)?;
+        let planned = Arc::clone(&module);
+        let build = CompiledModel::build;
+        let mut model = build(planned, options, compiled, &*store, device, weights, &mut progress)?;
         model.specialize_late(late, LateCompiler { module, compiler, store }, tune);
         if let Some((from, bytes)) = limit {
             model.limit_memory(from, bytes);
@@ -409,7 +409,7 @@ impl Planned {
     /// When the graph does not return what [`Purpose`] reads back, or keeps other ids for the next step
     /// than it returns; when the device can't be opened, the graph's roles do not fit, a piece does not
     /// compile, a weight is missing, or memory is short.
-    pub fn engine(mut self) -> Result<Box<dyn Engine>, AssemblyError> {
+    pub fn engine(mut self) -> Result<Engine, AssemblyError> {
         let roles = self.roles_to_serve()?;
         match self.purpose {
             Purpose::Generate => roles.check_generates()?,
@@ -422,7 +422,9 @@ impl Planned {
             options.dispatcher.rules.specialized.clear();
         }
         let config = self.settings.config.clone();
-        Ok(self.build(options)?.into_engine(roles, &|most| engine_options(&config, most))?)
+        let model = self.build(options)?;
+        let options = engine_options(&config, EngineOptions::of(&model, &roles));
+        Ok(Engine::new(model, roles, options)?)
     }
 
     /// A session over the model. Every output is read back.
@@ -433,7 +435,7 @@ impl Planned {
         let symbols = StepSymbol::all(self.module.graph(), &self.symbols)?;
         let options = self.options_there(None)?;
         let passes = self.passes.clone();
-        Ok(Session::new(self.build(options)?.into_model(), symbols, passes))
+        Ok(Session::new(self.build(options)?, symbols, passes))
     }
 
     /// A timer over the model, whose sequences have room for so many positions each.
@@ -441,9 +443,9 @@ impl Planned {
     /// # Errors
     /// When the pool has no room for them, the graph does not feed back what it samples, or as for
     /// [`Self::engine`].
-    pub fn timer(self, positions: &[u64]) -> Result<Box<dyn StepTimer>, AssemblyError> {
+    pub fn timer(self, positions: &[u64]) -> Result<ModelTimer, AssemblyError> {
         let roles = self.roles_to_serve()?;
         let options = self.options_there(Some(&roles))?;
-        Ok(self.build(options)?.into_timer(roles, positions)?)
+        Ok(ModelTimer::new(self.build(options)?, roles, positions)?)
     }
 }

@@ -47,7 +47,7 @@ fn graph() -> Assembly {
     Assembly::graph(quadrupled()).set("cache.enabled", false).threads(1)
 }
 
-fn generated(engine: &mut dyn Engine) -> Vec<u32> {
+fn generated(engine: &mut Engine) -> Vec<u32> {
     engine.add(Request::new(vec![326, 680, 596], 6)).unwrap();
     let mut events = Vec::new();
     while engine.step(&mut events).unwrap() {}
@@ -96,7 +96,7 @@ fn each_piece_is_planned_and_lowered_once_whoever_asks_and_whatever_the_budget()
             planned.artifacts().unwrap();
             let jobs = planned.jobs().unwrap().len();
             let mut engine = planned.engine().unwrap();
-            assert!(!generated(&mut *engine).is_empty());
+            assert!(!generated(&mut engine).is_empty());
             let asked = store.pieces.lock().unwrap().clone();
             assert_eq!((asked.len(), asked.values().sum::<usize>()), (jobs, jobs), "{budget:?}");
             assert_eq!(engine.model().statistics().compile.compiled["piece"], jobs as u64);
@@ -223,35 +223,35 @@ fn what_does_not_fit_without_a_pool_is_refused_with_the_steps_that_would() {
 
 #[test]
 fn a_size_of_its_own_is_lowered_once_a_step_wants_it() {
-    let lowered = |engine: &dyn Engine| engine.model().statistics().compile.total_compiled();
+    let lowered = |engine: &Engine| engine.model().statistics().compile.total_compiled();
     let own = || tiny().set("compile_sizes", vec![3u64]);
     let mut without = tiny().engine().unwrap();
     let at_start = lowered(&*without);
     let expected = generated(&mut *without);
     let mut engine = own().engine().unwrap();
-    assert_eq!(lowered(&*engine), at_start, "nothing more than without it");
+    assert_eq!(lowered(&engine), at_start, "nothing more than without it");
     let started = Instant::now();
     while engine.model().dispatcher().rules.specialized.is_empty() {
         assert!(started.elapsed() < Duration::from_secs(60));
-        assert_eq!(generated(&mut *engine), expected);
+        assert_eq!(generated(&mut engine), expected);
     }
     assert_eq!(engine.model().dispatcher().rules.specialized, [3]);
-    assert!(lowered(&*engine) > at_start);
-    assert_eq!(generated(&mut *engine), expected);
+    assert!(lowered(&engine) > at_start);
+    assert_eq!(generated(&mut engine), expected);
     // What a budget counts is lowered before.
     let budgeted = own().memory_budget(24 << 20).engine().unwrap();
-    assert_eq!(lowered(&*budgeted), lowered(&*engine));
+    assert_eq!(lowered(&budgeted), lowered(&engine));
 }
 
 #[test]
 fn models_on_one_open_device_do_not_disturb_each_other() {
     let device = DeviceSpec::Cpu.open(1).unwrap();
-    let expected = generated(&mut *tiny().engine().unwrap());
+    let expected = generated(&mut tiny().engine().unwrap());
     let mut session = graph().on(&device).session().unwrap();
     let mut engines = [(); 2].map(|()| tiny().on(&device).engine().unwrap());
     for _ in 0..2 {
         for engine in &mut engines {
-            assert_eq!(generated(&mut **engine), expected);
+            assert_eq!(generated(engine), expected);
         }
         let outputs = session.step().input("x", &[1.0f32, 2.0]).run().unwrap();
         assert_eq!(outputs.get::<f32>(0).unwrap(), [4.0, 8.0]);

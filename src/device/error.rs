@@ -19,7 +19,7 @@ pub enum OpenError {
     /// The name of an architecture that no kernel is written for.
     #[error("kernels are not written for {arch}: they need at least {needed}")]
     TooOld { arch: Arch, needed: Arch },
-    /// The processor's threads or memory.
+    /// There is no room for another model, or none for the threads of the processor.
     #[error(transparent)]
-    Cpu(#[from] DeviceError),
+    Device(#[from] DeviceError),
 }

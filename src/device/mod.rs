@@ -5,8 +5,7 @@ mod opened;
 mod spec;
 
 pub use error::OpenError;
-pub(crate) use opened::{Built, ModelParts};
-pub use opened::{CompilerOptions, OpenDevice};
+pub use opened::OpenDevice;
 pub use spec::DeviceSpec;
 
 use piecewise_backend::cpu::CpuDevice;

@@ -1,4 +1,5 @@
 use super::*;
+use piecewise_backend::compiler::CompilerOptions;
 use piecewise_backend::cuda::{Arch, CudaLibrary, LibraryError};
 
 #[test]

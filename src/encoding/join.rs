@@ -16,7 +16,7 @@ use piecewise_runtime::config::{ConfigError, ConfigLayers};
 use piecewise_runtime::engine::{Engine, EngineError, RowSource};
 use piecewise_runtime::memory::RowsId;
 use piecewise_runtime::observe::Statistics;
-use piecewise_runtime::steps::Model;
+use piecewise_runtime::steps::CompiledModel;
 use std::path::Path;
 
 /// An image may have any number of tokens.
@@ -70,7 +70,7 @@ impl JoinedTower {
     /// # Errors
     /// When the image does not fit the tower or has more tokens than a step, the step fails, or the
     /// decoder has no room for its rows.
-    pub fn add(&mut self, item: &ImageItem, decoder: &mut dyn Engine) -> Result<RowsId, JoinError> {
+    pub fn add(&mut self, item: &ImageItem, decoder: &mut Engine) -> Result<RowsId, JoinError> {
         let tokens = self.tokens_of(item)?;
         let rows = self.add_step(&[(item, tokens)], decoder)?;
         // A step of one image adds the rows of one.
@@ -88,7 +88,7 @@ impl JoinedTower {
     pub fn add_all(
         &mut self,
         items: &[ImageItem],
-        decoder: &mut dyn Engine,
+        decoder: &mut Engine,
     ) -> Result<Vec<RowsId>, JoinError> {
         let sized = items.iter().map(|item| Ok((item, self.tokens_of(item)?)));
         let sized = sized.collect::<Result<Vec<_>, JoinError>>()?;
@@ -135,7 +135,7 @@ impl JoinedTower {
     fn add_step(
         &mut self,
         items: &[(&ImageItem, u64)],
-        decoder: &mut dyn Engine,
+        decoder: &mut Engine,
     ) -> Result<Vec<RowsId>, JoinError> {
         let inputs = self.config.fill(&Vec::from_iter(items.iter().map(|(item, _)| *item)));
         with_inputs(self.session.step(), &inputs).run_unread()?;
@@ -161,7 +161,7 @@ impl JoinedTower {
     }
 
     /// The tower as a model: its graphs, its memory, what was compiled.
-    pub fn model(&self) -> &dyn Model {
+    pub fn model(&self) -> &CompiledModel {
         self.session.model()
     }
 }

@@ -13,7 +13,7 @@ use crate::models::encoder::EncoderBounds;
 use piecewise_ir::graph::Graph;
 use piecewise_runtime::config::ConfigLayers;
 use piecewise_runtime::observe::Snapshot;
-use piecewise_runtime::steps::Model;
+use piecewise_runtime::steps::CompiledModel;
 use piecewise_runtime::words::EngineLoad;
 use std::io::Write;
 use std::sync::Arc;
@@ -170,7 +170,7 @@ impl<M: ItemEncoder> Encoder<M> {
     }
 
     /// The compiled model of each path by its name.
-    pub fn compiled(&self) -> impl Iterator<Item = (&str, &dyn Model)> {
+    pub fn compiled(&self) -> impl Iterator<Item = (&str, &CompiledModel)> {
         self.paths.iter().map(|path| (&*path.name, path.session.model()))
     }
 

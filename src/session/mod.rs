@@ -20,7 +20,7 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_passes::RunReport;
 use piecewise_runtime::observe::Snapshot;
-use piecewise_runtime::steps::{Model, StepOutputs, Ticket};
+use piecewise_runtime::steps::{CompiledModel, StepOutputs, Ticket};
 use piecewise_runtime::words::{Dispatch, ModelError, StepData, StepTimes};
 use std::collections::BTreeMap;
 
@@ -58,14 +58,14 @@ use std::collections::BTreeMap;
 /// ```
 #[derive(Debug)]
 pub struct Session {
-    model: Box<dyn Model>,
+    model: CompiledModel,
     symbols: Vec<StepSymbol>,
     passes: RunReport,
     last_times: Option<StepTimes>,
 }
 
 impl Session {
-    pub(crate) fn new(model: Box<dyn Model>, symbols: Vec<StepSymbol>, passes: RunReport) -> Self {
+    pub(crate) fn new(model: CompiledModel, symbols: Vec<StepSymbol>, passes: RunReport) -> Self {
         Self { model, symbols, passes, last_times: None }
     }
 
@@ -75,15 +75,15 @@ impl Session {
     }
 
     /// The model: the graph as the passes left it, what was counted, and how the last step ran.
-    pub fn model(&self) -> &dyn Model {
-        &*self.model
+    pub fn model(&self) -> &CompiledModel {
+        &self.model
     }
 
     /// The model, to give its memory back for a while, to run in another graph mode, or to open a
     /// device that was lost anew; and for an engine that takes rows of its outputs
     /// ([`Engine::add_rows`](piecewise_runtime::engine::Engine::add_rows)).
-    pub fn model_mut(&mut self) -> &mut dyn Model {
-        &mut *self.model
+    pub fn model_mut(&mut self) -> &mut CompiledModel {
+        &mut self.model
     }
 
     /// How often each pass matched, and its remarks.

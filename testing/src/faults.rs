@@ -1,7 +1,8 @@
 //! Planned faults of a device: the ways in which a GPU fails, around one whose results tests can hold.
 
 use crate::host_time;
-use piecewise_backend::device::{CaptureRule, DeviceError};
+use piecewise_backend::device::{CaptureRule, Clock, DeviceError};
+use piecewise_backend::hooks::{DeviceCall, DeviceHook, HookedDevice};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -71,6 +72,9 @@ struct Held {
     released: Receiver<()>,
 }
 
+/// A device whose calls fail as planned, and whose time is [`host_time`]'s.
+pub type FaultyDevice = HookedDevice<DeviceFaults>;
+
 fn lost(action: &str) -> DeviceError {
     DeviceError::Lost { action: action.to_owned(), reason: "a planned fault".to_owned() }
 }
@@ -126,11 +130,11 @@ impl DeviceFaults {
         plan.slow = None;
     }
 
-    pub(crate) fn check_lost(&self, action: &str) -> Result<(), DeviceError> {
+    fn check_lost(&self, action: &str) -> Result<(), DeviceError> {
         if self.plan().is_lost { Err(lost(action)) } else { Ok(()) }
     }
 
-    pub(crate) fn reopen(&self) -> Result<(), DeviceError> {
+    fn reopen(&self) -> Result<(), DeviceError> {
         self.plan().is_lost = false;
         self.pass(FaultPoint::Reopen, "open the device anew").inspect_err(|_| {
             self.plan().is_lost = true;
@@ -138,7 +142,7 @@ impl DeviceFaults {
     }
 
     /// Passes a point, or fails as planned.
-    pub(crate) fn pass(&self, point: FaultPoint, label: &str) -> Result<(), DeviceError> {
+    fn pass(&self, point: FaultPoint, label: &str) -> Result<(), DeviceError> {
         self.wait_if_held(point);
         let mut plan = self.plan();
         if let Some((_, each)) = plan.slow.filter(|(slow, _)| *slow == point) {
@@ -184,5 +188,25 @@ impl DeviceFaults {
             });
         }
         Ok(())
+    }
+}
+
+impl DeviceHook for DeviceFaults {
+    fn before(&mut self, call: DeviceCall<'_>) -> Result<(), DeviceError> {
+        let (point, label) = match call {
+            DeviceCall::Reopen => return self.reopen(),
+            DeviceCall::Launch(_) => (FaultPoint::Launch, "a program"),
+            DeviceCall::Replay(_) => (FaultPoint::Replay, "a captured graph"),
+            DeviceCall::Capture(label) => (FaultPoint::Capture, label),
+            DeviceCall::Wait => (FaultPoint::Wait, "a wait"),
+            DeviceCall::Other(what) => return self.check_lost(what),
+            other => return self.check_lost(&format!("{other:?}")),
+        };
+        self.check_lost(label)?;
+        self.pass(point, label)
+    }
+
+    fn clock(&self, _: Clock) -> Clock {
+        host_time::now
     }
 }

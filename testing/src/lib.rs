@@ -9,7 +9,6 @@ pub mod artifacts;
 pub mod cuda;
 pub mod driver;
 pub mod faults;
-pub mod faulty_device;
 pub mod graphs;
 pub mod lifetimes;
 
@@ -18,6 +17,5 @@ mod graph_tests;
 
 pub use absorbing::{AbsorbingCompiler, absorbing_ops};
 pub use driver::{CallFault, Faults, FaultyDriver, SimulatedDriver, host_time};
-pub use faults::{DeviceFault, DeviceFaults, FaultKind, FaultPoint};
-pub use faulty_device::FaultyDevice;
+pub use faults::{DeviceFault, DeviceFaults, FaultKind, FaultPoint, FaultyDevice};
 pub use graphs::*;

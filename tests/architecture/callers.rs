@@ -172,7 +172,7 @@ fn code() -> Vec<(String, String)> {
 #[test]
 fn one_place_builds_a_compiled_model() {
     let places = callers(&code(), "CompiledModel", "build", 7);
-    assert_eq!(places, [("src/device/opened.rs".to_owned(), 1)]);
+    assert_eq!(places, [("src/assembly/planned.rs".to_owned(), 1)]);
 }
 
 /// What is compiled comes from the store, or goes there.

@@ -182,7 +182,7 @@ fn build<T: Target>(
     op: Turned,
     mode: GraphMode,
     alternative: usize,
-) -> Result<CompiledModel<T::Device>, ModelError> {
+) -> Result<CompiledModel, ModelError> {
     let (device, all) = T::make(&registry(op), 2);
     let one = One { all, alternative, way: 0 };
     let (options, store) = (options(module, mode, &[1, 4, 8, 16], 16), T::store());

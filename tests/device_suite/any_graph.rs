@@ -13,7 +13,7 @@ use piecewise_ir::module::Module;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
-use piecewise_runtime::steps::{BuildOptions, CompiledModel, Model};
+use piecewise_runtime::steps::{BuildOptions, CompiledModel};
 use piecewise_runtime::store::compile_module;
 use piecewise_runtime::words::sizes::SizeList;
 use piecewise_runtime::words::{
@@ -75,7 +75,7 @@ pub(crate) fn build<T: Target>(
     sizes: &[u64],
     bound: u64,
     weights: RandomWeights,
-) -> CompiledModel<T::Device> {
+) -> CompiledModel {
     let checks = Checks { poison: true, addresses: true, compare: false };
     build_checked::<T>(module, registry, mode, sizes, bound, weights, checks)
 }
@@ -89,7 +89,7 @@ pub(crate) fn build_checked<T: Target>(
     bound: u64,
     weights: RandomWeights,
     checks: Checks,
-) -> CompiledModel<T::Device> {
+) -> CompiledModel {
     let options = BuildOptions { checks, ..options(module, mode, sizes, bound) };
     build_of::<T>(module, registry, options, weights).unwrap()
 }
@@ -133,17 +133,17 @@ pub(crate) fn build_of<T: Target>(
     registry: &Arc<OpRegistry>,
     options: BuildOptions,
     weights: RandomWeights,
-) -> Result<CompiledModel<T::Device>, ModelError> {
+) -> Result<CompiledModel, ModelError> {
     build_by::<T>(module, T::make(registry, 2), options, weights)
 }
 
 /// The same by this compiler, for this device.
 pub(crate) fn build_by<T: Target>(
     module: &Arc<Module>,
-    (device, compiler): (T::Device, Box<dyn Compiler>),
+    (device, compiler): (Box<dyn Device>, Box<dyn Compiler>),
     options: BuildOptions,
     weights: RandomWeights,
-) -> Result<CompiledModel<T::Device>, ModelError> {
+) -> Result<CompiledModel, ModelError> {
     let (store, sizes) = (T::store(), &options.dispatcher);
     let compiled = compile_module(module, sizes, compiler.as_ref(), store, &mut |_| {})?;
     let (module, weights) = (Arc::clone(module), Arc::new(weights));
@@ -151,7 +151,7 @@ pub(crate) fn build_by<T: Target>(
 }
 
 /// Overwrites the states, in the order of their declarations.
-pub(crate) fn set_states<D: Device>(model: &mut CompiledModel<D>, states: &[Array]) {
+pub(crate) fn set_states(model: &mut CompiledModel, states: &[Array]) {
     for (i, array) in states.iter().enumerate() {
         let graph = model.module().graph();
         let at = model.memory().address(graph, graph.states()[i].value).unwrap();
@@ -160,8 +160,8 @@ pub(crate) fn set_states<D: Device>(model: &mut CompiledModel<D>, states: &[Arra
 }
 
 /// Runs a step of `rows` rows and returns the bytes of every output.
-pub(crate) fn step<D: Device>(
-    model: &mut CompiledModel<D>,
+pub(crate) fn step(
+    model: &mut CompiledModel,
     rows: u64,
     inputs: &[Array],
     expected_mode: StepMode,

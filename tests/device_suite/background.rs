@@ -4,10 +4,9 @@ use crate::random_steps::turns;
 use crate::sequences::{Sequences, Turn};
 use crate::small_decoder::Setup;
 use crate::target::Target;
-use piecewise_backend::device::Device;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::steps::{CompiledModel, Model};
+use piecewise_runtime::steps::CompiledModel;
 use piecewise_runtime::words::{CaptureWhen, GraphMode};
 use piecewise_testing::{Rng, soak};
 use std::time::{Duration, Instant};
@@ -18,8 +17,8 @@ const STEPS: u32 = 2000;
 type Turns = dyn Fn(&mut Sequences, &Setup, &mut Rng) -> Vec<Turn>;
 
 /// What steps of such turns gave, and how long each took from its submit to its outputs.
-fn run<D: Device>(
-    model: &mut CompiledModel<D>,
+fn run(
+    model: &mut CompiledModel,
     (setup, turns): (&Setup, &Turns),
     steps: u32,
 ) -> (Vec<u64>, Vec<Duration>) {

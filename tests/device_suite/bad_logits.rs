@@ -4,10 +4,9 @@
 use crate::sampling_controls::{Got, engine_of, got};
 use crate::small_decoder::{Setup, VOCAB};
 use crate::target::Target;
-use piecewise_backend::device::{Address, Device};
+use piecewise_backend::device::Address;
 use piecewise_runtime::batch::Sampling;
-use piecewise_runtime::engine::{BatchingEngine, Engine, Request, RequestEvent, TokenConstraint};
-use piecewise_runtime::steps::Model;
+use piecewise_runtime::engine::{Engine, Request, RequestEvent, TokenConstraint};
 use piecewise_runtime::words::{FinishReason, GraphMode, roles};
 
 /// Steps of all together before a row is NaN.
@@ -52,7 +51,7 @@ fn requests(controls: bool) -> Vec<Request> {
 }
 
 /// Where the first position of the only request that was computed lies in one layer, and its bytes.
-fn first_row<D: Device>(engine: &mut BatchingEngine<D>) -> (Address, u64) {
+fn first_row(engine: &mut Engine) -> (Address, u64) {
     let model = engine.model_mut();
     let graph = model.module().graph();
     let state = graph.states().iter().find(|s| s.role.as_deref() == Some(roles::KV_CACHE));
@@ -67,11 +66,7 @@ fn first_row<D: Device>(engine: &mut BatchingEngine<D>) -> (Address, u64) {
 }
 
 /// What the request, two beside it and one after it got, and how many tokens each had when it ended.
-fn run<D: Device>(
-    engine: &mut BatchingEngine<D>,
-    request: Request,
-    spoils: bool,
-) -> (Vec<Got>, Vec<usize>) {
+fn run(engine: &mut Engine, request: Request, spoils: bool) -> (Vec<Got>, Vec<usize>) {
     let mut events = Vec::new();
     let first = engine.add(request.clone()).unwrap();
     engine.step(&mut events).unwrap();
@@ -147,7 +142,7 @@ pub(crate) fn a_request_of_nan_ends_and_no_other_notices<T: Target>() {
 }
 
 /// So that the next request is the only one that left something.
-fn zero_states<D: Device>(engine: &mut BatchingEngine<D>) {
+fn zero_states(engine: &mut Engine) {
     let states = engine.model().memory().states;
     let zeros = vec![0; states.bytes as usize];
     engine.model_mut().device_mut().write(states.base, &zeros).unwrap();

@@ -15,7 +15,7 @@ use piecewise_ir::dtype::DType::F32;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpArgs, CudaOpCall};
 use piecewise_kernels::op::{OpError, OpRegistry};
 use piecewise_runtime::pipeline::plan;
-use piecewise_runtime::steps::{BuildOptions, Model};
+use piecewise_runtime::steps::BuildOptions;
 use piecewise_runtime::words::{
     CompileLevel, FallbackReason, GraphMode, ModelError, OnCaptureFailure, StepData, StepMode,
 };

@@ -12,7 +12,6 @@ use piecewise_ir::dtype::DType::F32;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall};
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_runtime::pipeline::plan;
-use piecewise_runtime::steps::Model;
 use piecewise_runtime::words::{Checks, CompileLevel, GraphMode, ModelError, StepData};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -5,12 +5,13 @@ use crate::equal_modes::two_steps;
 use crate::sequences::{Left, Sequences, Turn, try_step};
 use crate::small_decoder::Setup;
 use crate::target::{Cuda, Target};
-use piecewise_backend::cuda::{CudaDevice, CudaOptions};
-use piecewise_backend::device::DeviceError;
+use piecewise_backend::compiler::CompilerOptions;
+use piecewise_backend::cuda::CudaOptions;
+use piecewise_backend::device::{Device, DeviceError};
 use piecewise_backend::weights::NormalWeights;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::steps::{BuildOptions, CompiledModel, Model};
+use piecewise_runtime::steps::{BuildOptions, CompiledModel};
 use piecewise_runtime::store::compile_module;
 use piecewise_runtime::words::{FallbackReason, GraphMode, ModelError, OnCaptureFailure, StepMode};
 use piecewise_testing::cuda::open_faulty;
@@ -24,28 +25,28 @@ fn setup() -> Setup {
 fn build(
     faults: &Faults,
     on_capture_failure: OnCaptureFailure,
-) -> Result<CompiledModel<CudaDevice>, ModelError> {
+) -> Result<CompiledModel, ModelError> {
     let registry = Arc::new(OpRegistry::builtin());
     let (options, ops) = (CudaOptions::default(), OpRegistry::clone(&registry));
     let device = open_faulty(options, ops, faults).unwrap();
-    let compiler = device.compiler(registry);
+    let compiler = device.compiler(registry, CompilerOptions::default());
     let setup = setup();
     let options = BuildOptions { on_capture_failure, probes: Vec::new(), ..setup.options() };
     let (module, store) = (setup.module(), Cuda::store());
-    let compiled = compile_module(&module, &options.dispatcher, &compiler, store, &mut |_| {})?;
+    let compiled = compile_module(&module, &options.dispatcher, &*compiler, store, &mut |_| {})?;
     CompiledModel::build(
         Arc::new(module),
         options,
         compiled,
         store,
-        device,
+        Box::new(device),
         Arc::new(NormalWeights { std: 0.4, seed: 7 }),
         &mut |_| {},
     )
 }
 
 /// Steps of every captured size.
-fn steps(model: &mut CompiledModel<CudaDevice>) -> Vec<Left> {
+fn steps(model: &mut CompiledModel) -> Vec<Left> {
     [1, 4, 8].into_iter().flat_map(|tokens| two_steps(model, tokens)).collect()
 }
 

@@ -7,7 +7,7 @@ use crate::warm_start::{build_planned, setup, steps};
 use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::config::CacheConfig;
-use piecewise_runtime::steps::{CompiledModel, Model};
+use piecewise_runtime::steps::CompiledModel;
 use piecewise_runtime::store::CacheStore;
 use piecewise_testing::{Rng, soak};
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-fn made<T: Target>(module: &Arc<Module>, dir: &Path) -> CompiledModel<T::Device> {
+fn made<T: Target>(module: &Arc<Module>, dir: &Path) -> CompiledModel {
     let config = CacheConfig { dir: Some(dir.to_owned()), ..CacheConfig::default() };
     let store = CacheStore::open(&config).unwrap();
     let (device, compiler) = T::make(&Arc::new(OpRegistry::builtin()), 1);

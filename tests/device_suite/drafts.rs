@@ -4,13 +4,12 @@
 use crate::sequences::roles_of;
 use crate::small_decoder::Setup;
 use crate::target::Target;
-use piecewise_backend::device::Device;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::{
     BatchBuffers, Chunk, ChunkRows, ChunkTokens, SampleControls, Sampling,
 };
 use piecewise_runtime::memory::{PagePool, PageTable};
-use piecewise_runtime::steps::{CompiledModel, Model};
+use piecewise_runtime::steps::CompiledModel;
 use piecewise_runtime::words::{GraphMode, StepMode};
 use std::sync::Arc;
 
@@ -20,16 +19,16 @@ const TOKENS: usize = 40;
 const CHECKED: usize = 4;
 
 /// A model with the one text that it has read.
-struct Reader<D: Device> {
-    model: CompiledModel<D>,
+struct Reader {
+    model: CompiledModel,
     batch: BatchBuffers,
     pool: PagePool,
     table: PageTable,
     read: usize,
 }
 
-impl<D: Device> Reader<D> {
-    fn new(model: CompiledModel<D>) -> Self {
+impl Reader {
+    fn new(model: CompiledModel) -> Self {
         let roles = roles_of(&model);
         let pool = PagePool::new(roles.kv_rows);
         let batch = BatchBuffers::new(roles);
@@ -65,7 +64,7 @@ impl<D: Device> Reader<D> {
     }
 }
 
-fn generated<D: Device>(target: &mut Reader<D>) -> Vec<u32> {
+fn generated(target: &mut Reader) -> Vec<u32> {
     let mut text = PROMPT.to_vec();
     while text.len() < PROMPT.len() + TOKENS {
         text.push(target.read(&text, 1)[0]);
@@ -81,7 +80,7 @@ pub(crate) fn a_target_checks_what_a_draft_proposes<T: Target>() {
     // A draft that knows as much as the target is always right.
     for (layers, is_right) in [(1, false), (setup.layers, true)] {
         let (device, compiler) = T::make(&registry, setup.threads);
-        let shared = T::share(&device, &registry);
+        let shared = T::share(&*device, &registry);
         let mut target = Reader::new(setup.build_on::<T>(device, &*compiler));
         let draft = Setup { layers, query_lengths: vec![1], ..setup.clone() };
         let mut draft = Reader::new(draft.build_on::<T>(shared, &*compiler));

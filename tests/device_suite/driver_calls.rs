@@ -10,8 +10,8 @@ use crate::target::{Cpu, Cuda, SimulatedCuda, Target, in_own_process_with};
 use libloading::os::unix::Library;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request};
-use piecewise_runtime::steps::{CompiledModel, Model};
+use piecewise_runtime::engine::{Engine, EngineOptions, Request};
+use piecewise_runtime::steps::CompiledModel;
 use piecewise_runtime::words::{GraphMode, StepMode};
 use piecewise_testing::Rng;
 use std::collections::BTreeMap;
@@ -172,11 +172,11 @@ impl Counted {
 /// Decodes in steps of an engine, and what they called: those of a mode that replays all replay.
 fn of_engine<T: Target>(mode: GraphMode) -> Counted {
     let setup = Setup { mode, max_length: 512, ..Setup::default() };
-    let model: CompiledModel<T::Device> = setup.build::<T>();
+    let model: CompiledModel = setup.build::<T>();
     let members = model.module().stitch().unwrap().steps.len();
     let roles = roles_of(&model);
     let options = EngineOptions::of(&model, &roles);
-    let mut engine = BatchingEngine::new(model, roles, options).unwrap();
+    let mut engine = Engine::new(model, roles, options).unwrap();
     for prompt in [&[1, 2, 3][..], &[4, 5]] {
         engine.add(Request::new(prompt.to_vec(), STEPS + 100)).unwrap();
     }
@@ -206,7 +206,7 @@ fn mode_of(mode: GraphMode, shape: [u64; 3]) -> StepMode {
 /// Steps of one shape, from the entry of each submit to the return of its read.
 fn of_submits<T: Target>(mode: GraphMode, shape: [u64; 3]) -> Counted {
     let setup = Setup { mode, max_rows: 8, query_lengths: vec![1, 2], ..Setup::default() };
-    let mut model: CompiledModel<T::Device> = setup.build::<T>();
+    let mut model: CompiledModel = setup.build::<T>();
     let members = model.module().stitch().unwrap().steps.len();
     let mut sequences = Sequences::of(&model);
     let mut rng = Rng::new(1);

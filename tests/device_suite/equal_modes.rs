@@ -3,7 +3,6 @@
 use crate::sequences::{Left, Sequences, Turn, set_states, step};
 use crate::small_decoder::Setup;
 use crate::target::Target;
-use piecewise_backend::device::Device;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::steps::CompiledModel;
@@ -28,7 +27,7 @@ fn large(dtype: DType, mode: GraphMode, most: u64, sizes: Vec<u64>) -> Setup {
 
 /// `tokens` tokens over as many sequences as there may be, each of which wants its last row; then
 /// a token of each.
-pub(crate) fn two_steps<D: Device>(model: &mut CompiledModel<D>, tokens: u64) -> Vec<Left> {
+pub(crate) fn two_steps(model: &mut CompiledModel, tokens: u64) -> Vec<Left> {
     let mut sequences = Sequences::of(model);
     let count = tokens.min(sequences.list.len() as u64);
     let mut rng = Rng::new(tokens);

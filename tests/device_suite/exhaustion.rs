@@ -11,8 +11,8 @@ use piecewise_backend::cuda::{CudaDevice, CudaOptions};
 use piecewise_backend::device::{Device, DeviceError};
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request};
-use piecewise_runtime::steps::{CompiledModel, Model};
+use piecewise_runtime::engine::{Engine, EngineOptions, Request};
+use piecewise_runtime::steps::CompiledModel;
 use piecewise_runtime::words::{
     CaptureWhen, FallbackReason, GraphMode, ModelError, OnCaptureFailure, StepMode,
     SuspendedWeights,
@@ -108,7 +108,7 @@ fn deep() -> Setup {
 }
 
 /// What steps of every size leave, each of which wants a graph of its own.
-fn steps_of_every_size(model: &mut CompiledModel<CudaDevice>) -> Vec<Left> {
+fn steps_of_every_size(model: &mut CompiledModel) -> Vec<Left> {
     let uniform = [1, 2].into_iter().flat_map(|length| (1..=4).map(move |n| vec![length; n]));
     let mixed = [3, 5, 8, 16, 17, 48].into_iter().map(|tokens| vec![tokens - 1, 1]);
     let (mut sequences, mut rng) = (Sequences::of(model), Rng::new(9));
@@ -195,19 +195,19 @@ fn cpu_an_engine_that_finds_no_memory_stays_suspended_until_there_is_some() {
             let model = setup.build_module::<Cpu>(setup.module()).ok()?;
             let roles = roles_of(&model);
             let options = EngineOptions::of(&model, &roles);
-            Some(BatchingEngine::new(model, roles, options).unwrap())
+            Some(Engine::new(model, roles, options).unwrap())
         };
         let request = |number: u32| {
             Request::new((0..9 + number).map(|i| (i * i + number) % 61).collect::<Vec<_>>(), 12)
         };
-        let ended = |engine: &mut BatchingEngine<_>, mut events| {
+        let ended = |engine: &mut Engine, mut events| {
             for number in 1..4 {
                 engine.add(request(number)).unwrap();
             }
             engine.run(&mut events).unwrap();
             ids_of(&events).into_values().collect::<Vec<_>>()
         };
-        let begun = |engine: &mut BatchingEngine<_>| {
+        let begun = |engine: &mut Engine| {
             let mut events = Vec::new();
             engine.add(request(0)).unwrap();
             (0..3).for_each(|_| assert!(engine.step(&mut events).unwrap()));

@@ -5,7 +5,6 @@ use crate::like_first::{LikeFirst, rows_of_first};
 use crate::mixing_model::{MOST, WIDTH, mixing_model, mixing_options};
 use crate::sequences::{Sequences, Turn, step};
 use crate::target::Target;
-use piecewise_backend::measure::MeasuredDevice;
 use piecewise_ir::custom::Attrs;
 use piecewise_ir::entity::Entity;
 use piecewise_kernels::op::cuda::{
@@ -64,7 +63,7 @@ impl CudaOp for Sizes {
     }
 }
 
-fn build<T: Target>(mode: GraphMode) -> CompiledModel<T::Device> {
+fn build<T: Target>(mode: GraphMode) -> CompiledModel {
     let module = mixing_model("sizes", SEQUENCES, |b, mut x, inputs| {
         for layer in ["first", "second"] {
             x = b.custom_one(&SIZES, &[x, inputs.attention.query_starts], Attrs::new());
@@ -79,10 +78,7 @@ fn build<T: Target>(mode: GraphMode) -> CompiledModel<T::Device> {
 }
 
 /// Steps of seven tokens or eight in one to four sequences, in an order in which sizes change and come back.
-pub(crate) fn an_op_in_a_graph_has_the_sizes_of_its_step<T: Target>()
-where
-    T::Device: MeasuredDevice,
-{
+pub(crate) fn an_op_in_a_graph_has_the_sizes_of_its_step<T: Target>() {
     let divisions: [&[u64]; 7] = [&[7], &[5, 3], &[4, 3], &[2, 3, 2], &[8], &[1, 1, 1, 5], &[6, 2]];
     let run = |mode: GraphMode| {
         let mut model = build::<T>(mode);

@@ -13,7 +13,7 @@ use piecewise_ir::graph::ValueDef;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::step::{LaunchContext, StepContext};
 use piecewise_runtime::batch::{ChunkRows, Sampling};
-use piecewise_runtime::steps::{CompiledModel, Model};
+use piecewise_runtime::steps::CompiledModel;
 use piecewise_runtime::words::{Checks, GraphMode, ModelError, StepMode, roles};
 use piecewise_testing::Rng;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const CANARY: u8 = 0xab;
 const ROWS: u64 = 3;
 const ONE_TOKEN: PieceSize = PieceSize::Uniform { sequences: 1, query_length: 1 };
 
-fn backed<D: Device>(device: &mut D, bytes: u64) -> Address {
+fn backed(device: &mut dyn Device, bytes: u64) -> Address {
     let region = device.reserve("a test", bytes.max(256)).unwrap();
     device.back(region).unwrap();
     region.base
@@ -51,7 +51,7 @@ pub(crate) fn everything_else_is_dropped_first<T: Target>() {
     let (mut operands, mut written, mut inputs) = (Vec::new(), Vec::new(), Vec::new());
     for value in piece.operands() {
         let bytes = graph.ty(value).bytes(&bounds);
-        let at = backed(&mut device, bytes);
+        let at = backed(&mut *device, bytes);
         operands.push(Some(at));
         match graph.def(value) {
             ValueDef::Weight(i) => {
@@ -67,7 +67,7 @@ pub(crate) fn everything_else_is_dropped_first<T: Target>() {
         }
     }
     let scratch_bytes = artifact.scratch();
-    let (scratch, counts) = (backed(&mut device, scratch_bytes), backed(&mut device, 256));
+    let (scratch, counts) = (backed(&mut *device, scratch_bytes), backed(&mut *device, 256));
     let binding = Binding {
         piece: &piece,
         choice: &Choice::default(),
@@ -83,7 +83,7 @@ pub(crate) fn everything_else_is_dropped_first<T: Target>() {
     let true_counts: Vec<u8> = sizes.iter().flat_map(|&n| (n as i32).to_le_bytes()).collect();
     device.write(counts, &true_counts).unwrap();
     // Every index of the piece is a row of something with at least three rows.
-    let stage = |device: &mut T::Device, first: i32| {
+    let stage = |device: &mut dyn Device, first: i32| {
         for &(at, dtype) in &inputs {
             assert_eq!(dtype, DType::I32);
             let rows: Vec<u8> =
@@ -94,7 +94,7 @@ pub(crate) fn everything_else_is_dropped_first<T: Target>() {
             device.fill(at, bytes, &[0]).unwrap();
         }
     };
-    let left = |device: &mut T::Device| -> Vec<Vec<u8>> {
+    let left = |device: &mut dyn Device| -> Vec<Vec<u8>> {
         let read = |&(at, bytes): &(Address, u64)| {
             let mut bytes = vec![0; bytes as usize];
             device.read(at, &mut bytes).unwrap();
@@ -102,29 +102,26 @@ pub(crate) fn everything_else_is_dropped_first<T: Target>() {
         };
         written.iter().map(read).collect()
     };
-    let launch = |device: &mut T::Device, first| {
+    let launch = |device: &mut dyn Device, first| {
         stage(device, first);
         let step = StepContext { counts: &sizes, sizes: &sizes, inputs: &[] };
         device.launch(&program, LaunchContext::Step(&step)).unwrap();
         left(device)
     };
-    let launched = [0, 1].map(|first| launch(&mut device, first));
+    let launched = [0, 1].map(|first| launch(&mut *device, first));
     assert_ne!(launched[0], launched[1]);
     let captured = device.capture("first piece", &[&program], &sizes).unwrap();
     drop((program, artifact, compiler, registry));
     drop((module, piece));
     for first in [0, 1, 0] {
-        stage(&mut device, first);
+        stage(&mut *device, first);
         device.replay(&captured).unwrap();
-        assert_eq!(left(&mut device), launched[first as usize]);
+        assert_eq!(left(&mut *device), launched[first as usize]);
     }
 }
 
 /// A first step of one sequence, from zeroed states; equal for every call.
-fn first_step<D: Device>(
-    model: &mut CompiledModel<D>,
-    tokens: u64,
-) -> Result<Left, Box<ModelError>> {
+fn first_step(model: &mut CompiledModel, tokens: u64) -> Result<Left, Box<ModelError>> {
     let mut sequences = Sequences::of(model);
     let zeros = vec![0; model.memory().states.bytes as usize];
     set_states(model, &zeros);

@@ -9,7 +9,6 @@ use piecewise_backend::compiler::NoStore;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::steps::Model;
 use piecewise_runtime::store::LateCompiler;
 use piecewise_runtime::words::StepMode;
 use piecewise_testing::Rng;

@@ -4,14 +4,13 @@
 use crate::any_graph::{MODES, RandomWeights, build_by, options};
 use crate::like_first::LikeFirst;
 use crate::target::{Breakable, Cuda, SimulatedCuda};
-use piecewise_backend::device::Device;
 use piecewise_ir::builder::Builder;
 use piecewise_ir::custom::Attrs;
 use piecewise_ir::dtype::DType::F32;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall};
 use piecewise_kernels::op::{OpError, OpRegistry};
 use piecewise_runtime::pipeline::plan;
-use piecewise_runtime::steps::{BuildOptions, CompiledModel, Model};
+use piecewise_runtime::steps::{BuildOptions, CompiledModel};
 use piecewise_runtime::words::{Checks, CompileLevel, ModelError, StepData};
 use piecewise_testing::{CallFault, Faults};
 use std::sync::Arc;
@@ -50,10 +49,7 @@ impl CudaOp for Late {
 
 /// Submits a step and reads it, and reads it again once the device is idle. It brings its number, which is
 /// what it leaves where no kernel runs.
-fn read_twice<D: Device>(
-    model: &mut CompiledModel<D>,
-    number: u64,
-) -> (Result<Vec<u8>, ModelError>, Vec<u8>) {
+fn read_twice(model: &mut CompiledModel, number: u64) -> (Result<Vec<u8>, ModelError>, Vec<u8>) {
     let number = (number + 1) as f32;
     let brought: Vec<u8> = (0..ROWS * WIDTH).flat_map(|_| number.to_le_bytes()).collect();
     let graph = model.module().graph();
@@ -62,7 +58,7 @@ fn read_twice<D: Device>(
     let (counts, inputs) = ([ROWS], [&brought[..]]);
     let step = StepData { counts: &counts, inputs: &inputs, ..StepData::default() };
     let ticket = model.submit(&step).unwrap();
-    let read = |model: &mut CompiledModel<D>| Ok(model.read(&ticket)?.bytes(0)?.to_vec());
+    let read = |model: &mut CompiledModel| Ok(model.read(&ticket)?.bytes(0)?.to_vec());
     let early = read(model);
     let base = model.memory().arena.base;
     model.device_mut().read(base, &mut [0]).unwrap();

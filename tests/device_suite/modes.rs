@@ -3,14 +3,14 @@
 use crate::sequences::{Left, Sequences, Turn, step};
 use crate::small_decoder::Setup;
 use crate::target::{Cpu, Target};
-use piecewise_backend::measure::{LaunchCounts, MeasuredDevice};
+use piecewise_backend::device::measure::LaunchCounts;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::steps::{CompiledModel, Model};
+use piecewise_runtime::steps::CompiledModel;
 use piecewise_runtime::words::{CompileLevel, GraphMode, ModelError, StepMode};
 use piecewise_testing::Rng;
 
 /// Runs a prompt of five tokens, then a decode step; what each launched.
-fn prompt_and_decode<D: MeasuredDevice>(model: &mut CompiledModel<D>) -> [(Left, LaunchCounts); 2] {
+fn prompt_and_decode(model: &mut CompiledModel) -> [(Left, LaunchCounts); 2] {
     let mut sequences = Sequences::of(model);
     let mut rng = Rng::new(3);
     [(5, false), (1, true)].map(|(tokens, feedback)| {
@@ -22,16 +22,13 @@ fn prompt_and_decode<D: MeasuredDevice>(model: &mut CompiledModel<D>) -> [(Left,
     })
 }
 
-fn of_level<T: Target>(level: CompileLevel) -> CompiledModel<T::Device> {
+fn of_level<T: Target>(level: CompileLevel) -> CompiledModel {
     Setup { level, mode: GraphMode::None, ..Setup::default() }.build::<T>()
 }
 
 /// Eager: what was written, op by op, each with launches of its own. Trace: the same. Compile: the kernels
 /// of the plan, which compute several ops, and fewer launches.
-pub(crate) fn a_level_is_known_by_its_launches<T: Target>()
-where
-    T::Device: MeasuredDevice,
-{
+pub(crate) fn a_level_is_known_by_its_launches<T: Target>() {
     let ops = Setup::default().graph().nodes().count();
     for (level, fused) in
         [(CompileLevel::Eager, false), (CompileLevel::Trace, false), (CompileLevel::Compile, true)]
@@ -54,11 +51,7 @@ where
 }
 
 /// Graph launches and plain ones of a step that runs so. The head is over other rows than all ahead of it.
-fn launches<D: MeasuredDevice>(
-    model: &CompiledModel<D>,
-    left: &Left,
-    mode: StepMode,
-) -> (u64, u64) {
+fn launches(model: &CompiledModel, left: &Left, mode: StepMode) -> (u64, u64) {
     match mode {
         StepMode::None => (0, model.step_launches(left.report.sizes).len() as u64),
         StepMode::Piecewise => (2, 0),
@@ -68,10 +61,7 @@ fn launches<D: MeasuredDevice>(
 
 /// None: launches alone. Piecewise: a graph of all pieces over tokens with the ops between them, and one of
 /// the head. Full: one graph. The others by what the batch is.
-pub(crate) fn a_mode_is_known_by_its_launches<T: Target>()
-where
-    T::Device: MeasuredDevice,
-{
+pub(crate) fn a_mode_is_known_by_its_launches<T: Target>() {
     for mode in GraphMode::ALL {
         let mut model = Setup { mode, ..Setup::default() }.build::<T>();
         let steps = prompt_and_decode(&mut model);
@@ -85,10 +75,7 @@ where
 
 /// A layer that is excluded by name is launched, between the graphs of what is ahead of it and behind it: steps are the same to the bit, and the modes that
 /// would capture it in a whole step are reduced, with its name.
-pub(crate) fn excluded_layers_are_launched<T: Target>()
-where
-    T::Device: MeasuredDevice,
-{
+pub(crate) fn excluded_layers_are_launched<T: Target>() {
     let setup = Setup { mode: GraphMode::Piecewise, ..Setup::default() };
     let expected = prompt_and_decode(&mut setup.build::<T>());
     // The head is no part of any of them.
@@ -138,10 +125,7 @@ pub(crate) fn the_mode_of_a_live_model_changes<T: Target>() {
 }
 
 /// A decode step in each mode; the graphs that there were, and those that were captured for it.
-fn decodes<D: piecewise_backend::device::Device>(
-    model: &mut CompiledModel<D>,
-    modes: &[GraphMode],
-) -> (Vec<Left>, Vec<(usize, usize)>) {
+fn decodes(model: &mut CompiledModel, modes: &[GraphMode]) -> (Vec<Left>, Vec<(usize, usize)>) {
     let mut sequences = Sequences::of(model);
     let mut rng = Rng::new(8);
     let steps = modes.iter().map(|&mode| {

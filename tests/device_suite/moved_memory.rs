@@ -5,9 +5,9 @@ use crate::random_steps::turns;
 use crate::sequences::{Sequences, set_states, states, step};
 use crate::small_decoder::Setup;
 use crate::target::Target;
-use piecewise_backend::device::{Device, Reservation};
+use piecewise_backend::device::Reservation;
 use piecewise_runtime::device::Memory;
-use piecewise_runtime::steps::{CompiledModel, Model};
+use piecewise_runtime::steps::CompiledModel;
 use piecewise_runtime::words::{CaptureWhen, Checks, GraphState, StepMode};
 use piecewise_testing::Rng;
 
@@ -16,7 +16,7 @@ const PARTS: [fn(&mut Memory) -> &mut Reservation; 3] =
     [|memory| &mut memory.arena, |memory| &mut memory.states, |memory| &mut memory.weights];
 
 /// Puts another reservation in the place of a part, which keeps what it held.
-fn move_part<D: Device>(model: &mut CompiledModel<D>, part: usize) {
+fn move_part(model: &mut CompiledModel, part: usize) {
     let before = *PARTS[part](model.memory_mut());
     let mut held = vec![0; before.bytes as usize];
     let device = model.device_mut();
@@ -37,7 +37,7 @@ pub(crate) fn is_followed<T: Target>() {
         let (mut model, mut stays) = (setup.build::<T>(), Setup::default().build::<T>());
         let mut sequences = Sequences::of(&model);
         let mut rng = Rng::new(31);
-        let mut step_of_both = |model: &mut CompiledModel<T::Device>| {
+        let mut step_of_both = |model: &mut CompiledModel| {
             let turns = turns(&mut sequences, &setup, &mut rng);
             let before = states(model);
             set_states(&mut stays, &before);

@@ -14,9 +14,9 @@ use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall, Param,
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_runtime::batch::{ChunkRows, full_steps};
 use piecewise_runtime::dispatch::OtherWay;
-use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request, RequestEvent};
+use piecewise_runtime::engine::{Engine, EngineOptions, Request, RequestEvent};
 use piecewise_runtime::pipeline::plan;
-use piecewise_runtime::steps::{BuildOptions, Model};
+use piecewise_runtime::steps::BuildOptions;
 use piecewise_runtime::words::{
     CaptureWhen, CompileLevel, FallbackReason, GraphMode, StepData, StepMode, SuspendedWeights,
 };
@@ -133,9 +133,9 @@ pub(crate) fn padding_is_measured_of_what_was_captured_late<T: Breakable>() {
         let model = setup.build_on::<T>(device, &*compiler);
         let roles = roles_of(&model);
         let options = EngineOptions::of(&model, &roles);
-        let mut engine = BatchingEngine::new(model, roles, options).unwrap();
-        let lost = |engine: &mut BatchingEngine<T::Device>| {
-            let count = |engine: &BatchingEngine<T::Device>| {
+        let mut engine = Engine::new(model, roles, options).unwrap();
+        let lost = |engine: &mut Engine| {
+            let count = |engine: &Engine| {
                 let misses = &engine.model().statistics().misses;
                 misses.get("padding_loses").copied().unwrap_or(0)
             };
@@ -260,7 +260,7 @@ pub(crate) fn dear_padding_is_launched<T: Target>() {
             let ones: Vec<u8> = (0..rows * WIDTH).flat_map(|_| 1f32.to_le_bytes()).collect();
             let (counts, inputs) = ([rows], [&ones[..]]);
             let step = StepData { counts: &counts, inputs: &inputs, ..StepData::default() };
-            let run = |model: &mut piecewise_runtime::steps::CompiledModel<T::Device>| {
+            let run = |model: &mut piecewise_runtime::steps::CompiledModel| {
                 let ticket = model.submit(&step).unwrap();
                 let left = elements(DType::F32, model.read(&ticket).unwrap().bytes(0).unwrap());
                 (left, model.last_step().unwrap())

@@ -16,7 +16,7 @@ use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::memory::KvPoison;
 use piecewise_runtime::pipeline::plan;
-use piecewise_runtime::steps::{BuildOptions, Model};
+use piecewise_runtime::steps::BuildOptions;
 use piecewise_runtime::words::{Checks, CompileLevel, GraphMode, StepMode, roles};
 use piecewise_testing::Rng;
 use std::sync::Arc;

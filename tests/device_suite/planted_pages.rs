@@ -4,10 +4,9 @@
 use crate::sequences::{Sequences, Turn, step};
 use crate::small_decoder::Setup;
 use crate::target::Target;
-use piecewise_backend::device::Device;
 use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_runtime::batch::{ChunkRows, StepView};
-use piecewise_runtime::steps::{CompiledModel, Model};
+use piecewise_runtime::steps::CompiledModel;
 use piecewise_runtime::words::{Checks, GraphMode, ModelError, PageFault, StepData, roles};
 use piecewise_testing::Rng;
 
@@ -26,11 +25,7 @@ fn owned(step: &StepData<'_>) -> Vec<Vec<u8>> {
 }
 
 /// What is said of a step with these inputs instead of its own.
-fn refused<D: Device>(
-    model: &mut CompiledModel<D>,
-    step: &StepData<'_>,
-    inputs: &[Vec<u8>],
-) -> PageFault {
+fn refused(model: &mut CompiledModel, step: &StepData<'_>, inputs: &[Vec<u8>]) -> PageFault {
     let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
     match model.submit(&StepData { inputs: &inputs, ..*step }) {
         Err(ModelError::Pages(fault)) => fault,
@@ -49,7 +44,7 @@ fn bytes(numbers: &[i32]) -> Vec<u8> {
 pub(crate) fn stale_inputs_are_named<T: Target>() {
     let checks = Checks { poison: true, addresses: true, compare: false };
     let mut model = Setup { mode: GraphMode::Full, checks, ..Setup::default() }.build::<T>();
-    let place = |model: &CompiledModel<_>, role: &str| {
+    let place = |model: &CompiledModel, role: &str| {
         let inputs = model.module().graph().inputs();
         inputs.iter().position(|input| input.role.as_deref() == Some(role)).unwrap()
     };

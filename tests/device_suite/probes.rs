@@ -13,7 +13,7 @@ use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpArgs, CudaOp
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
 use piecewise_runtime::batch::{ChunkRows, RoleMap, probes};
-use piecewise_runtime::steps::{BuildOptions, CompiledModel, Model};
+use piecewise_runtime::steps::{BuildOptions, CompiledModel};
 use piecewise_runtime::words::{GraphMode, ModelError, SymbolTable};
 use piecewise_testing::Rng;
 use std::sync::{Arc, OnceLock};
@@ -131,7 +131,7 @@ fn build<T: Target>(
     query_lengths: &[u64],
     is_probed: bool,
     strict: bool,
-) -> Result<CompiledModel<T::Device>, ModelError> {
+) -> Result<CompiledModel, ModelError> {
     let definition = LikeFirst { name: Signs::NAME, splits: op.splits };
     let module = mixing_model("signs", SEQUENCES, |b, x, inputs| {
         let x = b.custom_one(&definition, &[x, inputs.attention.query_starts], Attrs::new());
@@ -152,7 +152,7 @@ fn build<T: Target>(
 }
 
 /// The logits of uniform batches of one, two and four tokens, and of a mixed step.
-fn logits<D: piecewise_backend::device::Device>(model: &mut CompiledModel<D>) -> Vec<Vec<u8>> {
+fn logits(model: &mut CompiledModel) -> Vec<Vec<u8>> {
     let mut sequences = Sequences::of(model);
     let mut rng = Rng::new(6);
     let steps = [[1, 1, 1], [2, 2, 2], [4, 4, 4], [5, 1, 3]].map(|lengths: [u64; 3]| {

@@ -4,8 +4,9 @@ use crate::equal_modes::two_steps;
 use crate::sequences::Left;
 use crate::small_decoder::Setup;
 use crate::target::{Cuda, Target};
+use piecewise_backend::compiler::CompilerOptions;
 use piecewise_backend::cuda::{CudaDevice, CudaOptions};
-use piecewise_backend::measure::MeasuredDevice;
+use piecewise_backend::device::Device;
 use piecewise_backend::weights::NormalWeights;
 use piecewise_ir::dtype::DType;
 use piecewise_kernels::op::OpRegistry;
@@ -24,7 +25,7 @@ struct Case {
     in_tiles: bool,
 }
 
-fn build(case: Case, serial: bool) -> CompiledModel<CudaDevice> {
+fn build(case: Case, serial: bool) -> CompiledModel {
     let (mode, dtype) = (GraphMode::Full, DType::BF16);
     // Of 64 dimensions, so that warpgroups attend to prompts.
     let (head_dim, max_tokens) = (64, case.tokens.max(4));
@@ -34,16 +35,18 @@ fn build(case: Case, serial: bool) -> CompiledModel<CudaDevice> {
     let registry = Arc::new(OpRegistry::builtin());
     let options = CudaOptions { serial, ..CudaOptions::default() };
     let device = CudaDevice::open(options, OpRegistry::clone(&registry)).unwrap();
-    let compiler = device.compiler(registry).with_batch_invariance(case.in_tiles);
+    let invariant =
+        CompilerOptions { batch_invariant: case.in_tiles, ..CompilerOptions::default() };
+    let compiler = device.compiler(registry, invariant);
     let (module, options, store) = (setup.module(), setup.options(), Cuda::store());
     let sizes = &options.dispatcher;
-    let compiled = compile_module(&module, sizes, &compiler, store, &mut |_| {}).unwrap();
+    let compiled = compile_module(&module, sizes, &*compiler, store, &mut |_| {}).unwrap();
     CompiledModel::build(
         Arc::new(module),
         options,
         compiled,
         store,
-        device,
+        Box::new(device),
         Arc::new(NormalWeights { std: 0.4, seed: 7 }),
         &mut |_| {},
     )
@@ -73,7 +76,12 @@ fn a_thousand_replays_leave_the_same_with_programmatic_launch_and_without() {
             }
             let counts = model.device().launch_counts();
             let overlapping = counts.programmatic_edges > 0;
-            let can_overlap = model.device().arch().has_programmatic_launch();
+            let can_overlap = model
+                .device()
+                .downcast_ref::<CudaDevice>()
+                .unwrap()
+                .arch()
+                .has_programmatic_launch();
             assert_eq!(overlapping, can_overlap && !serial, "{counts:?}");
             assert!(counts.graph_launches as usize >= REPLAYS, "{counts:?}");
         }

@@ -11,7 +11,6 @@ use piecewise_backend::artifact::PieceSize;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::memory::KvPoison;
-use piecewise_runtime::steps::Model;
 use piecewise_runtime::words::{Checks, GraphMode, StepMode, SuspendedWeights};
 use piecewise_testing::{Rng, norm_error, soak};
 use std::cell::RefCell;

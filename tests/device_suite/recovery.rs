@@ -8,10 +8,8 @@ use crate::target::{
     Breakable, Breaks, Cpu, Cuda, SimulatedCuda, Strike, Target, in_own_process,
     in_own_process_with,
 };
-use piecewise_backend::device::Device;
-use piecewise_runtime::engine::{BatchingEngine, Engine, RequestEvent};
+use piecewise_runtime::engine::{Engine, RequestEvent};
 use piecewise_runtime::observe::Statistics;
-use piecewise_runtime::steps::Model;
 use piecewise_runtime::words::{
     CaptureWhen, Checks, GraphMode, GraphReport, GraphState, OnCaptureFailure,
 };
@@ -31,12 +29,12 @@ const POINTS: [(FaultPoint, &[FaultKind]); 4] = {
 };
 
 /// The tokens of requests that arrive while others run.
-pub(crate) fn serve<D: Device>(engine: &mut BatchingEngine<D>) -> Vec<Vec<u32>> {
+pub(crate) fn serve(engine: &mut Engine) -> Vec<Vec<u32>> {
     serve_by_turns(std::slice::from_mut(engine)).remove(0)
 }
 
 /// The same of several engines, each of which makes a step after the other.
-fn serve_by_turns<D: Device>(engines: &mut [BatchingEngine<D>]) -> Vec<Vec<Vec<u32>>> {
+fn serve_by_turns(engines: &mut [Engine]) -> Vec<Vec<Vec<u32>>> {
     let mut served = vec![(Vec::new(), Vec::new()); engines.len()];
     for number in 0..6 {
         for (engine, (ids, events)) in engines.iter_mut().zip(&mut served) {
@@ -214,7 +212,7 @@ pub(crate) fn two_models_outlive_their_device<T: Breakable>(test: &str) {
         let expected = vec![serve(&mut setup.engine::<T>()); 2];
         let registry = SlotSetup::registry();
         let (device, compiler, breaks) = T::breakable(&registry);
-        let shared = T::share(&device, &registry);
+        let shared = T::share(&*device, &registry);
         let mut engines = [device, shared]
             .map(|device| setup.engine_on::<T>(&registry, device, compiler.as_ref()));
         let mut recoveries = 0;
@@ -246,7 +244,7 @@ pub(crate) fn three_refusals_disable_a_graph<T: Breakable>(test: &str) {
             (setup.engine_on::<T>(&registry, device, &*compiler), breaks)
         };
         // A prompt of one token: every step wants the same graphs.
-        let ended = |engine: &mut BatchingEngine<T::Device>, mut events: Vec<RequestEvent>| {
+        let ended = |engine: &mut Engine, mut events: Vec<RequestEvent>| {
             engine.run(&mut events).unwrap();
             ids_of(&events).into_values().collect::<Vec<_>>()
         };
@@ -266,7 +264,7 @@ pub(crate) fn three_refusals_disable_a_graph<T: Breakable>(test: &str) {
                 assert!(breaks.has_struck(), "{} {mode:?}: refusal {refusals}", T::NAME);
                 assert_eq!(engine.model().statistics().misses["replay_refused"], refusals);
             }
-            let disabled = |engine: &BatchingEngine<T::Device>| {
+            let disabled = |engine: &Engine| {
                 let graphs = engine.model().graphs().into_iter();
                 graphs.filter(|g| g.state == GraphState::Disabled).collect::<Vec<_>>()
             };
@@ -321,9 +319,8 @@ fn cuda_a_crashed_kernel_is_survived_or_said_to_outlive_the_context() {
             let crash = HostKernel::load(&source, "crash").unwrap();
             let engine = |mode| setup::<Cuda>(mode, CaptureWhen::Startup).engine::<Cuda>();
             let requests = [1, 2].map(request);
-            let add = |engine: &mut BatchingEngine<_>| {
-                requests.clone().map(|request| engine.add(request).unwrap())
-            };
+            let add =
+                |engine: &mut Engine| requests.clone().map(|request| engine.add(request).unwrap());
             let mut launched = engine(GraphMode::None);
             let (expected, mut events) = (add(&mut launched), Vec::new());
             launched.run(&mut events).unwrap();

@@ -6,7 +6,6 @@ use crate::any_graph::{MODES, RandomWeights, build, elements, set_states, step};
 use crate::cuda_mix::SourceMix;
 use crate::target::Target;
 use crate::user_op::CpuMix;
-use piecewise_backend::device::Device;
 use piecewise_ir::builder::Builder;
 use piecewise_ir::custom::{Attr, Attrs, CustomOpDef};
 use piecewise_ir::dtype::DType::{F32, I32};
@@ -68,7 +67,7 @@ fn graph(op: Option<Labelled>) -> Graph {
 }
 
 /// Whether a row of a step changes another one.
-fn rows_mix<D: Device>(model: &mut CompiledModel<D>, mode: StepMode) -> bool {
+fn rows_mix(model: &mut CompiledModel, mode: StepMode) -> bool {
     let mut run = |perturbed: Option<usize>| {
         let value = |i: usize| {
             let is_perturbed = Some(i / WIDTH as usize) == perturbed;

@@ -3,13 +3,12 @@
 
 use crate::small_decoder::{Setup, VOCAB};
 use crate::target::{Breakable, Breaks, Cpu, Cuda, Strike, Target, in_own_process};
-use piecewise_backend::device::Device;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::{RoleMap, Sampling};
 use piecewise_runtime::engine::{
-    BatchingEngine, Engine, EngineOptions, Request, RequestEvent, TokenConstraint, TokenLogprobs,
+    Engine, EngineOptions, Request, RequestEvent, TokenConstraint, TokenLogprobs,
 };
-use piecewise_runtime::steps::{CompiledModel, Model};
+use piecewise_runtime::steps::CompiledModel;
 use piecewise_runtime::words::RequestId;
 use piecewise_runtime::words::{Checks, FinishReason, GraphMode};
 use piecewise_testing::{FaultKind, FaultPoint};
@@ -100,11 +99,11 @@ fn setup() -> Setup {
     }
 }
 
-pub(crate) fn engine_of<D: Device>(model: CompiledModel<D>, run_ahead: bool) -> BatchingEngine<D> {
+pub(crate) fn engine_of(model: CompiledModel, run_ahead: bool) -> Engine {
     let graph = model.module().graph();
     let roles = RoleMap::resolve(graph, model.symbols(), &OpRegistry::builtin()).unwrap();
     let options = EngineOptions { run_ahead, ..EngineOptions::of(&model, &roles) };
-    BatchingEngine::new(model, roles, options).unwrap()
+    Engine::new(model, roles, options).unwrap()
 }
 
 /// What a request got.
@@ -139,7 +138,7 @@ pub(crate) fn got(events: &[RequestEvent]) -> BTreeMap<RequestId, Got> {
 }
 
 /// The requests in company: one joins after each step.
-fn together<D: Device>(engine: &mut BatchingEngine<D>, requests: Vec<Request>) -> Vec<Got> {
+fn together(engine: &mut Engine, requests: Vec<Request>) -> Vec<Got> {
     let mut events = Vec::new();
     let mut ids = Vec::new();
     for request in requests {
@@ -152,7 +151,7 @@ fn together<D: Device>(engine: &mut BatchingEngine<D>, requests: Vec<Request>) -
 }
 
 /// The logits after `ids`.
-fn logits(engine: &mut dyn Engine, ids: &[u32]) -> Vec<f32> {
+fn logits(engine: &mut Engine, ids: &[u32]) -> Vec<f32> {
     let mut bytes = Vec::new();
     let request = Request::new(ids, 1);
     engine.logits(&request, &mut |_, rows| bytes.extend_from_slice(rows)).unwrap();
@@ -179,7 +178,7 @@ fn adjusted(request: &Request, prompt: &[u32], generated: &[u32], id: u32, logit
 }
 
 /// Holds what a request got against the definition, token by token.
-fn check(engine: &mut dyn Engine, request: &Request, prompt: &[u32], got: &Got) {
+fn check(engine: &mut Engine, request: &Request, prompt: &[u32], got: &Got) {
     let length = if request.constraint.is_some() { got.ids.len() } else { 24 };
     assert_eq!(got.ids.len(), length);
     for (place, (&id, told)) in got.ids.iter().zip(&got.logprobs).enumerate() {

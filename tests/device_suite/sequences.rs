@@ -1,13 +1,12 @@
 //! Sequences that bring chunks to steps, and what a step leaves.
 
 use crate::small_decoder::VOCAB;
-use piecewise_backend::device::Device;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::{
     BatchBuffers, Chunk, ChunkRows, ChunkTokens, RoleMap, SampleControls, Sampling, StepView,
 };
 use piecewise_runtime::memory::{PagePool, PageTable};
-use piecewise_runtime::steps::{CompiledModel, Model};
+use piecewise_runtime::steps::CompiledModel;
 use piecewise_runtime::words::{Dispatch, ModelError};
 use piecewise_testing::Rng;
 
@@ -30,7 +29,7 @@ pub(crate) struct Sequences {
 }
 
 /// What fills the inputs of a model.
-pub(crate) fn roles_of<D: Device>(model: &CompiledModel<D>) -> RoleMap {
+pub(crate) fn roles_of(model: &CompiledModel) -> RoleMap {
     let ops = OpRegistry::builtin();
     RoleMap::resolve(model.module().graph(), model.symbols(), &ops).unwrap()
 }
@@ -45,7 +44,7 @@ pub(crate) struct Turn {
 }
 
 impl Sequences {
-    pub(crate) fn of<D: Device>(model: &CompiledModel<D>) -> Self {
+    pub(crate) fn of(model: &CompiledModel) -> Self {
         let roles = roles_of(model);
         Self {
             list: (0..roles.sampled_entries).map(|_| Sequence::default()).collect(),
@@ -143,13 +142,13 @@ impl Left {
 }
 
 /// Runs one step.
-pub(crate) fn step<D: Device>(model: &mut CompiledModel<D>, view: &StepView<'_>) -> Left {
+pub(crate) fn step(model: &mut CompiledModel, view: &StepView<'_>) -> Left {
     try_step(model, view).unwrap()
 }
 
 /// Runs one step, which may be refused.
-pub(crate) fn try_step<D: Device>(
-    model: &mut CompiledModel<D>,
+pub(crate) fn try_step(
+    model: &mut CompiledModel,
     view: &StepView<'_>,
 ) -> Result<Left, Box<ModelError>> {
     let ticket = model.submit(&view.data())?;
@@ -159,7 +158,7 @@ pub(crate) fn try_step<D: Device>(
 }
 
 /// The bytes of every state.
-pub(crate) fn states<D: Device>(model: &mut CompiledModel<D>) -> Vec<u8> {
+pub(crate) fn states(model: &mut CompiledModel) -> Vec<u8> {
     let region = model.memory().states;
     let mut bytes = vec![0; region.bytes as usize];
     model.device_mut().read(region.base, &mut bytes).unwrap();
@@ -167,7 +166,7 @@ pub(crate) fn states<D: Device>(model: &mut CompiledModel<D>) -> Vec<u8> {
 }
 
 /// Overwrites every state.
-pub(crate) fn set_states<D: Device>(model: &mut CompiledModel<D>, bytes: &[u8]) {
+pub(crate) fn set_states(model: &mut CompiledModel, bytes: &[u8]) {
     let region = model.memory().states;
     model.device_mut().write(region.base, bytes).unwrap();
 }

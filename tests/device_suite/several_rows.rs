@@ -11,7 +11,7 @@ use piecewise_ir::graph::Graph;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::dispatch::{Dispatcher, OwnSizes, SizeRules};
 use piecewise_runtime::pipeline::plan;
-use piecewise_runtime::steps::{BuildOptions, CompiledModel, Model};
+use piecewise_runtime::steps::{BuildOptions, CompiledModel};
 use piecewise_runtime::store::compile_module;
 use piecewise_runtime::words::sizes::SizeList;
 use piecewise_runtime::words::{
@@ -36,7 +36,7 @@ fn graph() -> Graph {
     b.finish(outputs).unwrap()
 }
 
-fn build<T: Target>(mode: GraphMode) -> CompiledModel<T::Device> {
+fn build<T: Target>(mode: GraphMode) -> CompiledModel {
     let registry = Arc::new(OpRegistry::builtin());
     let (device, compiler) = T::make(&registry, 2);
     let list = |sizes: &[u64]| SizeList::new("sizes", sizes.to_vec(), "bound", 64).unwrap();

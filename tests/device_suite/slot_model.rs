@@ -3,6 +3,7 @@
 use crate::target::Target;
 use piecewise::models::{StepBounds, StepInputs};
 use piecewise_backend::compiler::Compiler;
+use piecewise_backend::device::Device;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::NormalWeights;
 use piecewise_ir::builder::Builder;
@@ -20,9 +21,9 @@ use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_kernels::roles;
 use piecewise_runtime::batch::RoleMap;
 use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
-use piecewise_runtime::engine::{BatchingEngine, EngineOptions, Request, RequestEvent};
+use piecewise_runtime::engine::{Engine, EngineOptions, Request, RequestEvent};
 use piecewise_runtime::pipeline::plan;
-use piecewise_runtime::steps::{BuildOptions, CompiledModel, Model};
+use piecewise_runtime::steps::{BuildOptions, CompiledModel};
 use piecewise_runtime::store::compile_module;
 use piecewise_runtime::words::RequestId;
 use piecewise_runtime::words::sizes::SizeList;
@@ -143,7 +144,7 @@ impl SlotSetup {
         Arc::new(registry)
     }
 
-    pub(crate) fn engine<T: Target>(self) -> BatchingEngine<T::Device> {
+    pub(crate) fn engine<T: Target>(self) -> Engine {
         let registry = Self::registry();
         let (device, compiler) = T::make(&registry, 1);
         self.engine_on::<T>(&registry, device, &*compiler)
@@ -153,9 +154,9 @@ impl SlotSetup {
     pub(crate) fn engine_on<T: Target>(
         self,
         registry: &Arc<OpRegistry>,
-        device: T::Device,
+        device: Box<dyn Device>,
         compiler: &dyn Compiler,
-    ) -> BatchingEngine<T::Device> {
+    ) -> Engine {
         let b = Builder::new("remembers").weight_dtype(DType::F32);
         let bounds = StepBounds {
             max_tokens: 8,
@@ -215,7 +216,7 @@ impl SlotSetup {
         let roles = RoleMap::resolve(model.module().graph(), model.symbols(), registry).unwrap();
         assert_eq!(roles.state_slots, SLOTS);
         let options = EngineOptions { max_seq_len: 64, ..EngineOptions::of(&model, &roles) };
-        BatchingEngine::new(model, roles, options).unwrap()
+        Engine::new(model, roles, options).unwrap()
     }
 }
 

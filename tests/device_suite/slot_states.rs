@@ -3,11 +3,11 @@
 use crate::slot_model::{SLOTS, SlotSetup, ids_of, request};
 use crate::target::Target;
 use crate::warnings::warned;
-use piecewise_runtime::engine::{BatchingEngine, Engine, Request};
+use piecewise_runtime::engine::{Engine, Request};
 use piecewise_runtime::words::GraphMode;
 use std::collections::BTreeMap;
 
-fn engine<T: Target>(mode: GraphMode) -> BatchingEngine<T::Device> {
+fn engine<T: Target>(mode: GraphMode) -> Engine {
     SlotSetup::checked(mode).engine::<T>()
 }
 

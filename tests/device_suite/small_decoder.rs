@@ -3,6 +3,7 @@
 use crate::target::Target;
 use piecewise::models::{DecoderBounds, DecoderConfig, decoder};
 use piecewise_backend::compiler::Compiler;
+use piecewise_backend::device::Device;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::NormalWeights;
 use piecewise_ir::dtype::DType;
@@ -171,7 +172,7 @@ impl Setup {
     pub(crate) fn build_module<T: Target>(
         &self,
         module: Module,
-    ) -> Result<CompiledModel<T::Device>, ModelError> {
+    ) -> Result<CompiledModel, ModelError> {
         let (device, compiler) = T::make(&Arc::new(OpRegistry::builtin()), self.threads);
         self.build_module_on::<T>(module, device, compiler.as_ref())
     }
@@ -179,9 +180,9 @@ impl Setup {
     fn build_module_on<T: Target>(
         &self,
         module: Module,
-        device: T::Device,
+        device: Box<dyn Device>,
         compiler: &dyn Compiler,
-    ) -> Result<CompiledModel<T::Device>, ModelError> {
+    ) -> Result<CompiledModel, ModelError> {
         let (options, store) = (self.options(), T::store());
         let compiled = compile_module(&module, &options.dispatcher, compiler, store, &mut |_| {})?;
         CompiledModel::build(
@@ -198,13 +199,13 @@ impl Setup {
     /// The model on a device that is there.
     pub(crate) fn build_on<T: Target>(
         &self,
-        device: T::Device,
+        device: Box<dyn Device>,
         compiler: &dyn Compiler,
-    ) -> CompiledModel<T::Device> {
+    ) -> CompiledModel {
         self.build_module_on::<T>(self.module(), device, compiler).unwrap()
     }
 
-    pub(crate) fn build<T: Target>(&self) -> CompiledModel<T::Device> {
+    pub(crate) fn build<T: Target>(&self) -> CompiledModel {
         self.build_module::<T>(self.module()).unwrap()
     }
 }

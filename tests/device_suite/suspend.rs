@@ -4,16 +4,14 @@
 use crate::sequences::{Left, Sequences, Turn, step, try_step};
 use crate::small_decoder::{Setup, WEIGHTS};
 use crate::target::Target;
-use piecewise_backend::device::Device;
-use piecewise_backend::measure::MeasuredDevice;
 use piecewise_runtime::batch::ChunkRows;
-use piecewise_runtime::steps::{CompiledModel, Model};
+use piecewise_runtime::steps::CompiledModel;
 use piecewise_runtime::words::{ModelError, StepMode, SuspendedWeights};
 use piecewise_testing::Rng;
 use std::time::Instant;
 
 /// What a prompt and two decodes of two sequences leave.
-fn three_steps<D: Device>(model: &mut CompiledModel<D>) -> Vec<Left> {
+fn three_steps(model: &mut CompiledModel) -> Vec<Left> {
     let mut sequences = Sequences::of(model);
     let mut rng = Rng::new(5);
     let turn = |sequence, tokens| Turn { sequence, tokens, rows: ChunkRows::Last, feedback: false };
@@ -47,10 +45,7 @@ pub(crate) fn a_suspended_model_goes_on_without_a_capture<T: Target>() {
 
 /// What a driver's figure says was given back, where there is one; how long it takes to take it again is
 /// said.
-pub(crate) fn a_suspended_model_gives_its_memory_back<T: Target>()
-where
-    T::Device: MeasuredDevice,
-{
+pub(crate) fn a_suspended_model_gives_its_memory_back<T: Target>() {
     let setup = Setup { kv_rows: Some(1 << 20), ..Setup::default() };
     let mut model = setup.build::<T>();
     let is_counted = model.device().counts_free_bytes();

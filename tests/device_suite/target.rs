@@ -2,7 +2,7 @@
 #![allow(clippy::print_stdout, reason = "a child's words are handed on")]
 
 use crate::skip::skipped;
-use piecewise_backend::compiler::{Compiler, NoStore, Store};
+use piecewise_backend::compiler::{Compiler, CompilerOptions, NoStore, Store};
 use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
 use piecewise_backend::cuda::{CudaDevice, CudaOptions, CudaProbe, LazyNvrtc, library_dirs};
 use piecewise_backend::device::Device;
@@ -18,9 +18,6 @@ use std::time::Duration;
 
 /// A device and a compiler for it, made anew as often as a case wants.
 pub(crate) trait Target {
-    /// The device.
-    type Device: Device;
-
     /// How it is called in what a case prints.
     const NAME: &'static str;
 
@@ -56,10 +53,12 @@ pub(crate) trait Target {
 
     /// A device that runs the ops of `registry` with `threads` threads, where that means
     /// something, and a compiler for it.
-    fn make(registry: &Arc<OpRegistry>, threads: usize) -> (Self::Device, Box<dyn Compiler>);
+    fn make(registry: &Arc<OpRegistry>, threads: usize) -> (Box<dyn Device>, Box<dyn Compiler>);
 
     /// Another device of the same memory and context, as a second model has it.
-    fn share(device: &Self::Device, registry: &Arc<OpRegistry>) -> Self::Device;
+    fn share(device: &dyn Device, registry: &Arc<OpRegistry>) -> Box<dyn Device> {
+        device.share(Arc::clone(registry)).unwrap()
+    }
 
     /// Other compilers for the same device, which compute the same in another way.
     fn others(_: &Arc<OpRegistry>, _: usize) -> Vec<Box<dyn Compiler>> {
@@ -68,27 +67,26 @@ pub(crate) trait Target {
 }
 
 /// The CPU, which runs what either of its compilers makes.
-fn cpu(registry: &OpRegistry, threads: usize, faults: DeviceFaults) -> FaultyDevice<CpuDevice> {
+fn cpu(registry: &OpRegistry, threads: usize, faults: DeviceFaults) -> Box<dyn Device> {
     let device = CpuDevice::new(absorbing_ops(registry), threads).unwrap();
-    FaultyDevice::new(device, faults)
+    Box::new(FaultyDevice::new(device, faults))
 }
 
 /// The CPU with its own compiler.
 pub(crate) struct Cpu;
 
 impl Target for Cpu {
-    type Device = FaultyDevice<CpuDevice>;
     const NAME: &'static str = "cpu";
     const PADDED_STEPS: u32 = 1000;
     const RANDOM_GRAPHS: u32 = 1000;
 
-    fn make(registry: &Arc<OpRegistry>, threads: usize) -> (Self::Device, Box<dyn Compiler>) {
+    fn make(registry: &Arc<OpRegistry>, threads: usize) -> (Box<dyn Device>, Box<dyn Compiler>) {
         let device = cpu(registry, threads, DeviceFaults::default());
         (device, Box::new(CpuCompiler::new(Arc::clone(registry), threads)))
     }
 
-    fn share(device: &Self::Device, registry: &Arc<OpRegistry>) -> Self::Device {
-        device.share(absorbing_ops(registry))
+    fn share(device: &dyn Device, registry: &Arc<OpRegistry>) -> Box<dyn Device> {
+        device.share(absorbing_ops(registry)).unwrap()
     }
 
     fn others(registry: &Arc<OpRegistry>, threads: usize) -> Vec<Box<dyn Compiler>> {
@@ -100,17 +98,16 @@ impl Target for Cpu {
 pub(crate) struct AbsorbingCpu;
 
 impl Target for AbsorbingCpu {
-    type Device = FaultyDevice<CpuDevice>;
     const NAME: &'static str = "absorbing cpu";
     const RANDOM_GRAPHS: u32 = 60;
 
-    fn make(registry: &Arc<OpRegistry>, threads: usize) -> (Self::Device, Box<dyn Compiler>) {
+    fn make(registry: &Arc<OpRegistry>, threads: usize) -> (Box<dyn Device>, Box<dyn Compiler>) {
         let device = cpu(registry, threads, DeviceFaults::default());
         (device, Box::new(AbsorbingCompiler::new(registry, threads)))
     }
 
-    fn share(device: &Self::Device, registry: &Arc<OpRegistry>) -> Self::Device {
-        device.share(absorbing_ops(registry))
+    fn share(device: &dyn Device, registry: &Arc<OpRegistry>) -> Box<dyn Device> {
+        device.share(absorbing_ops(registry)).unwrap()
     }
 
     fn others(registry: &Arc<OpRegistry>, threads: usize) -> Vec<Box<dyn Compiler>> {
@@ -122,7 +119,6 @@ impl Target for AbsorbingCpu {
 pub(crate) struct Cuda;
 
 impl Target for Cuda {
-    type Device = CudaDevice;
     const NAME: &'static str = "cuda";
     const MOST_TOKENS: u64 = 4096;
     const TAKES_HOST_TIME: bool = false;
@@ -146,18 +142,14 @@ impl Target for Cuda {
         &KERNELS
     }
 
-    fn make(registry: &Arc<OpRegistry>, _: usize) -> (CudaDevice, Box<dyn Compiler>) {
+    fn make(registry: &Arc<OpRegistry>, _: usize) -> (Box<dyn Device>, Box<dyn Compiler>) {
         let open = |registry| CudaDevice::open(CudaOptions::default(), registry).unwrap();
         // Holds the context, which is otherwise made anew for every model.
         static HELD: OnceLock<Mutex<CudaDevice>> = OnceLock::new();
         HELD.get_or_init(|| Mutex::new(open(OpRegistry::new())));
         let device = open(OpRegistry::clone(registry));
-        let compiler = device.compiler(Arc::clone(registry));
-        (device, Box::new(compiler))
-    }
-
-    fn share(device: &CudaDevice, registry: &Arc<OpRegistry>) -> CudaDevice {
-        device.share(OpRegistry::clone(registry)).unwrap()
+        let compiler = device.compiler(Arc::clone(registry), CompilerOptions::default());
+        (Box::new(device), compiler)
     }
 }
 
@@ -191,7 +183,7 @@ pub(crate) trait Breakable: Target {
     const IS_SHARED: bool = false;
 
     /// [`Target::make`], and what breaks the device.
-    fn breakable(registry: &Arc<OpRegistry>) -> (Self::Device, Box<dyn Compiler>, Self::Breaks);
+    fn breakable(registry: &Arc<OpRegistry>) -> (Box<dyn Device>, Box<dyn Compiler>, Self::Breaks);
 }
 
 impl Breaks for DeviceFaults {
@@ -212,7 +204,7 @@ impl Breakable for Cpu {
     type Breaks = DeviceFaults;
     const AFTER: &'static [u32] = &[0, 1, 5, 21];
 
-    fn breakable(registry: &Arc<OpRegistry>) -> (Self::Device, Box<dyn Compiler>, DeviceFaults) {
+    fn breakable(registry: &Arc<OpRegistry>) -> (Box<dyn Device>, Box<dyn Compiler>, DeviceFaults) {
         let faults = DeviceFaults::default();
         let compiler = CpuCompiler::new(Arc::clone(registry), 1);
         (cpu(registry, 1, faults.clone()), Box::new(compiler), faults)
@@ -263,12 +255,12 @@ impl Breakable for Cuda {
     const AFTER: &'static [u32] = &[0, 2, 9];
     const IS_SHARED: bool = true;
 
-    fn breakable(registry: &Arc<OpRegistry>) -> (CudaDevice, Box<dyn Compiler>, Faults) {
+    fn breakable(registry: &Arc<OpRegistry>) -> (Box<dyn Device>, Box<dyn Compiler>, Faults) {
         let faults = Faults::default();
         let (options, ops) = (CudaOptions::default(), OpRegistry::clone(registry));
         let device = cuda::open_faulty(options, ops, &faults).unwrap();
-        let compiler = device.compiler(Arc::clone(registry));
-        (device, Box::new(compiler), faults)
+        let compiler = device.compiler(Arc::clone(registry), CompilerOptions::default());
+        (Box::new(device), compiler, faults)
     }
 }
 
@@ -276,7 +268,6 @@ impl Breakable for Cuda {
 pub(crate) struct SimulatedCuda;
 
 impl Target for SimulatedCuda {
-    type Device = CudaDevice;
     const NAME: &'static str = "simulated cuda";
     const LEAST_WAYS: [usize; 2] = Cuda::LEAST_WAYS;
     const RANDOM_GRAPHS: u32 = 0;
@@ -296,13 +287,9 @@ impl Target for SimulatedCuda {
         &KERNELS
     }
 
-    fn make(registry: &Arc<OpRegistry>, _: usize) -> (CudaDevice, Box<dyn Compiler>) {
+    fn make(registry: &Arc<OpRegistry>, _: usize) -> (Box<dyn Device>, Box<dyn Compiler>) {
         let (device, compiler, _) = Self::breakable(registry);
         (device, compiler)
-    }
-
-    fn share(device: &CudaDevice, registry: &Arc<OpRegistry>) -> CudaDevice {
-        device.share(OpRegistry::clone(registry)).unwrap()
     }
 }
 
@@ -310,12 +297,12 @@ impl Breakable for SimulatedCuda {
     type Breaks = Faults;
     const AFTER: &'static [u32] = &[0, 3];
 
-    fn breakable(registry: &Arc<OpRegistry>) -> (CudaDevice, Box<dyn Compiler>, Faults) {
+    fn breakable(registry: &Arc<OpRegistry>) -> (Box<dyn Device>, Box<dyn Compiler>, Faults) {
         let faults = Faults::default();
         let (options, ops) = (CudaOptions::default(), OpRegistry::clone(registry));
         let device = cuda::simulated(options, ops, &faults).unwrap();
-        let compiler = device.compiler(Arc::clone(registry));
-        (device, Box::new(compiler), faults)
+        let compiler = device.compiler(Arc::clone(registry), CompilerOptions::default());
+        (Box::new(device), compiler, faults)
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::sequences::roles_of;
 use crate::small_decoder::Setup;
 use crate::target::{Cuda, Target};
-use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request};
+use piecewise_runtime::engine::{Engine, EngineOptions, Request};
 use piecewise_runtime::words::GraphMode;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn steps(mode: GraphMode) -> Vec<[f64; 2]> {
     let model = setup.build::<Cuda>();
     let roles = roles_of(&model);
     let options = EngineOptions::of(&model, &roles);
-    let mut engine = BatchingEngine::new(model, roles, options).unwrap();
+    let mut engine = Engine::new(model, roles, options).unwrap();
     let records = Arc::new(Mutex::new(Vec::new()));
     let sink = records.clone();
     engine.observe(Box::new(move |record| sink.lock().unwrap().push(record.gpu_us.unwrap())));

@@ -8,7 +8,6 @@ use crate::any_graph::{
 use crate::cuda_mix::{HostMix, SECOND_ROWS, SourceMix};
 use crate::target::{Cpu, SimulatedCuda, Target};
 use piecewise_backend::artifact::Part;
-use piecewise_backend::device::Device;
 use piecewise_ir::builder::Builder;
 use piecewise_ir::custom::{Attr, Attrs, CustomOpDef, OpDefs};
 use piecewise_ir::dtype::DType::{F32, I32};
@@ -212,7 +211,7 @@ pub(crate) fn equals_the_evaluator<T: Target>(place: Place, form: Form) {
     assert_eq!(of_modes[0], of_modes[2]);
 }
 
-fn run<D: Device>(model: &mut CompiledModel<D>, mode: StepMode, place: Place) -> Vec<Vec<u8>> {
+fn run(model: &mut CompiledModel, mode: StepMode, place: Place) -> Vec<Vec<u8>> {
     let graph = graph(place);
     let mut ops = OpDefs::new();
     ops.register(Arc::new(MixOp));

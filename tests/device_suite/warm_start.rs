@@ -5,7 +5,7 @@ use crate::equal_modes::two_steps;
 use crate::sequences::Left;
 use crate::small_decoder::Setup;
 use crate::target::{Cuda, Target};
-use piecewise_backend::compiler::{Compiler, Store};
+use piecewise_backend::compiler::{Compiler, CompilerOptions, Store};
 use piecewise_backend::cuda::driver::system::SystemDriver;
 use piecewise_backend::cuda::{CudaDevice, CudaOptions, LazyNvrtc, library_dirs};
 use piecewise_backend::device::Device;
@@ -13,16 +13,16 @@ use piecewise_backend::store::MemoryStore;
 use piecewise_backend::weights::NormalWeights;
 use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::steps::{CompiledModel, Model};
+use piecewise_runtime::steps::CompiledModel;
 use piecewise_runtime::store::compile_module;
 use piecewise_runtime::words::ModelError;
 use std::sync::Arc;
 
-pub(crate) fn build<D: Device>(
-    device: D,
+pub(crate) fn build(
+    device: Box<dyn Device>,
     compiler: &dyn Compiler,
     store: &dyn Store,
-) -> Result<CompiledModel<D>, ModelError> {
+) -> Result<CompiledModel, ModelError> {
     build_planned(&Arc::new(setup().module()), device, compiler, store)
 }
 
@@ -31,12 +31,12 @@ pub(crate) fn setup() -> Setup {
     Setup { sizes: vec![1, 4, 8], batches: vec![1, 4], ..Setup::default() }
 }
 
-pub(crate) fn build_planned<D: Device>(
+pub(crate) fn build_planned(
     module: &Arc<Module>,
-    device: D,
+    device: Box<dyn Device>,
     compiler: &dyn Compiler,
     store: &dyn Store,
-) -> Result<CompiledModel<D>, ModelError> {
+) -> Result<CompiledModel, ModelError> {
     let options = setup().options();
     let compiled = compile_module(module, &options.dispatcher, compiler, store, &mut |_| {})?;
     CompiledModel::build(
@@ -51,12 +51,12 @@ pub(crate) fn build_planned<D: Device>(
 }
 
 /// Steps of every captured size, and one above.
-pub(crate) fn steps<D: Device>(model: &mut CompiledModel<D>) -> Vec<Left> {
+pub(crate) fn steps(model: &mut CompiledModel) -> Vec<Left> {
     [1, 4, 8, 20].into_iter().flat_map(|tokens| two_steps(model, tokens)).collect()
 }
 
-fn check_equal<D: Device>(cold: &mut CompiledModel<D>, warm: &mut CompiledModel<D>) {
-    let compiled = |model: &CompiledModel<D>| model.statistics().compile.total_compiled();
+fn check_equal(cold: &mut CompiledModel, warm: &mut CompiledModel) {
+    let compiled = |model: &CompiledModel| model.statistics().compile.total_compiled();
     assert!(compiled(cold) > 0);
     assert_eq!(compiled(warm), 0);
     for (found, expected) in steps(warm).iter().zip(&steps(cold)) {
@@ -86,8 +86,8 @@ fn a_model_from_a_filled_store_needs_no_nvrtc() {
         let driver = Arc::new(SystemDriver::open().unwrap());
         let (options, ops) = (CudaOptions::default(), OpRegistry::clone(&registry));
         let device = CudaDevice::over(driver, nvrtc, options, ops).unwrap();
-        let compiler = device.compiler(registry);
-        build(device, &compiler, store)
+        let compiler = device.compiler(registry, CompilerOptions::default());
+        build(Box::new(device), &*compiler, store)
     };
     let store = MemoryStore::new();
     let mut cold = made(&store, LazyNvrtc::new(library_dirs(&[]), None)).unwrap();

@@ -5,7 +5,6 @@ use crate::small_decoder::Setup;
 use crate::target::{Breakable, Breaks, Cpu, Strike};
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::engine::{Engine, Request};
-use piecewise_runtime::steps::Model;
 use piecewise_runtime::words::{CaptureWhen, GraphMode, OnCaptureFailure};
 use piecewise_testing::{FaultKind, FaultPoint};
 use std::io::Write;

@@ -2,7 +2,7 @@
 
 use piecewise::assembly::Assembly;
 use piecewise::device::{DeviceSpec, OpenDevice};
-use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
+use piecewise_backend::cpu::CpuDevice;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::engine::Engine;
 use piecewise_testing::{DeviceFaults, FaultyDevice};
@@ -19,7 +19,7 @@ pub(crate) fn golden() -> Vec<Value> {
     serde_json::from_slice(&std::fs::read(folder().join("golden.json")).unwrap()).unwrap()
 }
 
-pub(crate) fn tiny_engine(faults: DeviceFaults, max_num_seqs: u64) -> Box<dyn Engine> {
+pub(crate) fn tiny_engine(faults: DeviceFaults, max_num_seqs: u64) -> Engine {
     engine_of(&folder(), "f32", faults, max_num_seqs)
 }
 
@@ -29,14 +29,9 @@ pub(crate) fn engine_of(
     dtype: &str,
     faults: DeviceFaults,
     max_num_seqs: u64,
-) -> Box<dyn Engine> {
+) -> Engine {
     let device = CpuDevice::new(Arc::new(OpRegistry::new()), 2).unwrap();
-    let device = OpenDevice::own(
-        DeviceSpec::Cpu,
-        FaultyDevice::new(device, faults),
-        |device, ops| Ok(device.share(ops)),
-        |device, ops, _| Box::new(CpuCompiler::new(ops, device.threads())),
-    );
+    let device = OpenDevice::new(DeviceSpec::Cpu, FaultyDevice::new(device, faults));
     Assembly::folder(folder)
         .unwrap()
         .on(&device)

@@ -196,7 +196,7 @@ impl Outbox {
     }
 
     /// Sends what the engine's last step brought, and what it has in hand, if there is news.
-    pub(crate) fn flush(&self, engine: &dyn Engine) {
+    pub(crate) fn flush(&self, engine: &Engine) {
         let mut inner = self.lock();
         let inner = &mut *inner;
         let load = engine.load();

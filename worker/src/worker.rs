@@ -139,26 +139,22 @@ impl Worker {
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub fn new(
-        engine: Box<dyn Engine>,
-        model: Model,
-        options: WorkerOptions,
-    ) -> std::io::Result<Self> {
+    pub fn new(engine: Engine, model: Model, options: WorkerOptions) -> std::io::Result<Self> {
         Self::making(engine, model, options, Service::constraint)
     }
 
     fn making(
-        engine: Box<dyn Engine>,
+        engine: Engine,
         model: Model,
         options: WorkerOptions,
         make: Make,
     ) -> std::io::Result<Self> {
         let WorkerOptions { handshake, rank, state_dir, stand_in, admin, thread } = options;
         let Model { dtype, structures, reasoning } = model;
-        let ready = ready(&*engine, rank, &dtype, admin);
+        let ready = ready(&engine, rank, &dtype, admin);
         let outbox = Arc::new(Outbox::default());
         let gathers = Arc::clone(&outbox);
-        let watcher = Box::new(move |engine: &dyn Engine| gathers.flush(engine));
+        let watcher = Box::new(move |engine: &Engine| gathers.flush(engine));
         let thread = EngineThread::start_watched(engine, thread, watcher)?;
         let engine = thread.handle().clone();
         let preparing = Preparing::default();

@@ -2,7 +2,7 @@
 
 use super::program::BoundCall;
 use crate::binding;
-use crate::device::BoundAddress;
+use crate::device::{BoundAddress, GraphShape, Replayable};
 use piecewise_kernels::step::LaunchContext;
 use std::sync::Arc;
 
@@ -30,8 +30,15 @@ impl CpuCaptured {
             (call, LaunchContext::Capture(if *follows { sizes } else { &self.sizes }))
         })
     }
+}
 
-    pub(super) fn addresses(&self) -> Vec<BoundAddress<'_>> {
+impl Replayable for CpuCaptured {
+    fn shape(&self) -> GraphShape {
+        let calls = self.calls.len() as u64;
+        GraphShape { launches: calls, nodes: calls, programmatic_edges: 0 }
+    }
+
+    fn addresses(&self) -> Vec<BoundAddress<'_>> {
         let launches = self
             .calls
             .iter()

@@ -1,6 +1,7 @@
 //! The CPU device.
 
 use super::captured::CpuCaptured;
+use super::compiler::CpuCompiler;
 use super::image::Kernel;
 use super::launch::{Workspace, run_calls};
 use super::materialize::materialize;
@@ -9,16 +10,18 @@ use super::profile::{LaunchTime, Profile};
 use super::program::{Binder, CpuProgram};
 use crate::artifact::Artifact;
 use crate::binding::Images;
+use crate::compiler::{Compiler, CompilerOptions};
+use crate::device::measure::LaunchCounts;
 use crate::device::{
-    Address, Binding, BoundAddress, CaptureRule, Device, DeviceError, HostBlock, Reservation,
+    Address, Binding, CaptureRule, Captured, Device, DeviceError, Event, HostBlock, Program,
+    Reservation,
 };
-use crate::measure::LaunchCounts;
 use crate::weights::{WeightLayout, WeightSource};
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::cpu::Isa;
 use piecewise_kernels::cpu::team::Team;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_kernels::step::{CaptureSupport, LaunchContext};
+use piecewise_kernels::step::LaunchContext;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,12 +58,6 @@ impl CpuDevice {
                 reason: error.to_string(),
             })?;
         Ok(Self::over(Arc::new(pool), registry))
-    }
-
-    /// A device with memory of its own on the threads of this one.
-    #[must_use]
-    pub fn share(&self, registry: Arc<OpRegistry>) -> Self {
-        Self::over(Arc::clone(&self.pool), registry)
     }
 
     fn over(pool: Arc<rayon::ThreadPool>, registry: Arc<OpRegistry>) -> Self {
@@ -104,11 +101,6 @@ impl CpuDevice {
 }
 
 impl Device for CpuDevice {
-    type Program = CpuProgram;
-    type Captured = CpuCaptured;
-    type Event = ();
-    type Mark = Instant;
-
     fn describe(&self) -> String {
         let model = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
             let line = text.lines().find(|line| line.starts_with("model name"))?;
@@ -116,6 +108,14 @@ impl Device for CpuDevice {
         });
         let model = model.unwrap_or_else(|| std::env::consts::ARCH.to_owned());
         format!("{model}, {} threads, {}", self.threads(), Isa::detected())
+    }
+
+    fn share(&self, ops: Arc<OpRegistry>) -> Result<Box<dyn Device>, DeviceError> {
+        Ok(Box::new(Self::over(Arc::clone(&self.pool), ops)))
+    }
+
+    fn compiler(&self, ops: Arc<OpRegistry>, _: CompilerOptions) -> Box<dyn Compiler> {
+        Box::new(CpuCompiler::new(ops, self.threads()))
     }
 
     fn free_bytes(&self) -> u64 {
@@ -155,13 +155,13 @@ impl Device for CpuDevice {
 
     fn copy_from(
         &mut self,
-        other: &mut Self,
+        other: &mut dyn Device,
         from: Address,
         bytes: u64,
         to: Address,
     ) -> Result<(), DeviceError> {
         self.outside_capture("a copy", CaptureRule::NoSynchronization)?;
-        let from = other.memory.backed("a copy from here", from, bytes)?;
+        let from = other.of_kind::<Self>()?.memory.backed("a copy from here", from, bytes)?;
         let to = self.memory.backed("a copy", to, bytes)?;
         // SAFETY: both ranges are reserved and backed, by devices that are not the same and so do not
         // overlap; nothing runs on either, and they are no Rust objects'.
@@ -268,45 +268,38 @@ impl Device for CpuDevice {
         Ok(())
     }
 
-    fn record(&mut self, _: Option<()>) -> Result<(), DeviceError> {
-        self.outside_capture("an event", CaptureRule::NoSynchronization)
+    fn record(&mut self, _: Option<Event>) -> Result<Event, DeviceError> {
+        self.outside_capture("an event", CaptureRule::NoSynchronization)?;
+        Ok(Event::from(Box::new(())))
     }
 
-    fn wait(&mut self, (): &()) -> Result<(), DeviceError> {
+    fn wait(&mut self, _: &Event) -> Result<(), DeviceError> {
         self.outside_capture("a wait", CaptureRule::NoSynchronization)
     }
 
-    fn mark(&mut self, _: Option<Instant>) -> Result<Instant, DeviceError> {
+    fn mark(&mut self, again: Option<Event>) -> Result<Event, DeviceError> {
         self.outside_capture("a mark", CaptureRule::NoSynchronization)?;
-        Ok(Instant::now())
+        let now = Instant::now();
+        let mut mark = again.and_then(Event::into).unwrap_or_else(|| Box::new(now));
+        *mark = now;
+        Ok(Event::from(mark))
     }
 
-    fn elapsed(&mut self, start: &Instant, end: &Instant) -> Result<Duration, DeviceError> {
-        Ok(end.saturating_duration_since(*start))
+    fn elapsed(&mut self, start: &Event, end: &Event) -> Result<Duration, DeviceError> {
+        Ok(end.of::<Instant>()?.saturating_duration_since(*start.of()?))
     }
 
-    fn bind(
-        &mut self,
-        artifact: &Artifact,
-        binding: &Binding<'_>,
-    ) -> Result<CpuProgram, DeviceError> {
+    fn bind(&mut self, artifact: &Artifact, binding: &Binding<'_>) -> Result<Program, DeviceError> {
         self.outside_capture(binding.label, CaptureRule::NoAllocation)?;
         let Self { memory, registry, kernels, .. } = self;
         let program = Binder { memory, registry, kernels }.bind(artifact, binding)?;
         program.calls.iter().for_each(|call| self.workspace.fit(call));
-        Ok(program)
+        Ok(Program::new(program))
     }
 
-    fn capture_support(&self, program: &CpuProgram) -> CaptureSupport {
-        program.support
-    }
-
-    fn launch(
-        &mut self,
-        program: &CpuProgram,
-        context: LaunchContext<'_>,
-    ) -> Result<(), DeviceError> {
+    fn launch(&mut self, program: &Program, context: LaunchContext<'_>) -> Result<(), DeviceError> {
         self.outside_capture("a launch", CaptureRule::NoSynchronization)?;
+        let program: &CpuProgram = program.of()?;
         let Self { workspace, profile, pool, team, counts, .. } = self;
         counts.plain_launches += program.calls.len() as u64;
         let calls = program.calls.iter().map(|call| (call, context));
@@ -316,20 +309,23 @@ impl Device for CpuDevice {
     fn capture_following(
         &mut self,
         label: &str,
-        programs: &[&CpuProgram],
+        programs: &[&Program],
         following: &[usize],
         sizes: &[u64],
-    ) -> Result<CpuCaptured, DeviceError> {
+    ) -> Result<Captured, DeviceError> {
         self.outside_capture(label, CaptureRule::NoAllocation)?;
-        self.capture_scope().freeze(label, programs, following, sizes)
+        let programs =
+            programs.iter().map(|program| program.of()).collect::<Result<Vec<_>, _>>()?;
+        Ok(Captured::new(self.capture_scope().freeze(label, &programs, following, sizes)?))
     }
 
-    fn replay(&mut self, graph: &CpuCaptured) -> Result<(), DeviceError> {
-        self.replay_at(graph, &graph.sizes)
+    fn replay(&mut self, graph: &Captured) -> Result<(), DeviceError> {
+        self.replay_at(graph, &graph.of::<CpuCaptured>()?.sizes)
     }
 
-    fn replay_at(&mut self, graph: &CpuCaptured, sizes: &[u64]) -> Result<(), DeviceError> {
+    fn replay_at(&mut self, graph: &Captured, sizes: &[u64]) -> Result<(), DeviceError> {
         self.outside_capture("a replay", CaptureRule::NoSynchronization)?;
+        let graph: &CpuCaptured = graph.of()?;
         let calls = graph.calls_at(sizes);
         if let Some(error) = calls.clone().find_map(|(call, at)| call.check_sizes(at.sizes()).err())
         {
@@ -356,13 +352,9 @@ impl Device for CpuDevice {
         described.split(',').next().unwrap_or_default().to_owned()
     }
 
-    fn replay_time(&mut self, graph: &CpuCaptured) -> Result<Duration, DeviceError> {
+    fn replay_time(&mut self, graph: &Captured) -> Result<Duration, DeviceError> {
         let started = Instant::now();
         self.replay(graph)?;
         Ok(started.elapsed())
-    }
-
-    fn addresses<'a>(&'a self, graph: &'a CpuCaptured) -> Vec<BoundAddress<'a>> {
-        graph.addresses()
     }
 }

@@ -1,19 +1,13 @@
 //! The processor as benchmarks see it: work is done when a call returns, so that the clock of the
 //! host is the device's.
 
-use super::captured::CpuCaptured;
 use super::device::CpuDevice;
 use super::memory::free_bytes;
-use super::program::{BoundCall, CpuProgram};
-use crate::device::DeviceError;
-use crate::measure::{
-    GraphShape, GraphTimes, LaunchCounts, LaunchView, MeasuredDevice, ReadBandwidth, StepPart,
-};
-use piecewise_kernels::step::CaptureSupport;
+use crate::device::measure::{GraphTimes, LaunchCounts, MeasuredDevice, ReadBandwidth, StepPart};
+use crate::device::{Captured, DeviceError};
 use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 use std::hint::black_box;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -40,35 +34,13 @@ impl MeasuredDevice for CpuDevice {
         self.counts
     }
 
-    fn graph_shape(&self, graph: &CpuCaptured) -> GraphShape {
-        let calls = graph.calls.len() as u64;
-        GraphShape { launches: calls, nodes: calls, programmatic_edges: 0 }
-    }
-
-    fn launches<'a>(&self, program: &'a CpuProgram) -> Vec<LaunchView<'a>> {
-        let view = |call: &'a Arc<BoundCall>| LaunchView {
-            name: &call.name,
-            kernel: call.kernel.name(),
-            nodes: &call.nodes,
-        };
-        program.calls.iter().map(view).collect()
-    }
-
-    fn without(&self, program: &CpuProgram, left_out: &[usize]) -> CpuProgram {
-        let calls = program.calls.iter().enumerate();
-        let kept = calls.filter(|(i, _)| !left_out.contains(i));
-        let calls: Vec<_> = kept.map(|(_, call)| call.clone()).collect();
-        let support = calls.iter().map(|call| call.support).min();
-        CpuProgram { calls, support: support.unwrap_or(CaptureSupport::Always) }
-    }
-
-    fn block_times(&mut self, _: &CpuCaptured) -> Result<Option<GraphTimes>, DeviceError> {
+    fn block_times(&mut self, _: &Captured) -> Result<Option<GraphTimes>, DeviceError> {
         Ok(None)
     }
 
     fn bare_submit(
         &mut self,
-        _: &[StepPart<'_, CpuProgram, CpuCaptured>],
+        _: &[StepPart<'_>],
         _: &[u64],
     ) -> Result<Option<Duration>, DeviceError> {
         Ok(None)

@@ -4,7 +4,7 @@ use super::image::Kernel;
 use super::memory::{Mapping, Memory};
 use crate::artifact::{Access, Arg, ArgRef, Artifact, Digest, Launch};
 use crate::binding::{Argument, Fit, Images};
-use crate::device::{Address, Binding, DeviceError};
+use crate::device::{Address, Binding, BoundProgram, DeviceError, LaunchView, Program};
 use piecewise_ir::text::Names;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::cpu::SCRATCH_ALIGN;
@@ -18,6 +18,29 @@ use std::sync::Arc;
 pub struct CpuProgram {
     pub(super) calls: Vec<Arc<BoundCall>>,
     pub(super) support: CaptureSupport,
+}
+
+impl BoundProgram for CpuProgram {
+    fn capture_support(&self) -> CaptureSupport {
+        self.support
+    }
+
+    fn launches(&self) -> Vec<LaunchView<'_>> {
+        let launches = self.calls.iter().map(|call| LaunchView {
+            name: &call.name,
+            kernel: call.kernel.name(),
+            nodes: &call.nodes,
+        });
+        launches.collect()
+    }
+
+    fn without(&self, left_out: &[usize]) -> Program {
+        let calls = self.calls.iter().enumerate();
+        let kept = calls.filter(|(i, _)| !left_out.contains(i));
+        let calls: Vec<_> = kept.map(|(_, call)| call.clone()).collect();
+        let support = calls.iter().map(|call| call.support).min();
+        Program::new(Self { calls, support: support.unwrap_or(CaptureSupport::Always) })
+    }
 }
 
 /// One launch with everything it needs: types, addresses, scratch, the memory they lie in.

@@ -6,6 +6,8 @@ use super::graph::{GraphExec, GraphSummary};
 use super::lt_handle::LtHandle;
 use super::memory::AddressRange;
 use super::stamps::Stamps;
+use crate::binding;
+use crate::device::{BoundAddress, GraphShape, Replayable};
 use std::sync::Arc;
 
 /// A captured graph. It keeps alive everything it points to.
@@ -32,5 +34,21 @@ impl CudaCaptured {
     /// What the driver says is in it.
     pub fn summary(&self) -> &GraphSummary {
         &self.summary
+    }
+}
+
+impl Replayable for CudaCaptured {
+    fn shape(&self) -> GraphShape {
+        GraphShape {
+            launches: self.launches.len() as u64,
+            nodes: self.summary.nodes as u64,
+            programmatic_edges: self.summary.programmatic_edges as u64,
+        }
+    }
+
+    fn addresses(&self) -> Vec<BoundAddress<'_>> {
+        let launches = self.launches.iter();
+        let launches = launches.map(|bound| (bound.name.as_str(), bound.arguments.iter()));
+        binding::addresses(launches, &self.ends)
     }
 }

@@ -15,7 +15,9 @@ use super::product_ways::ProductWays;
 use super::site::{Site, rows_of};
 use super::stamps::stamped;
 use crate::artifact::{ArgRef, Artifact, Digest, Launch, PieceSize};
-use crate::compiler::{CompileError, Compiler, Footprint, ImageListing, PieceAt, Store};
+use crate::compiler::{
+    CompileError, Compiler, CompilerOptions, Footprint, ImageListing, PieceAt, Store,
+};
 use crate::lowering::{Positions, launch_name, location, node_args, row_major};
 use crate::matmul::Matmul;
 use crate::weights::WeightLayout;
@@ -57,9 +59,7 @@ pub struct CudaCompiler {
     kernels: Arc<KernelCache>,
     /// Whether blocks note where and when they run.
     stamps: bool,
-    batch_invariant: bool,
-    /// Whether artifacts hold what is taken unmeasured, and nothing else.
-    first_ways: bool,
+    options: CompilerOptions,
 }
 
 impl CudaCompiler {
@@ -70,7 +70,7 @@ impl CudaCompiler {
 
     /// A compiler that shares its kernels with others.
     pub(super) fn over(registry: Arc<OpRegistry>, kernels: Arc<KernelCache>, stamps: bool) -> Self {
-        Self { registry, kernels, stamps, batch_invariant: false, first_ways: false }
+        Self { registry, kernels, stamps, options: CompilerOptions::default() }
     }
 
     /// The same compiler, whose kernels note where and when their blocks run, as those of a device
@@ -80,28 +80,22 @@ impl CudaCompiler {
         Self { stamps: true, ..self }
     }
 
-    /// The same compiler, which computes products in the one way whose sums depend on nothing but
-    /// their depth if `batch_invariant`, so that a row has the same bits at any size. What it compiles
-    /// has keys of its own.
+    /// The same compiler with these options. Where rows have the same bits at any size, products are
+    /// computed in the one way whose sums depend on nothing but their depth; of what is only taken
+    /// unmeasured, nothing else is compiled. What it compiles has keys of its own.
     #[must_use]
-    pub fn with_batch_invariance(self, batch_invariant: bool) -> Self {
-        Self { batch_invariant, ..self }
-    }
-
-    /// The same compiler, whose artifacts hold nothing but what is taken unmeasured if `first_ways`:
-    /// nothing else is compiled. What it compiles has keys of its own.
-    #[must_use]
-    pub fn with_first_ways(self, first_ways: bool) -> Self {
-        Self { first_ways, ..self }
+    pub fn with_options(self, options: CompilerOptions) -> Self {
+        Self { options, ..self }
     }
 
     /// Ways differ in the order of sums, which what has the same bits at any size must not.
     pub(super) fn held(&self) -> HeldWays {
-        if self.first_ways || self.batch_invariant { HeldWays::First } else { HeldWays::All }
+        let CompilerOptions { batch_invariant, first_ways } = self.options;
+        if first_ways || batch_invariant { HeldWays::First } else { HeldWays::All }
     }
 
     pub(super) fn ways(&self) -> ProductWays {
-        ProductWays::new(self.arch(), self.batch_invariant)
+        ProductWays::new(self.arch(), self.options.batch_invariant)
     }
 
     /// The library that it compiles with.
@@ -347,7 +341,7 @@ impl Compiler for CudaCompiler {
 
     fn identity(&self) -> String {
         let stamps = if self.stamps { " stamps" } else { "" };
-        let invariant = if self.batch_invariant { " batch-invariant" } else { "" };
+        let invariant = if self.options.batch_invariant { " batch-invariant" } else { "" };
         let held = match self.held() {
             HeldWays::First => " first-ways",
             HeldWays::All => "",

@@ -11,7 +11,7 @@ use super::captured::CudaCaptured;
 use super::compiler::CudaCompiler;
 use super::context::Context;
 use super::driver::Driver;
-use super::error::{CallError, device_error};
+use super::error::{CallError, CudaError, device_error};
 use super::event::CudaEvent;
 use super::host::PinnedBlock;
 use super::image::CudaImage;
@@ -22,19 +22,21 @@ use super::module::Modules;
 use super::nvrtc::Arch;
 use super::options::CudaOptions;
 use super::probe::DeviceReport;
-use super::program::{Binder, CudaProgram};
+use super::program::Binder;
 use super::stream::Stream;
 use crate::artifact::Artifact;
-use crate::binding::{self, Images};
+use crate::binding::Images;
+use crate::compiler::{Compiler, CompilerOptions};
+use crate::device::measure::LaunchCounts;
 use crate::device::{
-    Address, Binding, BoundAddress, ByteRows, Clock, Device, DeviceError, HostBlock, Reservation,
+    Address, Binding, ByteRows, Captured, Clock, Device, DeviceError, Event, HostBlock, Program,
+    Reservation,
 };
-use crate::measure::LaunchCounts;
 use crate::tuning::{LibraryAlgorithm, LibraryProduct};
 use crate::weights::{WeightLayout, WeightSource};
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_kernels::step::{CaptureSupport, LaunchContext};
+use piecewise_kernels::step::LaunchContext;
 use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
@@ -64,12 +66,6 @@ impl CudaDevice {
     /// What kernels must be compiled for to run here.
     pub fn arch(&self) -> Arch {
         self.context.device.arch
-    }
-
-    /// A compiler for this device, with the ops of `registry`. It shares its kernels with the
-    /// device.
-    pub fn compiler(&self, registry: Arc<OpRegistry>) -> CudaCompiler {
-        CudaCompiler::over(registry, self.loader.kernels.clone(), self.options.stamps)
     }
 
     /// The device as the driver describes it.
@@ -115,6 +111,17 @@ impl CudaDevice {
         }
     }
 
+    fn mark_end(
+        &self,
+        timing: bool,
+        again: Option<Event>,
+        action: &str,
+    ) -> Result<Event, DeviceError> {
+        self.enter()?;
+        let event = CudaEvent::record(&self.stream, timing, again.and_then(Event::into));
+        Ok(event.map_err(|e| device_error(action, &e))?.into())
+    }
+
     fn count(&self, add: impl FnOnce(&mut LaunchCounts)) {
         let mut counts = self.counts.get();
         add(&mut counts);
@@ -133,17 +140,29 @@ impl Drop for CudaDevice {
 }
 
 impl Device for CudaDevice {
-    type Program = CudaProgram;
-    type Captured = CudaCaptured;
-    type Event = CudaEvent;
-    type Mark = CudaEvent;
-
     fn describe(&self) -> String {
         format!("cuda:{} {}", self.options.ordinal, self.context.device)
     }
 
     fn clock(&self) -> Clock {
         self.driver().clock()
+    }
+
+    fn share(&self, ops: Arc<OpRegistry>) -> Result<Box<dyn Device>, DeviceError> {
+        self.enter()?;
+        let lt = self.lt.as_ref().map(LtView::share);
+        let (context, kernels) = (Arc::clone(&self.context), Arc::clone(&self.loader.kernels));
+        let options = self.options.clone();
+        let shared = Self::in_context(context, kernels, lt, options, OpRegistry::clone(&ops));
+        let action = "open a CUDA device for a further model".to_owned();
+        let refused = |e: CudaError| DeviceError::Driver { action, reason: e.to_string() };
+        Ok(Box::new(shared.map_err(refused)?))
+    }
+
+    /// It shares its kernels with the device.
+    fn compiler(&self, ops: Arc<OpRegistry>, options: CompilerOptions) -> Box<dyn Compiler> {
+        let kernels = self.loader.kernels.clone();
+        Box::new(CudaCompiler::over(ops, kernels, self.options.stamps).with_options(options))
     }
 
     fn free_bytes(&self) -> u64 {
@@ -194,11 +213,12 @@ impl Device for CudaDevice {
 
     fn copy_from(
         &mut self,
-        other: &mut Self,
+        other: &mut dyn Device,
         from: Address,
         bytes: u64,
         to: Address,
     ) -> Result<(), DeviceError> {
+        let other: &mut Self = other.of_kind()?;
         other.enter()?;
         other.memory.check("a copy from here", from, bytes)?;
         other.finish()?;
@@ -339,34 +359,29 @@ impl Device for CudaDevice {
             .map_err(|e| device_error(format!("copy {bytes} bytes at {from}"), &e))
     }
 
-    fn record(&mut self, again: Option<CudaEvent>) -> Result<CudaEvent, DeviceError> {
-        self.enter()?;
-        CudaEvent::record(&self.stream, false, again)
-            .map_err(|e| device_error("record an event", &e))
+    fn record(&mut self, again: Option<Event>) -> Result<Event, DeviceError> {
+        self.mark_end(false, again, "record an event")
     }
 
-    fn wait(&mut self, event: &CudaEvent) -> Result<(), DeviceError> {
+    fn wait(&mut self, event: &Event) -> Result<(), DeviceError> {
+        let event: &CudaEvent = event.of()?;
         self.enter()?;
         event.wait().map_err(|e| self.asynchronous(&e))
     }
 
-    fn mark(&mut self, again: Option<CudaEvent>) -> Result<CudaEvent, DeviceError> {
-        self.enter()?;
-        CudaEvent::record(&self.stream, true, again).map_err(|e| device_error("mark a time", &e))
+    fn mark(&mut self, again: Option<Event>) -> Result<Event, DeviceError> {
+        self.mark_end(true, again, "mark a time")
     }
 
-    fn elapsed(&mut self, start: &CudaEvent, end: &CudaEvent) -> Result<Duration, DeviceError> {
+    fn elapsed(&mut self, start: &Event, end: &Event) -> Result<Duration, DeviceError> {
         self.wait(start)?;
         self.wait(end)?;
-        let ms = end.milliseconds_since(start).map_err(|e| device_error("read a time", &e))?;
+        let ms = end.of::<CudaEvent>()?.milliseconds_since(start.of()?);
+        let ms = ms.map_err(|e| device_error("read a time", &e))?;
         Ok(Duration::from_secs_f64(f64::from(ms.max(0.0)) / 1e3))
     }
 
-    fn bind(
-        &mut self,
-        artifact: &Artifact,
-        binding: &Binding<'_>,
-    ) -> Result<CudaProgram, DeviceError> {
+    fn bind(&mut self, artifact: &Artifact, binding: &Binding<'_>) -> Result<Program, DeviceError> {
         self.enter()?;
         self.driver().scope(&[binding.label], &[]);
         let bound = Binder {
@@ -378,46 +393,41 @@ impl Device for CudaDevice {
         }
         .bind(artifact, binding)?;
         self.has_host_functions |= bound.has_host_functions();
-        Ok(bound)
+        Ok(Program::new(bound))
     }
 
     fn reads_inputs(&self) -> bool {
         self.has_host_functions
     }
 
-    fn capture_support(&self, program: &CudaProgram) -> CaptureSupport {
-        program.support
-    }
-
-    fn launch(
-        &mut self,
-        program: &CudaProgram,
-        context: LaunchContext<'_>,
-    ) -> Result<(), DeviceError> {
+    fn launch(&mut self, program: &Program, context: LaunchContext<'_>) -> Result<(), DeviceError> {
         self.enter()?;
-        self.launch_program(program, context)
+        self.launch_program(program.of()?, context)
     }
 
     fn capture_following(
         &mut self,
         label: &str,
-        programs: &[&CudaProgram],
+        programs: &[&Program],
         following: &[usize],
         sizes: &[u64],
-    ) -> Result<CudaCaptured, DeviceError> {
+    ) -> Result<Captured, DeviceError> {
         self.enter()?;
         self.driver().scope(&[label], sizes);
-        let captured = self.record_graph(label, programs, following, sizes);
+        let programs =
+            programs.iter().map(|program| program.of()).collect::<Result<Vec<_>, _>>()?;
+        let captured = self.record_graph(label, &programs, following, sizes);
         // A custom op's library may have left another context.
         self.enter()?;
-        captured.map_err(|error| self.lost_or(error))
+        captured.map(Captured::new).map_err(|error| self.lost_or(error))
     }
 
-    fn replay(&mut self, graph: &CudaCaptured) -> Result<(), DeviceError> {
-        self.replay_at(graph, &graph.sizes)
+    fn replay(&mut self, graph: &Captured) -> Result<(), DeviceError> {
+        self.replay_at(graph, &graph.of::<CudaCaptured>()?.sizes)
     }
 
-    fn replay_at(&mut self, graph: &CudaCaptured, sizes: &[u64]) -> Result<(), DeviceError> {
+    fn replay_at(&mut self, graph: &Captured, sizes: &[u64]) -> Result<(), DeviceError> {
+        let graph: &CudaCaptured = graph.of()?;
         self.enter()?;
         let refused = |reason: String| DeviceError::Refused {
             label: graph.label.clone(),
@@ -458,26 +468,20 @@ impl Device for CudaDevice {
 
     fn library_products(
         &mut self,
-        program: &CudaProgram,
+        program: &Program,
         sizes: &[u64],
     ) -> Result<Vec<LibraryProduct>, DeviceError> {
-        self.products_of_library(program, sizes)
+        self.products_of_library(program.of()?, sizes)
     }
 
     fn prefer(&mut self, product: &str, algorithm: LibraryAlgorithm) -> Result<bool, DeviceError> {
         self.prefer_algorithm(product, algorithm)
     }
 
-    fn replay_time(&mut self, graph: &CudaCaptured) -> Result<Duration, DeviceError> {
+    fn replay_time(&mut self, graph: &Captured) -> Result<Duration, DeviceError> {
         let start = self.mark(None)?;
         self.replay(graph)?;
         let end = self.mark(None)?;
         self.elapsed(&start, &end)
-    }
-
-    fn addresses<'a>(&'a self, graph: &'a CudaCaptured) -> Vec<BoundAddress<'a>> {
-        let launches = graph.launches.iter();
-        let launches = launches.map(|bound| (bound.name.as_str(), bound.arguments.iter()));
-        binding::addresses(launches, &graph.ends)
     }
 }

@@ -16,12 +16,16 @@ pub struct CudaEvent {
 impl CudaEvent {
     /// Marks the end of the stream, with `again` if it is given: the point that it marked before is
     /// forgotten.
-    pub(super) fn record(stream: &Arc<Stream>, timing: bool, again: Option<Self>) -> Outcome<Self> {
+    pub(super) fn record(
+        stream: &Arc<Stream>,
+        timing: bool,
+        again: Option<Box<Self>>,
+    ) -> Outcome<Box<Self>> {
         let mut event = match again {
             Some(event) => event,
             None => {
                 let handle = stream.context.driver.create_event(timing)?;
-                Self { stream: Arc::clone(stream), handle, copies: 0 }
+                Box::new(Self { stream: Arc::clone(stream), handle, copies: 0 })
             }
         };
         event.stream.context.driver.record_event(event.handle, stream.handle)?;

@@ -55,7 +55,7 @@ pub(super) struct Loader {
 struct Upload {
     block: PinnedBlock,
     /// When the block's last copy is over, if that is known.
-    copied: Option<CudaEvent>,
+    copied: Option<Box<CudaEvent>>,
 }
 
 /// The places of a plan.

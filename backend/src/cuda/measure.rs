@@ -10,12 +10,10 @@ use super::memory::TemporaryBlock;
 use super::nvrtc::Nvrtc;
 use super::program::CudaProgram;
 use crate::compiler::NoStore;
-use crate::device::{Device, DeviceError};
-use crate::measure::{
-    GraphShape, GraphTimes, LaunchCounts, LaunchView, MeasuredDevice, ReadBandwidth, StepPart,
-    Versions,
+use crate::device::measure::{
+    GraphTimes, LaunchCounts, MeasuredDevice, ReadBandwidth, StepPart, Versions,
 };
-use piecewise_kernels::step::CaptureSupport;
+use crate::device::{Captured, Device, DeviceError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -96,35 +94,9 @@ impl MeasuredDevice for CudaDevice {
         self.counts.get()
     }
 
-    fn graph_shape(&self, graph: &CudaCaptured) -> GraphShape {
-        let summary = graph.summary();
-        GraphShape {
-            launches: graph.launches.len() as u64,
-            nodes: summary.nodes as u64,
-            programmatic_edges: summary.programmatic_edges as u64,
-        }
-    }
-
-    fn launches<'a>(&self, program: &'a CudaProgram) -> Vec<LaunchView<'a>> {
-        let view = |launch: &'a Arc<BoundLaunch>| LaunchView {
-            name: &launch.name,
-            kernel: launch.kernel(),
-            nodes: &launch.nodes,
-        };
-        program.launches.iter().map(view).collect()
-    }
-
-    fn without(&self, program: &CudaProgram, left_out: &[usize]) -> CudaProgram {
-        let launches = program.launches.iter().enumerate();
-        let kept = launches.filter(|(i, _)| !left_out.contains(i));
-        let launches: Vec<_> = kept.map(|(_, launch)| launch.clone()).collect();
-        let support = launches.iter().map(|launch| launch.support).min();
-        CudaProgram::new(launches, support.unwrap_or(CaptureSupport::Always))
-    }
-
-    fn block_times(&mut self, graph: &CudaCaptured) -> Result<Option<GraphTimes>, DeviceError> {
+    fn block_times(&mut self, graph: &Captured) -> Result<Option<GraphTimes>, DeviceError> {
         self.enter()?;
-        let Some(stamps) = &graph.stamps else { return Ok(None) };
+        let Some(stamps) = &graph.of::<CudaCaptured>()?.stamps else { return Ok(None) };
         let context = &self.stream.context;
         let launches = stamps.read(context, &self.stream)?;
         Ok(Some(GraphTimes { multiprocessors: context.device.multiprocessors, launches }))
@@ -132,7 +104,7 @@ impl MeasuredDevice for CudaDevice {
 
     fn bare_submit(
         &mut self,
-        parts: &[StepPart<'_, CudaProgram, CudaCaptured>],
+        parts: &[StepPart<'_>],
         sizes: &[u64],
     ) -> Result<Option<Duration>, DeviceError> {
         self.enter()?;
@@ -143,9 +115,11 @@ impl MeasuredDevice for CudaDevice {
         let mut calls = Vec::new();
         for part in parts {
             match part {
-                StepPart::Replay(graph) => calls.push(BareCall::Graph(graph.exec.handle)),
+                StepPart::Replay(graph) => {
+                    calls.push(BareCall::Graph(graph.of::<CudaCaptured>()?.exec.handle));
+                }
                 StepPart::Launch(program) => {
-                    for launch in &program.launches {
+                    for launch in &program.of::<CudaProgram>()?.launches {
                         calls.extend(self.bare_call(launch, sizes).map_err(refused)?);
                     }
                 }

@@ -16,6 +16,6 @@ pub struct CudaOptions {
     /// No kernel starts before the kernel ahead of it ends. For debugging.
     pub serial: bool,
     /// Compile kernels whose blocks note where and when they run, for
-    /// [`crate::measure::MeasuredDevice::block_times`]. What is compiled so has keys of its own.
+    /// [`crate::device::measure::MeasuredDevice::block_times`]. What is compiled so has keys of its own.
     pub stamps: bool,
 }

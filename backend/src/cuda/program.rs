@@ -11,7 +11,7 @@ use super::module::Modules;
 use super::prepared::Prepared;
 use crate::artifact::{ArgRef, Artifact, Launch};
 use crate::binding::{Argument, Fit, Images};
-use crate::device::{Address, Binding, DeviceError};
+use crate::device::{Address, Binding, BoundProgram, DeviceError, LaunchView, Program};
 use crate::matmul::Matmul;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::graph::ValueDef;
@@ -41,6 +41,29 @@ impl CudaProgram {
     /// Whether a function of the host is among its launches.
     pub(super) fn has_host_functions(&self) -> bool {
         self.launches.iter().any(|launch| matches!(launch.work, Work::Host(_)))
+    }
+}
+
+impl BoundProgram for CudaProgram {
+    fn capture_support(&self) -> CaptureSupport {
+        self.support
+    }
+
+    fn launches(&self) -> Vec<LaunchView<'_>> {
+        let launches = self.launches.iter().map(|launch| LaunchView {
+            name: &launch.name,
+            kernel: launch.kernel(),
+            nodes: &launch.nodes,
+        });
+        launches.collect()
+    }
+
+    fn without(&self, left_out: &[usize]) -> Program {
+        let launches = self.launches.iter().enumerate();
+        let kept = launches.filter(|(i, _)| !left_out.contains(i));
+        let launches: Vec<_> = kept.map(|(_, launch)| launch.clone()).collect();
+        let support = launches.iter().map(|launch| launch.support).min();
+        Program::new(Self::new(launches, support.unwrap_or(CaptureSupport::Always)))
     }
 }
 

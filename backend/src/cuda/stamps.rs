@@ -7,7 +7,7 @@ use super::error::device_error;
 use super::memory::TemporaryBlock;
 use super::stream::Stream;
 use crate::device::DeviceError;
-use crate::measure::BlockTime;
+use crate::device::measure::BlockTime;
 use piecewise_kernels::op::cuda::{LaunchRecipe, Param};
 use std::sync::Arc;
 

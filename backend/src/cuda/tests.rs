@@ -13,9 +13,9 @@ use super::driver::GraphNode;
 use super::testing::{CallFault, Faults, FaultyDriver, Noted, SimulatedDriver};
 use super::*;
 use crate::artifact::{Artifact, PieceSize};
-use crate::compiler::Compiler;
-use crate::device::{Address, BoundTo, ByteRows, CaptureRule, Device, DeviceError};
-use crate::measure::{LaunchCounts, MeasuredDevice, StepPart};
+use crate::compiler::CompilerOptions;
+use crate::device::measure::{LaunchCounts, MeasuredDevice, StepPart};
+use crate::device::{Address, BoundTo, ByteRows, CaptureRule, Device, DeviceError, Program};
 use crate::store::MemoryStore;
 use crate::weights::{NormalWeights, WeightLayout};
 use fixture::{Fixture, artifact, fixture, host, kernel, mapped, two_kernels};
@@ -116,8 +116,9 @@ fn a_captured_graph_replays_what_was_captured_and_holds_its_memory() {
     let ran = f.driver.take_ran();
     let names: Vec<_> = ran.iter().map(|noted| noted.name.as_str()).collect();
     assert_eq!(names, ["first", "second", "first", "second"]);
-    assert_eq!((graph.summary().edges, graph.summary().programmatic_edges), (3, 2));
-    let addresses = f.device.addresses(&graph);
+    let summary = graph.of::<CudaCaptured>().unwrap().summary();
+    assert_eq!((summary.edges, summary.programmatic_edges), (3, 2));
+    let addresses = graph.addresses();
     assert_eq!(addresses.len(), 4 * 3);
     let first = &addresses[0];
     assert_eq!((first.program, first.launch, first.what), (0, "first", BoundTo::Counts));
@@ -151,7 +152,7 @@ fn launches_are_counted_outside_graphs_and_nodes_inside() {
     let counts = f.device.launch_counts();
     assert_eq!((counts.plain_launches, counts.graph_launches), (2, 3));
     assert_eq!((counts.graph_nodes, counts.programmatic_edges), (12, 6));
-    let shape = f.device.graph_shape(&graph);
+    let shape = graph.shape();
     assert_eq!((shape.launches, shape.nodes, shape.programmatic_edges), (4, 4, 2));
 
     let (start, end) = (f.device.mark(None).unwrap(), f.device.mark(None).unwrap());
@@ -165,7 +166,7 @@ fn launches_are_counted_outside_graphs_and_nodes_inside() {
 fn graphs_with_nodes_that_do_not_replay_are_refused() {
     let mut f = fixture();
     let program = f.bind(&two_kernels(PieceSize::Exact(16)), "p0").unwrap();
-    let mut rule = |nodes: &[GraphNode], programs: &[&CudaProgram]| {
+    let mut rule = |nodes: &[GraphNode], programs: &[&Program]| {
         f.driver.also_capture(nodes);
         match f.device.capture("T=16", programs, &[16]) {
             Err(DeviceError::Capture { rule, .. }) => rule,
@@ -202,7 +203,7 @@ fn a_lost_programmatic_edge_is_not_made_up_for_by_a_librarys() {
         |name: &str| GraphNode::Kernel { name: name.to_owned(), grid: [1; 3], block: [32, 1, 1] };
     f.driver.also_capture(&["split", "product", "sum"].map(library));
     let graph = f.device.capture("T=16", &[&program, &program], &[16]).unwrap();
-    assert_eq!(graph.summary().programmatic_edges, 4);
+    assert_eq!(graph.shape().programmatic_edges, 4);
     drop(graph);
     f.driver.lose_programmatic_edges();
     let error = f.device.capture("T=16", &[&program, &program], &[16]).unwrap_err();
@@ -218,7 +219,7 @@ fn blocks_note_their_times_where_their_kernels_were_compiled_to() {
     noting.recipe.params.push(Param::Stamps);
     let images = [("first", kernel("first", false)), ("second", CudaImage::Kernel(noting))];
     let program = f.bind(&artifact(&images, PieceSize::Exact(16)), "p0").unwrap();
-    let kernels: Vec<_> = f.device.launches(&program).iter().map(|l| l.kernel).collect();
+    let kernels: Vec<_> = program.launches().iter().map(|l| l.kernel).collect();
     assert_eq!(kernels, ["first", "second"]);
     f.launch(&program, 16).unwrap();
     assert_eq!(f.driver.take_ran()[1].parameters.last(), Some(&0), "no graph, no place");
@@ -234,9 +235,9 @@ fn blocks_note_their_times_where_their_kernels_were_compiled_to() {
     drop(graph);
     assert!(!f.driver.held().contains_key("block"));
 
-    let rest = f.device.without(&program, &[1]);
+    let rest = program.without(&[1]);
     let graph = f.device.capture("T=16", &[&rest], &[16]).unwrap();
-    assert_eq!(graph.summary().kernels, ["first"]);
+    assert_eq!(graph.of::<CudaCaptured>().unwrap().summary().kernels, ["first"]);
     assert_eq!(f.device.block_times(&graph).unwrap(), None);
 }
 
@@ -268,7 +269,7 @@ fn ops_that_can_not_be_captured_are_refused_before_the_capture() {
     let mut never = two_kernels(PieceSize::Exact(16));
     never.alternatives[0].parts[0].ways[0].launches[1].capture = CaptureSupport::Never;
     let program = f.bind(&never, "p0").unwrap();
-    assert_eq!(f.device.capture_support(&program), CaptureSupport::Never);
+    assert_eq!(program.capture_support(), CaptureSupport::Never);
     let error = f.device.capture("T=16", &[&program], &[16]).unwrap_err();
     insta::assert_snapshot!(error);
 }
@@ -415,7 +416,7 @@ fn weights_are_made_by_uploads_and_kernels() {
     let store = Arc::new(MemoryStore::new());
     let mut device =
         CudaDevice::over(driver.clone(), nvrtc.into(), options, OpRegistry::new()).unwrap();
-    device.compiler(Arc::default()).prepare_device(&*store).unwrap();
+    device.compiler(Arc::default(), CompilerOptions::default()).prepare_device(&*store).unwrap();
     let weights = device.reserve("weights", 1 << 20).unwrap();
     device.back(weights).unwrap();
     let leaf = |name: &str| Recipe::Checkpoint {
@@ -444,7 +445,9 @@ fn weights_are_made_by_uploads_and_kernels() {
         let registry = OpRegistry::new();
         let mut warm = CudaDevice::over(driver.clone(), missing, options, registry).unwrap();
         if let Some(store) = store {
-            warm.compiler(Arc::default()).prepare_device(&*store).unwrap();
+            warm.compiler(Arc::default(), CompilerOptions::default())
+                .prepare_device(&*store)
+                .unwrap();
         }
         let again = warm.reserve("weights", 1 << 20).unwrap();
         warm.back(again).unwrap();

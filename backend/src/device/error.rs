@@ -45,6 +45,12 @@ pub enum DeviceError {
          an event after the copy and wait for it"
     )]
     HostBlockInUse { block: u32, from: u64, to: u64 },
+    /// What another kind of device made.
+    #[error(
+        "{what} is of another kind of device than the one that is to use it; give a device what it, or \
+         one like it, has made"
+    )]
+    Foreign { what: &'static str },
     /// A program that does not fit what it is bound to.
     #[error("{label} can't be bound: {reason}")]
     Bind { label: String, reason: String },

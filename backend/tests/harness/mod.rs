@@ -18,7 +18,7 @@ pub mod target;
 
 use piecewise_backend::artifact::{Artifact, Choice, Digest, PieceSize};
 use piecewise_backend::compiler::{Compiler, NoStore, PieceAt};
-use piecewise_backend::device::{Address, Binding, Device, DeviceError};
+use piecewise_backend::device::{Address, Binding, Device, DeviceError, Program};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Symbol, Value};
 use piecewise_ir::eval::Array;
@@ -29,8 +29,6 @@ use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::step::{LaunchContext, StepContext};
 use std::sync::Arc;
 use target::{Cpu, Target};
-
-pub type Program<T> = <<T as Target>::Device as Device>::Program;
 
 /// A byte that results must not keep by accident, and that canaries are made of.
 pub const CANARY: u8 = 0xa5;
@@ -123,7 +121,7 @@ impl<T: Target> BenchOn<T> {
         }
     }
 
-    pub fn bind(&mut self, artifact: &Artifact) -> Result<Program<T>, DeviceError> {
+    pub fn bind(&mut self, artifact: &Artifact) -> Result<Program, DeviceError> {
         let binding = Binding {
             piece: &self.piece,
             choice: &FIRST,
@@ -171,7 +169,7 @@ impl<T: Target> BenchOn<T> {
     }
 
     /// Launches for padded `sizes` and true `counts`.
-    pub fn launch(&mut self, program: &Program<T>, sizes: &[u64], counts: &[u64]) {
+    pub fn launch(&mut self, program: &Program, sizes: &[u64], counts: &[u64]) {
         self.set_counts(counts);
         let step = StepContext { counts, sizes, inputs: &[] };
         self.device.launch(program, LaunchContext::Step(&step)).unwrap();

@@ -1,9 +1,9 @@
 //! What a bench runs on.
 
 use crate::skip::skipped;
-use piecewise_backend::compiler::Compiler;
+use piecewise_backend::compiler::{Compiler, CompilerOptions};
 use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
-use piecewise_backend::cuda::{CudaCompiler, CudaDevice, CudaOptions, CudaProbe};
+use piecewise_backend::cuda::{CudaDevice, CudaOptions, CudaProbe};
 use piecewise_backend::device::Device;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_testing::absorbing_ops;
@@ -52,11 +52,12 @@ impl Target for Cpu {
 pub struct Cuda;
 
 /// A device that holds the context, and one compiler with every kernel that was compiled.
-fn held() -> &'static (Mutex<CudaDevice>, CudaCompiler) {
-    static HELD: OnceLock<(Mutex<CudaDevice>, CudaCompiler)> = OnceLock::new();
+fn held() -> &'static (Mutex<CudaDevice>, Box<dyn Compiler>) {
+    static HELD: OnceLock<(Mutex<CudaDevice>, Box<dyn Compiler>)> = OnceLock::new();
     HELD.get_or_init(|| {
         let device = CudaDevice::open(CudaOptions::default(), OpRegistry::new()).unwrap();
-        let compiler = device.compiler(super::registry());
+        let options = CompilerOptions::default();
+        let compiler = device.compiler(super::registry(), options);
         (Mutex::new(device), compiler)
     })
 }
@@ -79,6 +80,6 @@ impl Target for Cuda {
     }
 
     fn with_compiler<R>(run: impl FnOnce(&dyn Compiler) -> R) -> R {
-        run(&held().1)
+        run(&*held().1)
     }
 }

@@ -60,7 +60,7 @@ pub fn planned(
 /// Decodes with the runtime, in full graphs.
 pub struct Piecewise {
     name: String,
-    pub engine: Box<dyn Engine>,
+    pub engine: Engine,
     bytes_per_step: u64,
     bytes_per_position: u64,
     request: Option<RequestId>,

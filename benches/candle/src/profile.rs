@@ -6,8 +6,7 @@ use crate::piecewise_side::Piecewise;
 use anyhow::Context;
 use piecewise_backend::cpu::CpuDevice;
 use piecewise_ir::dtype::DType;
-use piecewise_runtime::engine::{BatchingEngine, Engine};
-use std::any::Any;
+use piecewise_runtime::engine::Engine;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -24,14 +23,14 @@ pub fn show(
     for _ in 0..4 {
         side.step()?;
     }
-    device(&mut *side.engine)?.start_profile();
+    device(&mut side.engine)?.start_profile();
     let started = Instant::now();
     for _ in 0..steps {
         side.step()?;
     }
     let wall = started.elapsed();
     let mut launches: BTreeMap<String, (u64, Duration)> = BTreeMap::new();
-    for launch in device(&mut *side.engine)?.take_profile() {
+    for launch in device(&mut side.engine)?.take_profile() {
         let (runs, time) = launches.entry(launch.name).or_default();
         *runs += launch.runs;
         *time += launch.time;
@@ -60,7 +59,7 @@ pub fn show(
 }
 
 /// The device of an engine, to have its launches timed.
-fn device(engine: &mut dyn Engine) -> anyhow::Result<&mut CpuDevice> {
-    let engine = (engine as &mut dyn Any).downcast_mut::<BatchingEngine<CpuDevice>>();
-    Ok(engine.context("the engine runs on another device")?.model_mut().device_mut())
+fn device(engine: &mut Engine) -> anyhow::Result<&mut CpuDevice> {
+    let device = engine.model_mut().device_mut().downcast_mut();
+    device.context("the engine runs on another device")
 }

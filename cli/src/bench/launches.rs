@@ -1,7 +1,7 @@
 //! The launches of a step: which are left out, which there are, where and when their blocks ran.
 
 use anyhow::{Context, bail, ensure};
-use piecewise_runtime::measure::{GroupSummary, LaunchSummary, StepTimer, Timeline};
+use piecewise_runtime::measure::{GroupSummary, LaunchSummary, ModelTimer, Timeline};
 use piecewise_runtime::steps::StepLaunch;
 use piecewise_runtime::words::GraphMode;
 use serde::Serialize;
@@ -45,10 +45,7 @@ fn is_like(name: &str, pattern: &str) -> bool {
 ///
 /// # Errors
 /// When one of them names nothing.
-pub(super) fn leave_out(
-    timer: &mut dyn StepTimer,
-    patterns: &[LaunchPattern],
-) -> anyhow::Result<()> {
+pub(super) fn leave_out(timer: &mut ModelTimer, patterns: &[LaunchPattern]) -> anyhow::Result<()> {
     if patterns.is_empty() {
         return Ok(());
     }

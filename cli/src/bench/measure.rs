@@ -10,7 +10,7 @@ use super::subject::Subject;
 use super::workload::{Lengths, Sequences, Workload, check_counts, sequences};
 use super::{costs, launches};
 use piecewise::assembly::Notice;
-use piecewise_runtime::measure::{BytesToRead, CaptureReport, PlannedStep, StepRecord, StepTimer};
+use piecewise_runtime::measure::{BytesToRead, CaptureReport, ModelTimer, PlannedStep, StepRecord};
 use piecewise_runtime::words::GraphMode;
 use piecewise_runtime::words::sizes::SizeList;
 use std::io::Write;
@@ -55,7 +55,7 @@ pub(super) fn run(args: &Bench) -> anyhow::Result<Report> {
     OutFile::check(args.timeline.as_ref())?;
     let modes = args.modes();
     let (mut timer, mut start) = subject.build(args, &bounds)?;
-    let timer = &mut *timer;
+    let timer = &mut timer;
     // Prompts are launched, so that nothing is captured before its turn.
     timer.recapture(GraphMode::None, &mut |_| {})?;
     let vocab = subject.vocab;
@@ -186,7 +186,7 @@ fn ascending(sizes: &mut Vec<u64>) {
 }
 
 fn compute_prompts(
-    timer: &mut dyn StepTimer,
+    timer: &mut ModelTimer,
     prompts: &[PlannedStep],
     start: &mut Start,
 ) -> anyhow::Result<()> {
@@ -199,7 +199,7 @@ fn compute_prompts(
     Ok(())
 }
 
-fn capture(timer: &mut dyn StepTimer, mode: GraphMode) -> anyhow::Result<CaptureReport> {
+fn capture(timer: &mut ModelTimer, mode: GraphMode) -> anyhow::Result<CaptureReport> {
     let mut watch = watcher();
     Ok(timer.recapture(mode, &mut |progress| watch(Notice::Progress(progress)))?)
 }
@@ -215,7 +215,7 @@ struct Measured {
 
 /// Runs a workload launched, then as its mode does, from the same keys, values and ids.
 fn measure(
-    timer: &mut dyn StepTimer,
+    timer: &mut ModelTimer,
     args: &Bench,
     mode: GraphMode,
     workload: &Workload,

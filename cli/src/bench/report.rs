@@ -2,11 +2,11 @@
 
 use super::launches::TimelineReport;
 use super::rows::Row;
-use piecewise_backend::measure::{ReadBandwidth, Versions};
+use piecewise_backend::device::measure::{ReadBandwidth, Versions};
 use piecewise_backend::tuning::TuningReport;
 use piecewise_runtime::device::ChosenWays;
 use piecewise_runtime::measure::{BytesToRead, CaptureReport, HeldBytes};
-use piecewise_runtime::steps::Model;
+use piecewise_runtime::steps::CompiledModel;
 use piecewise_runtime::words::{BuildTimes, CompileCounts, CompileLevel, GraphMode, Ledger};
 use serde::Serialize;
 use std::time::Duration;
@@ -126,7 +126,7 @@ impl Report {
 
 impl Start {
     /// `all` is from opening the device to the built model.
-    pub(super) fn of(plan: Duration, all: Duration, model: &dyn Model) -> Self {
+    pub(super) fn of(plan: Duration, all: Duration, model: &CompiledModel) -> Self {
         let BuildTimes { compile, load, bind, measure, capture } = model.build_times();
         let parts = compile + load + bind + measure + capture;
         Self {

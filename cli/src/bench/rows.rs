@@ -2,7 +2,7 @@
 
 use super::launches::KernelCount;
 use super::workload::{Shape, Workload};
-use piecewise_backend::measure::ReadBandwidth;
+use piecewise_backend::device::measure::ReadBandwidth;
 use piecewise_planner::CostPath;
 use piecewise_runtime::measure::{BytesToRead, StepRecord};
 use piecewise_runtime::words::{FallbackReason, GraphMode, StepMode};

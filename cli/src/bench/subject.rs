@@ -12,7 +12,7 @@ use piecewise::device::{DeviceSpec, OpenDevice, all_threads};
 use piecewise_backend::cuda::CudaOptions;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::config::ConfigWarning;
-use piecewise_runtime::measure::StepTimer;
+use piecewise_runtime::measure::ModelTimer;
 use std::time::Instant;
 
 pub(super) struct Subject {
@@ -80,7 +80,7 @@ impl Subject {
         &mut self,
         bench: &Bench,
         bounds: &Bounds,
-    ) -> anyhow::Result<(Box<dyn StepTimer>, Start)> {
+    ) -> anyhow::Result<(ModelTimer, Start)> {
         let started = Instant::now();
         let planned = bench.dumps.plan(self.assembly(bench, bounds)?)?;
         ensure!(!bench.dumps.stops(), "the passes were stopped early; there is nothing to measure");

@@ -6,7 +6,7 @@ use super::report::{ModeReport, Report, StartReport};
 use super::rows::kernel_lines;
 use super::rows::{Row, Spread};
 use comfy_table::{CellAlignment, Table, presets};
-use piecewise_backend::measure::Versions;
+use piecewise_backend::device::measure::Versions;
 use piecewise_backend::tuning::TuningReport;
 use piecewise_runtime::words::CompileLevel;
 

@@ -3,7 +3,8 @@
 use super::report::{FirstPrompt, ModeReport, Report, Start};
 use super::rows::{Figures, Row, RowHead, Spread};
 use piecewise_backend::artifact::PieceSize;
-use piecewise_backend::measure::{GraphShape, ReadBandwidth};
+use piecewise_backend::device::GraphShape;
+use piecewise_backend::device::measure::ReadBandwidth;
 use piecewise_backend::tuning::TuningReport;
 use piecewise_planner::CostPath;
 use piecewise_runtime::measure::{BytesToRead, CaptureReport};

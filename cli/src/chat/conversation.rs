@@ -22,7 +22,7 @@ pub(super) struct Conversation {
     pub sampling: Sampling,
     pub max_tokens: Option<u64>,
     pub stop_ids: Vec<u32>,
-    pub engine: Box<dyn Engine>,
+    pub engine: Engine,
     pub messages: Vec<Value>,
     /// The request whose KV holds the messages so far.
     pub kept: Option<RequestId>,

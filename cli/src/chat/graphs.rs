@@ -9,7 +9,7 @@ use std::fmt::Write;
 ///
 /// # Errors
 /// When it is neither, a capture fails, or the ops can't be captured for the mode.
-pub(super) fn command(engine: &mut dyn Engine, what: &str) -> anyhow::Result<String> {
+pub(super) fn command(engine: &mut Engine, what: &str) -> anyhow::Result<String> {
     match what {
         "" => {}
         "enable" => drop(engine.enable_graphs()?),
@@ -22,7 +22,7 @@ pub(super) fn command(engine: &mut dyn Engine, what: &str) -> anyhow::Result<Str
     Ok(shown(engine))
 }
 
-fn shown(engine: &dyn Engine) -> String {
+fn shown(engine: &Engine) -> String {
     let model = engine.model();
     let graphs = model.graphs();
     let GraphTotals { ready, empty, stale, disabled, counts } = GraphTotals::of(&graphs);
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
     use piecewise::assembly::Assembly;
     use piecewise::device::{DeviceSpec, OpenDevice};
-    use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
+    use piecewise_backend::cpu::CpuDevice;
     use piecewise_kernels::op::OpRegistry;
     use piecewise_runtime::engine::Request;
     use piecewise_testing::{DeviceFault, DeviceFaults, FaultKind, FaultPoint, FaultyDevice};
@@ -66,12 +66,7 @@ mod tests {
     fn what_a_failure_disabled_is_shown_enabled_and_replayed() {
         let faults = DeviceFaults::default();
         let device = CpuDevice::new(Arc::new(OpRegistry::new()), 1).unwrap();
-        let device = OpenDevice::own(
-            DeviceSpec::Cpu,
-            FaultyDevice::new(device, faults.clone()),
-            |device, ops| Ok(device.share(ops)),
-            |device, ops, _| Box::new(CpuCompiler::new(ops, device.threads())),
-        );
+        let device = OpenDevice::new(DeviceSpec::Cpu, FaultyDevice::new(device, faults.clone()));
         let capture = DeviceFault {
             point: FaultPoint::Capture,
             kind: FaultKind::Refused,
@@ -91,28 +86,28 @@ mod tests {
             .max_num_seqs(1)
             .engine()
             .unwrap();
-        let decode = |engine: &mut dyn Engine| {
+        let decode = |engine: &mut Engine| {
             let mut events = Vec::new();
             engine.add(Request::new(vec![1, 2], 3)).unwrap();
             engine.run(&mut events).unwrap();
         };
-        decode(&mut *engine);
+        decode(&mut engine);
         let of_graphs = "full_decode_only: 0 ready, 0 to be captured, 0 stale, 1 disabled; 0 launches, \
                          0 captures, 0 of them again, 1 failures\ndisabled: whole step at 1x1, 1 failures";
-        assert_eq!(command(&mut *engine, "").unwrap(), of_graphs);
-        assert!(command(&mut *engine, "full_decode_only").unwrap().contains(" 1 disabled"));
-        let enabled = command(&mut *engine, "enable").unwrap();
+        assert_eq!(command(&mut engine, "").unwrap(), of_graphs);
+        assert!(command(&mut engine, "full_decode_only").unwrap().contains(" 1 disabled"));
+        let enabled = command(&mut engine, "enable").unwrap();
         assert!(
             enabled.starts_with("full_decode_only: 1 ready, ") && !enabled.contains("\n"),
             "{enabled}"
         );
-        decode(&mut *engine);
-        let replayed = command(&mut *engine, "").unwrap();
+        decode(&mut engine);
+        let replayed = command(&mut engine, "").unwrap();
         assert!(replayed.contains(" 0 disabled; 2 launches, 1 captures, "), "{replayed}");
-        let again = command(&mut *engine, "recapture").unwrap();
+        let again = command(&mut engine, "recapture").unwrap();
         let made = "1 ready, 0 to be captured, 0 stale, 0 disabled; 2 launches, 2 captures, 1 of them again";
         assert!(again.contains(made), "{again}");
-        decode(&mut *engine);
-        assert!(command(&mut *engine, "").unwrap().contains("; 4 launches, "));
+        decode(&mut engine);
+        assert!(command(&mut engine, "").unwrap().contains("; 4 launches, "));
     }
 }

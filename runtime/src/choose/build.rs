@@ -11,7 +11,7 @@ use piecewise_ir::module::Module;
 use std::sync::Arc;
 use std::time::Duration;
 
-impl<D: Device> CompiledModel<D> {
+impl CompiledModel {
     /// Builds a model from a planned module and its artifacts, compiled for the dispatcher of
     /// `options`; `store` remembers what is chosen by measurement. `weights` are kept: what the
     /// device loses is made from them again.
@@ -24,7 +24,7 @@ impl<D: Device> CompiledModel<D> {
         options: BuildOptions,
         compiled: CompiledPieces,
         store: &dyn Store,
-        device: D,
+        device: Box<dyn Device>,
         weights: Arc<dyn WeightSource>,
         progress: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Self, ModelError> {

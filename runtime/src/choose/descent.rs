@@ -9,7 +9,7 @@ use crate::device::{BindSite, Place, Record, TrialRecord};
 use crate::steps::{CompiledModel, MeasuredStep};
 use crate::words::ModelError;
 use piecewise_backend::artifact::{Alternative, ArgRef, Artifact, Choice, Part};
-use piecewise_backend::device::{Device, DeviceError};
+use piecewise_backend::device::{Captured, DeviceError, Program};
 use piecewise_backend::tuning::LibraryAlgorithm;
 use piecewise_ir::entity::Entity;
 use piecewise_ir::graph::ValueDef;
@@ -30,19 +30,19 @@ const NEAR: f64 = 0.03;
 const ALGORITHMS: usize = 6;
 
 /// The measuring of a step.
-pub(super) struct Descent<'m, D: Device> {
-    model: &'m mut CompiledModel<D>,
+pub(super) struct Descent<'m> {
+    model: &'m mut CompiledModel,
     stitch: &'m Stitch,
     step: MeasuredStep,
     /// The artifacts of the step, each with the members that use it.
     places: BTreeMap<Place, Vec<usize>>,
     /// The step as it was found.
-    unmeasured: D::Captured,
-    best: Option<D::Captured>,
+    unmeasured: Captured,
+    best: Option<Captured>,
     /// The share of a step below which a difference means nothing.
     noise: f64,
     /// What was bound before: member, place among its programs, program.
-    replaced: Vec<(usize, usize, D::Program)>,
+    replaced: Vec<(usize, usize, Program)>,
     /// What the library took before for the products that have another algorithm now.
     preferred: Vec<(String, LibraryAlgorithm)>,
     /// Products whose algorithms were tried.
@@ -56,13 +56,13 @@ pub(super) struct Descent<'m, D: Device> {
 }
 
 /// Programs of members, by their places.
-type Bound<D> = Vec<(usize, <D as Device>::Program)>;
+type Bound = Vec<(usize, Program)>;
 
 /// A choice that could be captured, and its time as a multiple of the best's.
-struct Trial<D: Device> {
+struct Trial {
     ratio: f64,
-    programs: Bound<D>,
-    graph: D::Captured,
+    programs: Bound,
+    graph: Captured,
     /// The products for which the library takes another algorithm since, and the one before.
     algorithms: Vec<(String, LibraryAlgorithm)>,
 }
@@ -79,10 +79,10 @@ fn passed_over<T>(result: Result<T, DeviceError>, what: &str) -> Result<Option<T
     }
 }
 
-impl<'m, D: Device> Descent<'m, D> {
+impl<'m> Descent<'m> {
     /// Captures the step as it is, and learns the noise; nothing where it can't be captured.
     pub(super) fn begin(
-        model: &'m mut CompiledModel<D>,
+        model: &'m mut CompiledModel,
         stitch: &'m Stitch,
         step: MeasuredStep,
         has_time: &'m mut dyn FnMut() -> bool,
@@ -92,7 +92,7 @@ impl<'m, D: Device> Descent<'m, D> {
         let found = places.keys().map(|place| (*place, choice(place))).collect();
         let Some(unmeasured) = capture(model, &step, &[])? else { return Ok(None) };
         let device = &mut model.device;
-        let warm = device.replay_time(&unmeasured).and_then(|_| noise(device, &unmeasured));
+        let warm = device.replay_time(&unmeasured).and_then(|_| noise(&mut **device, &unmeasured));
         let Some(noise) = passed_over(warm, &step.label)? else { return Ok(None) };
         Ok(Some(Self {
             model,
@@ -255,7 +255,7 @@ impl<'m, D: Device> Descent<'m, D> {
 
     /// Keeps a trial that is clearly faster than the best, and leaves the library as it was before any
     /// other.
-    fn settle(&mut self, candidate: &[(Place, Choice)], trial: Trial<D>) -> Result<(), ModelError> {
+    fn settle(&mut self, candidate: &[(Place, Choice)], trial: Trial) -> Result<(), ModelError> {
         if trial.ratio < 1.0 - self.noise {
             return self.commit(candidate, trial);
         }
@@ -270,7 +270,7 @@ impl<'m, D: Device> Descent<'m, D> {
         &mut self,
         place: Place,
         choice: &Choice,
-        trial: &mut Trial<D>,
+        trial: &mut Trial,
     ) -> Result<(), ModelError> {
         let ways = self.artifact(place).chosen(choice).unwrap_or_default();
         let Some((_, program)) = trial.programs.first() else { return Ok(()) };
@@ -323,7 +323,7 @@ impl<'m, D: Device> Descent<'m, D> {
         candidate: &[(Place, Choice)],
         algorithm: bool,
         least: f64,
-    ) -> Result<Option<Trial<D>>, ModelError> {
+    ) -> Result<Option<Trial>, ModelError> {
         let mut programs = Vec::new();
         for (place, choice) in candidate {
             let Some(bound) = self.bind(*place, choice)? else { return Ok(None) };
@@ -337,17 +337,17 @@ impl<'m, D: Device> Descent<'m, D> {
         let (device, noise) = (&mut self.model.device, self.noise);
         let mut time = || {
             device.replay_time(&graph)?;
-            let times = compare(device, [best, &graph], SCREENING)?;
+            let times = compare(&mut **device, [best, &graph], SCREENING)?;
             if times[1] > times[0] * least * (1.0 + SLOWER.max(noise)) {
                 return Ok(times);
             }
             let rounds = deciding(times[0]);
-            let times = compare(device, [best, &graph], rounds)?;
+            let times = compare(&mut **device, [best, &graph], rounds)?;
             if times[1] >= times[0] * (1.0 - noise) {
                 return Ok(times);
             }
             // A win is one if it is seen again.
-            let again = compare(device, [best, &graph], rounds)?;
+            let again = compare(&mut **device, [best, &graph], rounds)?;
             Ok(if again[1] * times[0] > times[1] * again[0] { again } else { times })
         };
         let Some([best_us, step_us]) = passed_over(time(), "a way")? else { return Ok(None) };
@@ -363,7 +363,7 @@ impl<'m, D: Device> Descent<'m, D> {
 
     /// Whether a use alone takes so many times as long as the one that is bound that the step need not
     /// be tried.
-    fn is_hopeless(&mut self, programs: &[(usize, D::Program)]) -> Result<bool, ModelError> {
+    fn is_hopeless(&mut self, programs: &[(usize, Program)]) -> Result<bool, ModelError> {
         let Some((i, program)) = programs.first() else { return Ok(true) };
         let CompiledModel { members, device, .. } = &mut *self.model;
         let bound = members.list[*i].program(&self.step.sizes);
@@ -378,7 +378,7 @@ impl<'m, D: Device> Descent<'m, D> {
     }
 
     /// The programs of an artifact's uses by a choice; the first of them has run once.
-    fn bind(&mut self, place: Place, choice: &Choice) -> Result<Option<Bound<D>>, ModelError> {
+    fn bind(&mut self, place: Place, choice: &Choice) -> Result<Option<Bound>, ModelError> {
         let CompiledModel { module, symbols, memory, origin, device, members, staging, .. } =
             &mut *self.model;
         let site =
@@ -387,7 +387,7 @@ impl<'m, D: Device> Descent<'m, D> {
         for &i in &self.places[&place] {
             let member = &members.list[i];
             let usage = &self.stitch.uses[member.step.id()];
-            let bound = site.bind(device, usage, &member.label, place.1, choice);
+            let bound = site.bind(&mut **device, usage, &member.label, place.1, choice);
             let Some(bound) = passed_over(bound, "a way")? else { return Ok(None) };
             programs.push((i, bound));
         }
@@ -409,7 +409,7 @@ impl<'m, D: Device> Descent<'m, D> {
     }
 
     /// Takes a trial for the best.
-    fn commit(&mut self, candidate: &[(Place, Choice)], trial: Trial<D>) -> Result<(), ModelError> {
+    fn commit(&mut self, candidate: &[(Place, Choice)], trial: Trial) -> Result<(), ModelError> {
         for (place, choice) in candidate {
             let first = trial.programs.iter().find(|(i, _)| self.places[place].contains(i));
             let products = match first {
@@ -445,11 +445,11 @@ impl<'m, D: Device> Descent<'m, D> {
 }
 
 /// The step with some programs of its members replaced, captured; nothing where it can't be.
-fn capture<D: Device>(
-    model: &mut CompiledModel<D>,
+fn capture(
+    model: &mut CompiledModel,
     step: &MeasuredStep,
-    replaced: &[(usize, D::Program)],
-) -> Result<Option<D::Captured>, ModelError> {
+    replaced: &[(usize, Program)],
+) -> Result<Option<Captured>, ModelError> {
     let CompiledModel { members, device, .. } = model;
     let program = |&i: &usize| {
         let other = replaced.iter().find(|(member, _)| *member == i);

@@ -8,7 +8,6 @@ use crate::steps::{CompiledModel, MeasuredStep, Run, Staged};
 use crate::words::{ModelError, StepMode, StepSizes};
 use piecewise_backend::artifact::Digest;
 use piecewise_backend::compiler::NoStore;
-use piecewise_backend::device::Device;
 use piecewise_backend::store::Store;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::entity::Entity;
@@ -48,7 +47,7 @@ impl Compared {
     }
 }
 
-impl<D: Device> CompiledModel<D> {
+impl CompiledModel {
     /// How ways were to be chosen where nothing else is known.
     pub fn tune(&self) -> TuneMode {
         self.tune
@@ -244,7 +243,7 @@ impl<D: Device> CompiledModel<D> {
         let members = members.into_iter();
         let members = members.map(|(i, place)| (place, self.members.list[i].is_captured_piece()));
         let members: Vec<_> = members.collect();
-        let key = RecordKey::of_step(&self.device, &site, &step.sizes, &members);
+        let key = RecordKey::of_step(&*self.device, &site, &step.sizes, &members);
         let ways = places.keys().map(|&(unique, i)| {
             let record = &origin.choices.by_unique[unique.index()][i].record;
             record.as_ref().map_or_else(|| ways_of(site.artifact((unique, i))), |r| r.ways)

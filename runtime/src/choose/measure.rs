@@ -5,12 +5,11 @@ use crate::batch::SyntheticStep;
 use crate::device::{BindSite, Choices, RecordKey, WaysOrigin};
 use crate::steps::{CompiledModel, MeasuredStep};
 use crate::words::{ModelError, Progress};
-use piecewise_backend::device::Device;
 use piecewise_backend::store::Store;
 use piecewise_ir::entity::Entity;
 use std::time::Instant;
 
-impl<D: Device> CompiledModel<D> {
+impl CompiledModel {
     /// Measures the ways of every artifact that a step of a listed size runs and nobody knows anything of,
     /// as long as there is time, in captured steps, however it runs: this changes what is bound. With
     /// made-up `steps` it overwrites what the states hold.
@@ -74,7 +73,7 @@ impl<D: Device> CompiledModel<D> {
         let Choices { by_unique, report, .. } = &mut origin.choices;
         for (place, record) in measured {
             report.measured += 1;
-            let key = RecordKey::new(device, &site, place);
+            let key = RecordKey::new(&mut **device, &site, place);
             report.refused += usize::from(!key.keep(store, &record));
             let chosen = &mut by_unique[place.0.index()][place.1];
             chosen.origin = WaysOrigin::Measured;

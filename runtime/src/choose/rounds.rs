@@ -1,6 +1,6 @@
 //! Times of captured graphs, compared in rounds that take turns.
 
-use piecewise_backend::device::{Device, DeviceError};
+use piecewise_backend::device::{Captured, Device, DeviceError};
 
 /// Rounds by which a trial is given up that is clearly slower.
 pub(super) const SCREENING: usize = 2;
@@ -21,9 +21,9 @@ pub(super) fn deciding(us: f64) -> usize {
 
 /// The microseconds of a replay of each of two graphs, which take turns, and take turns at being the
 /// first: as [`of_pairs`] has them.
-pub(super) fn compare<D: Device>(
-    device: &mut D,
-    graphs: [&D::Captured; 2],
+pub(super) fn compare(
+    device: &mut dyn Device,
+    graphs: [&Captured; 2],
     rounds: usize,
 ) -> Result<[f64; 2], DeviceError> {
     let mut replay = |i: usize| device.replay_time(graphs[i]).map(|time| time.as_secs_f64() * 1e6);
@@ -55,7 +55,7 @@ fn differences(pairs: &[[f64; 2]]) -> Vec<f64> {
 }
 
 /// The share of a step by which two graphs must differ to mean something: from replays of the same one.
-pub(super) fn noise<D: Device>(device: &mut D, graph: &D::Captured) -> Result<f64, DeviceError> {
+pub(super) fn noise(device: &mut dyn Device, graph: &Captured) -> Result<f64, DeviceError> {
     let [us, _] = compare(device, [graph; 2], 1)?;
     let rounds = deciding(us);
     let mut pairs = Vec::with_capacity(rounds);

@@ -5,7 +5,7 @@ use super::programs::{Member, Members};
 use crate::store::CompiledPieces;
 use crate::words::{ModelError, SymbolTable, label};
 use piecewise_backend::artifact::{Artifact, Choice, PieceSize};
-use piecewise_backend::device::{Address, Binding, Device, DeviceError};
+use piecewise_backend::device::{Address, Binding, Device, DeviceError, Program};
 use piecewise_ir::entity::{Entity, UniquePieceId};
 use piecewise_ir::module::{Module, PieceUse, Stitch};
 
@@ -20,14 +20,14 @@ pub(crate) struct BindSite<'a> {
 
 impl BindSite<'_> {
     /// A use at its `i`th size as it is chosen.
-    pub(crate) fn bind<D: Device>(
+    pub(crate) fn bind(
         &self,
-        device: &mut D,
+        device: &mut dyn Device,
         usage: &PieceUse,
         label: &str,
         i: usize,
         choice: &Choice,
-    ) -> Result<D::Program, DeviceError> {
+    ) -> Result<Program, DeviceError> {
         let graph = self.module.graph();
         let unique = usage.unique.index();
         let address = |&value: &_| self.memory.address(graph, value);
@@ -46,11 +46,11 @@ impl BindSite<'_> {
     }
 
     /// Every member at each of its sizes.
-    pub(crate) fn bind_all<'c, D: Device>(
+    pub(crate) fn bind_all<'c>(
         &self,
-        device: &mut D,
+        device: &mut dyn Device,
         choice_of: &dyn Fn(UniquePieceId, usize) -> &'c Choice,
-    ) -> Result<Members<D::Program>, ModelError> {
+    ) -> Result<Members, ModelError> {
         let mut list = Vec::with_capacity(self.stitch.steps.len());
         for &step in &self.stitch.steps {
             let usage = &self.stitch.uses[step.id()];

@@ -36,9 +36,9 @@ impl Choices {
 
     /// Takes for every artifact that has no choice yet what the store remembers, if that is asked for,
     /// and otherwise its first ways.
-    pub(crate) fn extend<D: Device>(
+    pub(crate) fn extend(
         &mut self,
-        device: &mut D,
+        device: &mut dyn Device,
         site: &BindSite<'_>,
         mode: TuneMode,
         store: &dyn Store,
@@ -57,9 +57,9 @@ impl Choices {
         }
     }
 
-    fn load<D: Device>(
+    fn load(
         &mut self,
-        device: &mut D,
+        device: &mut dyn Device,
         site: &BindSite<'_>,
         place: Place,
         store: &dyn Store,

@@ -26,8 +26,8 @@ pub struct Memory {
 
 impl Memory {
     /// Reserves the ranges and backs arena and weights.
-    pub(crate) fn reserve<D: Device>(
-        device: &mut D,
+    pub(crate) fn reserve(
+        device: &mut dyn Device,
         module: &Module,
         layout: &ArenaLayout,
         ledger: Ledger,

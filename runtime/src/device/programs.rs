@@ -3,6 +3,7 @@
 use crate::dispatch::StretchPart;
 use crate::words::{ModelError, Over, StepSizes, SymbolClass};
 use piecewise_backend::artifact::PieceSize;
+use piecewise_backend::device::Program;
 use piecewise_ir::entity::Node;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{Module, Step};
@@ -20,7 +21,7 @@ pub(crate) struct Probed {
 
 /// A member of the step with its programs.
 #[derive(Debug)]
-pub(crate) struct Member<P> {
+pub(crate) struct Member<P = Program> {
     /// A use of a unique piece, or a split op.
     pub step: Step,
     /// For people: `p3` or the op's name.
@@ -111,11 +112,11 @@ impl<P> Member<P> {
 
 /// The members in the order of the step.
 #[derive(Debug)]
-pub(crate) struct Members<P> {
-    pub list: Vec<Member<P>>,
+pub(crate) struct Members {
+    pub list: Vec<Member>,
 }
 
-impl<P> Members<P> {
+impl Members {
     /// Keeps every member that computes a part of one of these layers from being captured: what the
     /// model's code made in a scope of that name, or in one inside of it.
     ///

@@ -92,7 +92,7 @@ pub(crate) struct RecordKey {
 
 impl RecordKey {
     /// Of an artifact on a device; the library's version counts where a way is the library's.
-    pub(crate) fn new<D: Device>(device: &D, site: &BindSite<'_>, place: Place) -> Self {
+    pub(crate) fn new(device: &dyn Device, site: &BindSite<'_>, place: Place) -> Self {
         let artifact = site.artifact(place);
         let factors = vec![
             ("piece", Digest(artifact.piece).to_string()),
@@ -105,8 +105,8 @@ impl RecordKey {
 
     /// Of a step in pieces: `members` are its artifacts in order, each with whether it is captured. What
     /// makes the record of any of them another makes this one another, too.
-    pub(crate) fn of_step<D: Device>(
-        device: &D,
+    pub(crate) fn of_step(
+        device: &dyn Device,
         site: &BindSite<'_>,
         sizes: &StepSizes,
         members: &[(Place, bool)],
@@ -126,7 +126,7 @@ impl RecordKey {
         Self { kind: KIND_OF_STEP, factors }.made_by(device, site, uses_library)
     }
 
-    fn made_by<D: Device>(mut self, device: &D, site: &BindSite<'_>, uses_library: bool) -> Self {
+    fn made_by(mut self, device: &dyn Device, site: &BindSite<'_>, uses_library: bool) -> Self {
         self.factors.push(("compiler", site.compiled.compiler.clone()));
         self.factors.push(("device", device.model()));
         if uses_library {

@@ -8,8 +8,8 @@ use piecewise_ir::entity::Entity;
 use piecewise_ir::module::Module;
 
 /// Makes the weights; `layouts` are those of each unique piece's.
-pub(crate) fn load_weights<D: Device>(
-    device: &mut D,
+pub(crate) fn load_weights(
+    device: &mut dyn Device,
     module: &Module,
     memory: &Memory,
     layouts: &[Vec<WeightLayout>],

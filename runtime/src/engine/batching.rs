@@ -1,21 +1,21 @@
-//! The engine of a device: what it has in hand, and its interface.
+//! The engine: what it has in hand, and what is asked of it.
 
 use super::error::EngineError;
-use super::interface::{Engine, StepObserver, TraceObserver};
 use super::masks::Masks;
 use super::order::Turns;
 use super::request::{EngineOptions, Request, RequestEvent, RowSource, check_length};
 use super::sequence::{Planned, Sequence};
+use super::watch::{StepObserver, TraceObserver};
 use crate::batch::{BatchBuffers, RoleMap, full_steps};
 use crate::memory::{
     EmbeddingPool, KvObserver, KvPoison, PagePool, RowsId, SampleStates, SlotPool,
 };
 use crate::observe::{Metrics, Snapshot, Ticker};
-use crate::steps::{CompiledModel, Model, Ticket};
+use crate::steps::{CompiledModel, Ticket};
 use crate::words::{
     EngineLoad, GraphMode, ModelError, PrefixCounts, RequestId, SuspendedWeights, Usage,
 };
-use piecewise_backend::device::{Device, DeviceError};
+use piecewise_backend::device::DeviceError;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::dtype::DType;
@@ -57,11 +57,12 @@ pub(super) struct Row {
     pub(super) tells: Option<u64>,
 }
 
-/// The [`Engine`] of a device: continuous batching.
+/// Serves requests with a compiled model: requests are added, continued and removed at any time
+/// between two steps, and each step says what it brought about.
 #[derive(derive_more::Debug)]
-#[debug("BatchingEngine of {options:?}, {} running, {} waiting, {model:?}", running.len(), waiting.len())]
-pub struct BatchingEngine<D: Device> {
-    pub(super) model: CompiledModel<D>,
+#[debug("Engine of {options:?}, {} running, {} waiting, {model:?}", running.len(), waiting.len())]
+pub struct Engine {
+    pub(super) model: CompiledModel,
     pub(super) options: EngineOptions,
     pub(super) roles: RoleMap,
     pub(super) batch: BatchBuffers,
@@ -69,7 +70,7 @@ pub struct BatchingEngine<D: Device> {
     pub(super) slots: SlotPool,
     pub(super) embeddings: EmbeddingPool,
     /// Where the graph does what requests may ask of sampling.
-    pub(super) sample_states: Option<SampleStates<D>>,
+    pub(super) sample_states: Option<SampleStates>,
     pub(super) masks: Masks,
     /// Entries of the state of sampled ids that no running sequence has.
     pub(super) entries: Vec<u32>,
@@ -101,13 +102,13 @@ pub struct BatchingEngine<D: Device> {
     pub(super) watchers: Watchers,
 }
 
-impl<D: Device> BatchingEngine<D> {
+impl Engine {
     /// Serves with `model`, whose graph's roles are `roles`.
     ///
     /// # Errors
     /// When an option is beyond what the model was built for.
     pub fn new(
-        mut model: CompiledModel<D>,
+        mut model: CompiledModel,
         roles: RoleMap,
         options: EngineOptions,
     ) -> Result<Self, EngineError> {
@@ -154,27 +155,25 @@ impl<D: Device> BatchingEngine<D> {
 
     /// The states that sampling goes by, where the graph is told what rows ask for.
     pub(super) fn sample_states(
-        model: &mut CompiledModel<D>,
+        model: &mut CompiledModel,
         roles: &RoleMap,
-    ) -> Result<Option<SampleStates<D>>, DeviceError> {
+    ) -> Result<Option<SampleStates>, DeviceError> {
         let logits = roles.logits.filter(|_| roles.has_controls());
         let (device, lies) = model.device_beside();
         SampleStates::new(device, lies, logits.map(|(_, vocabulary)| vocabulary))
     }
 
-    /// What steps run on; the engine alone steps it.
-    pub fn model(&self) -> &CompiledModel<D> {
-        &self.model
-    }
-
     /// The model, to inspect memory or recapture between steps.
-    pub fn model_mut(&mut self) -> &mut CompiledModel<D> {
+    pub fn model_mut(&mut self) -> &mut CompiledModel {
         &mut self.model
     }
-}
 
-impl<D: Device> Engine for BatchingEngine<D> {
-    fn add(&mut self, request: Request) -> Result<RequestId, EngineError> {
+    /// Takes a request; it runs when there is room.
+    ///
+    /// # Errors
+    /// When the prompt is empty, too long, or holds ids that the model has not, or a parameter
+    /// is out of range.
+    pub fn add(&mut self, request: Request) -> Result<RequestId, EngineError> {
         request.check(&self.options, &self.roles)?;
         check_length(request.prompt.len(), &self.options)?;
         let values = self.values_of(&request)?;
@@ -191,7 +190,12 @@ impl<D: Device> Engine for BatchingEngine<D> {
         Ok(id)
     }
 
-    fn extend(&mut self, id: RequestId, request: Request) -> Result<(), EngineError> {
+    /// Continues a finished request that was kept: `request.prompt` is appended to its ids, and
+    /// what its pages and slot still hold is not computed again.
+    ///
+    /// # Errors
+    /// When the request is not there or not finished, or as for [`Self::add`].
+    pub fn extend(&mut self, id: RequestId, request: Request) -> Result<(), EngineError> {
         let Some(at) = self.kept.iter().position(|&kept| kept == id) else {
             return Err(EngineError::NotKept { request: id });
         };
@@ -221,7 +225,12 @@ impl<D: Device> Engine for BatchingEngine<D> {
         Ok(())
     }
 
-    fn remove(&mut self, id: RequestId) -> Result<(), EngineError> {
+    /// Forgets a request, wherever it is. Its pages and its slot are free at once; what it had in
+    /// flight is dropped.
+    ///
+    /// # Errors
+    /// When there is no such request.
+    pub fn remove(&mut self, id: RequestId) -> Result<(), EngineError> {
         if !self.sequences.contains_key(&id) {
             return Err(EngineError::UnknownRequest { request: id });
         }
@@ -229,23 +238,37 @@ impl<D: Device> Engine for BatchingEngine<D> {
         Ok(())
     }
 
-    fn ids(&self, id: RequestId) -> Option<&[u32]> {
+    /// The ids of a request so far, prompts and generated; `None` where it is not there.
+    pub fn ids(&self, id: RequestId) -> Option<&[u32]> {
         self.sequences.get(&id).map(|sequence| sequence.ids.as_slice())
     }
 
-    fn usage(&self, id: RequestId) -> Option<Usage> {
+    /// What the present or last turn of a request has taken so far; `None` where it is not there.
+    pub fn usage(&self, id: RequestId) -> Option<Usage> {
         self.sequences.get(&id).map(Sequence::usage)
     }
 
-    fn kept(&self) -> &[RequestId] {
+    /// The requests that have finished and were kept, the longest idle first.
+    pub fn kept(&self) -> &[RequestId] {
         &self.kept
     }
 
-    fn has_work(&self) -> bool {
+    /// Whether a step would do anything.
+    pub fn has_work(&self) -> bool {
         !(self.running.is_empty() && self.waiting.is_empty() && self.in_flight.is_empty())
     }
 
-    fn step(&mut self, events: &mut Vec<RequestEvent>) -> Result<bool, EngineError> {
+    /// Submits the next step, if anybody has tokens for one, and reads what is due; appends what
+    /// happened to `events`. Returns whether there is more to do.
+    ///
+    /// # Errors
+    /// When an input can't be filled, the model fails, the pool can't hold even one sequence, no step
+    /// can be planned for a request though nothing is on its way, or what was sampled is no id
+    /// (then that request is removed and the others go on). What the device
+    /// fails at is tried again, after it was opened anew where it was lost; an error of it comes out
+    /// where it can't be opened, or after three failures without a step between them. Requests stay
+    /// whatever happens, and the next call tries them again.
+    pub fn step(&mut self, events: &mut Vec<RequestEvent>) -> Result<bool, EngineError> {
         if self.model.suspended().is_some() {
             return Err(ModelError::Suspended.into());
         }
@@ -254,61 +277,27 @@ impl<D: Device> Engine for BatchingEngine<D> {
         result
     }
 
-    fn retried_steps(&self) -> u64 {
+    /// Steps until nothing is left to do.
+    ///
+    /// # Errors
+    /// As for [`Self::step`].
+    pub fn run(&mut self, events: &mut Vec<RequestEvent>) -> Result<(), EngineError> {
+        while self.step(events)? {}
+        Ok(())
+    }
+
+    /// How many steps failed on a device that goes on, and were tried again.
+    pub fn retried_steps(&self) -> u64 {
         self.retried_steps
     }
 
-    fn capture_next(&mut self) -> Result<bool, EngineError> {
-        Ok(self.model.capture_next()?)
-    }
-
-    fn add_rows(&mut self, source: RowSource<'_>) -> Result<RowsId, EngineError> {
-        self.take_rows(source)
-    }
-
-    fn remove_rows(&mut self, rows: RowsId) -> Result<(), EngineError> {
-        Ok(self.embeddings.remove(rows)?)
-    }
-
-    fn free_rows(&self) -> u64 {
-        self.embeddings.free_rows()
-    }
-
-    fn logits(
-        &mut self,
-        request: &Request,
-        rows: &mut dyn FnMut(u64, &[u8]),
-    ) -> Result<(), EngineError> {
-        let result = self.logits_of(request, rows);
-        if result.as_ref().is_err_and(EngineError::is_lost) {
-            self.recover(&mut Vec::new())?;
-        }
-        self.tell_kv_observer();
-        result
-    }
-
-    fn observe(&mut self, observer: StepObserver) {
-        self.model.time_steps(true);
-        self.observer = Some(observer);
-    }
-
-    fn observe_kv(&mut self, observer: KvObserver) {
-        self.pool.note_events();
-        self.pool.forget_all();
-        self.watchers.kv = Some(observer);
-        self.tell_kv_observer();
-    }
-
-    fn clear_prefix_cache(&mut self) {
-        self.pool.forget_all();
-        self.tell_kv_observer();
-    }
-
-    fn model(&self) -> &dyn Model {
+    /// The model: what it was compiled from, what it counted, its memory and its graphs.
+    pub fn model(&self) -> &CompiledModel {
         &self.model
     }
 
-    fn load(&self) -> EngineLoad {
+    /// What the engine has in hand.
+    pub fn load(&self) -> EngineLoad {
         EngineLoad {
             running: self.running.len() as u64,
             waiting: self.waiting.len() as u64,
@@ -322,90 +311,13 @@ impl<D: Device> Engine for BatchingEngine<D> {
         }
     }
 
-    fn options(&self) -> &EngineOptions {
+    /// The bounds that it was built with, and how it runs steps.
+    pub fn options(&self) -> &EngineOptions {
         &self.options
     }
 
-    fn slots(&self) -> &SlotPool {
+    /// Slots of the states that each sequence has a row of.
+    pub fn slots(&self) -> &SlotPool {
         &self.slots
-    }
-
-    fn metrics(&mut self) -> Metrics {
-        self.model.time_steps(true);
-        let metrics = self.watchers.metrics.get_or_insert_default().clone();
-        metrics.publish(self.snapshot());
-        metrics
-    }
-
-    fn observe_traces(&mut self, observer: Option<TraceObserver>) -> Result<(), EngineError> {
-        self.model.trace_steps(observer.is_some())?;
-        self.watchers.traces = observer;
-        Ok(())
-    }
-
-    fn snapshot(&self) -> Snapshot {
-        Snapshot {
-            statistics: self.model.statistics().clone(),
-            memory: self.model.memory().ledger,
-            graphs: self.model.captured_graphs() as u64,
-            load: self.load(),
-        }
-    }
-
-    fn set_graph_mode(&mut self, mode: GraphMode) -> Result<(), EngineError> {
-        self.model.set_graph_mode(mode, &mut |_| {})?;
-        self.measure_launches_if_idle()
-    }
-
-    fn enable_graphs(&mut self) -> Result<usize, EngineError> {
-        Ok(self.model.enable_graphs()?)
-    }
-
-    fn invalidate_graphs(&mut self) {
-        self.model.invalidate_graphs();
-    }
-
-    fn suspend(
-        &mut self,
-        weights: SuspendedWeights,
-        events: &mut Vec<RequestEvent>,
-    ) -> Result<(), EngineError> {
-        self.retire_all(events)?;
-        self.tell_kv_observer();
-        if self.model.suspended().is_none() {
-            self.embeddings.save(self.model.device_mut())?;
-        }
-        Ok(self.model.suspend(weights)?)
-    }
-
-    fn resume(&mut self, weights: Option<&dyn WeightSource>) -> Result<(), EngineError> {
-        let Some(before) = self.model.suspended() else { return Ok(()) };
-        self.model.resume(weights)?;
-        if let Err(error) = self.embeddings.restore(self.model.device_mut()) {
-            // No step may read rows that are not there yet.
-            self.model.suspend(before)?;
-            return Err(error.into());
-        }
-        Ok(())
-    }
-}
-
-impl<D: Device> BatchingEngine<D> {
-    /// Measures which sizes are faster launched, where ways are measured and nobody has a state that the
-    /// made-up sequences would overwrite.
-    fn measure_launches_if_idle(&mut self) -> Result<(), EngineError> {
-        let is_measured = self.model.tune() == TuneMode::Measure;
-        if !is_measured || !self.sequences.is_empty() || self.model.suspended().is_some() {
-            return Ok(());
-        }
-        self.retire_all(&mut Vec::new())?;
-        self.tell_kv_observer();
-        self.embeddings.save(self.model.device_mut())?;
-        let steps = full_steps(&self.roles, self.model.dispatcher());
-        let measured = self.model.measure_launches(&steps, self.model.launches_budget());
-        // States are zeros for those who come, however far it got.
-        self.model.suspend(SuspendedWeights::Keep)?;
-        self.resume(None)?;
-        Ok(measured?)
     }
 }

@@ -1,13 +1,13 @@
 //! What requests ask of sampling besides its parameters: whether that can be, and how a step is told.
 
-use super::batching::BatchingEngine;
+use super::batching::Engine;
 use super::error::EngineError;
 use super::masks::Asking;
 use super::request::{EngineOptions, Request, RequestEvent};
 use super::sequence::Sequence;
 use crate::batch::{RoleMap, Sampling};
 use crate::words::FinishReason;
-use piecewise_backend::device::{Device, DeviceError};
+use piecewise_backend::device::DeviceError;
 use piecewise_kernels::sampling::{MAX_LOGIT_BIASES, MAX_TOP_LOGPROBS, SampleControls};
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
@@ -89,7 +89,7 @@ impl Sequence {
     }
 }
 
-impl<D: Device> BatchingEngine<D> {
+impl Engine {
     /// Asks the constraints of what is planned which ids may come. Requests whose constraint fails
     /// end, and the others are planned as they were.
     pub(super) fn ask_constraints(&mut self, events: &mut Vec<RequestEvent>) {

@@ -1,15 +1,34 @@
 //! Logits of every position of a prompt.
 
-use super::batching::BatchingEngine;
+use super::batching::Engine;
 use super::error::EngineError;
-use super::interface::Engine;
 use super::request::{Request, check_ids};
 use super::schedule::largest;
 use crate::batch::{Chunk, ChunkRows, ChunkTokens, SampleControls, Sampling, TokenValues};
 use crate::memory::{PageTable, StateSlot};
-use piecewise_backend::device::Device;
 
-impl<D: Device> BatchingEngine<D> {
+impl Engine {
+    /// Computes the logits of every position of the prompt of `request` and hands them out chunk by chunk: the
+    /// position of the first row, and the rows `f32 [rows, vocab]` as little-endian bytes. The
+    /// model must have been built to read its logits back.
+    ///
+    /// # Errors
+    /// When the prompt is empty, too long or out of range, what it brings does not fit, requests
+    /// run, the pool is too small, the graph returns no logits, or the model fails; a device that
+    /// was lost is opened anew then.
+    pub fn logits(
+        &mut self,
+        request: &Request,
+        rows: &mut dyn FnMut(u64, &[u8]),
+    ) -> Result<(), EngineError> {
+        let result = self.logits_of(request, rows);
+        if result.as_ref().is_err_and(EngineError::is_lost) {
+            self.recover(&mut Vec::new())?;
+        }
+        self.tell_kv_observer();
+        result
+    }
+
     /// As [`Engine::logits`].
     pub(super) fn logits_of(
         &mut self,

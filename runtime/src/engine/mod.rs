@@ -26,7 +26,7 @@ mod batching;
 mod constraint;
 mod controls;
 mod error;
-mod interface;
+mod lifecycle;
 mod logits;
 mod masks;
 mod order;
@@ -41,12 +41,12 @@ mod watch;
 
 pub use crate::batch::TokenValues;
 pub use crate::memory::{KvEvent, KvObserver, PageHash, RowsError, RowsId};
-pub use batching::BatchingEngine;
+pub use batching::Engine;
 pub use constraint::{TokenConstraint, TokenLogprobs};
 pub use error::EngineError;
-pub use interface::{Engine, StepObserver, TraceObserver};
 pub use piecewise_kernels::sampling::{MAX_LOGIT_BIASES, MAX_TOP_LOGPROBS};
 pub use request::{Client, EngineOptions, GivenRows, Request, RequestEvent, RowSource};
+pub use watch::{StepObserver, TraceObserver};
 
 #[cfg(test)]
 mod tests;

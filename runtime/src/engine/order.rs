@@ -1,10 +1,9 @@
 //! Who goes before whom: the lower priority first. Of equal ones the clients take turns, and of one
 //! client's requests who came first goes first.
 
-use super::batching::BatchingEngine;
+use super::batching::Engine;
 use super::request::{Client, RequestEvent};
 use crate::words::RequestId;
-use piecewise_backend::device::Device;
 use std::collections::HashMap;
 
 /// How far the turn of a client with a weight of 1 takes it; weights divide it without much loss.
@@ -54,7 +53,7 @@ impl Turns {
     }
 }
 
-impl<D: Device> BatchingEngine<D> {
+impl Engine {
     pub(super) fn priority(&self, id: RequestId) -> i32 {
         self.sequences.get(&id).map_or(0, |sequence| sequence.priority)
     }

@@ -1,20 +1,17 @@
 //! Reading a step: which ids came, which requests end with them, and how.
 
-use super::batching::{BatchingEngine, Row};
+use super::batching::{Engine, Row};
 use super::constraint::TokenLogprobs;
 use super::error::EngineError;
-use super::interface::Engine;
 use super::request::RequestEvent;
-use crate::steps::Model;
 use crate::words::{FinishReason, RequestId};
-use piecewise_backend::device::Device;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_kernels::sampling::{Details, NO_ID};
 use smallvec::SmallVec;
 use std::time::{Duration, Instant};
 
-impl<D: Device> BatchingEngine<D> {
+impl Engine {
     pub(super) fn read_oldest(
         &mut self,
         events: &mut Vec<RequestEvent>,

@@ -1,19 +1,16 @@
 //! What the engine does about a device that was lost, and about steps that failed.
 
-use super::batching::BatchingEngine;
+use super::batching::Engine;
 use super::error::EngineError;
-use super::interface::Engine;
 use super::request::RequestEvent;
 use crate::memory::{KvPoison, SlotPool};
-use crate::steps::Model;
 use crate::words::FinishReason;
-use piecewise_backend::device::Device;
 
 /// Failures in a row, without a step that was read between them, after which the error is the
 /// caller's. Its requests stay all the same.
 const PATIENCE: u32 = 3;
 
-impl<D: Device> BatchingEngine<D> {
+impl Engine {
     /// Makes good for a step that the device failed at: the next is tried, on a device that is opened anew
     /// where it was lost.
     ///

@@ -4,9 +4,8 @@ use super::constraint::{TokenConstraint, TokenLogprobs};
 use super::error::EngineError;
 use crate::batch::{RoleMap, Sampling, TokenValues};
 use crate::memory::RowsId;
-use crate::steps::{CompiledModel, Model};
+use crate::steps::CompiledModel;
 use crate::words::{FinishReason, RequestId, SymbolClass, Usage};
-use piecewise_backend::device::Device;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +19,7 @@ pub enum RowSource<'a> {
     /// copied there, past the host.
     Output {
         /// The model that computed them.
-        model: &'a mut dyn Model,
+        model: &'a mut CompiledModel,
         /// Its output, f32 `[rows, width]`.
         output: usize,
         /// Which of its rows, in the order of the tokens.
@@ -177,12 +176,12 @@ pub(super) fn check_length(length: usize, options: &EngineOptions) -> Result<(),
 pub enum RequestEvent {
     /// It was sent back to wait, since the KV pool was full: its ids are computed again later.
     Preempted {
-        /// The one that it belongs to, as [`Engine::add`](super::interface::Engine::add) named it.
+        /// The one that it belongs to, as [`Engine::add`](super::batching::Engine::add) named it.
         request: RequestId,
     },
     /// A token of the prompt, from the second on and in their order, where the request asks for them.
     PromptToken {
-        /// The one that it belongs to, as [`Engine::add`](super::interface::Engine::add) named it.
+        /// The one that it belongs to, as [`Engine::add`](super::batching::Engine::add) named it.
         request: RequestId,
         /// The token's number in the vocabulary.
         id: u32,
@@ -191,7 +190,7 @@ pub enum RequestEvent {
     },
     /// What the model wrote next.
     Token {
-        /// The one that it belongs to, as [`Engine::add`](super::interface::Engine::add) named it.
+        /// The one that it belongs to, as [`Engine::add`](super::batching::Engine::add) named it.
         request: RequestId,
         /// The token's number in the vocabulary.
         id: u32,
@@ -200,7 +199,7 @@ pub enum RequestEvent {
     },
     /// A request's end, after its last token.
     Finished {
-        /// As [`Engine::add`](super::interface::Engine::add) named it.
+        /// As [`Engine::add`](super::batching::Engine::add) named it.
         request: RequestId,
         /// Whether the model ended it, a bound or a failure.
         reason: FinishReason,
@@ -245,7 +244,7 @@ pub struct EngineOptions {
 
 impl EngineOptions {
     /// All that a model was built for, whose graph's roles are `roles`.
-    pub fn of<D: Device>(model: &CompiledModel<D>, roles: &RoleMap) -> Self {
+    pub fn of(model: &CompiledModel, roles: &RoleMap) -> Self {
         let symbols = model.symbols();
         let tokens = symbols.count(SymbolClass::Tokens, symbols.bounds());
         let is_counted =
@@ -265,9 +264,9 @@ impl EngineOptions {
         }
     }
 
-    pub(super) fn checked<D: Device>(
+    pub(super) fn checked(
         mut self,
-        model: &CompiledModel<D>,
+        model: &CompiledModel,
         roles: &RoleMap,
     ) -> Result<Self, EngineError> {
         let bounds = Self::of(model, roles);

@@ -1,17 +1,32 @@
 //! Rows in the place of tokens: taken in, and given to the requests that name them.
 
-use super::batching::BatchingEngine;
+use super::batching::Engine;
 use super::error::EngineError;
 use super::request::{GivenRows, Request, RowSource};
 use crate::batch::TokenValues;
 use crate::memory::{RowsError, RowsId};
-use crate::steps::CompiledModel;
 use crate::words::roles;
-use piecewise_backend::device::Device;
-use std::any::Any;
 
-impl<D: Device> BatchingEngine<D> {
-    pub(super) fn take_rows(&mut self, source: RowSource<'_>) -> Result<RowsId, EngineError> {
+impl Engine {
+    /// Says that no request to come brings these rows; they are gone once those that do are.
+    ///
+    /// # Errors
+    /// When they are not there.
+    pub fn remove_rows(&mut self, rows: RowsId) -> Result<(), EngineError> {
+        Ok(self.embeddings.remove(rows)?)
+    }
+
+    /// How many rows can still be added.
+    pub fn free_rows(&self) -> u64 {
+        self.embeddings.free_rows()
+    }
+
+    /// Takes rows that stand for tokens of requests to come, until they are removed.
+    ///
+    /// # Errors
+    /// When the graph has no state of role `embeddings`, or no room in it, the rows are not of its
+    /// width, or the device fails.
+    pub fn add_rows(&mut self, source: RowSource<'_>) -> Result<RowsId, EngineError> {
         let (width, bytes) = (self.embeddings.width, 4 * self.embeddings.width);
         match source {
             RowSource::Values(values) => {
@@ -31,10 +46,7 @@ impl<D: Device> BatchingEngine<D> {
             }
             RowSource::Output { model, output, rows: taken } => {
                 let (mut rows, state) = self.embeddings.take(taken.len())?;
-                let any: &mut dyn Any = model;
-                let other: &mut CompiledModel<D> =
-                    any.downcast_mut().ok_or(RowsError::OtherDevice)?;
-                let (from, count) = other.last_rows(output, width)?;
+                let (from, count) = model.last_rows(output, width)?;
                 if let Some(&row) = taken.iter().find(|&&row| u64::from(row) >= count) {
                     return Err(RowsError::NoRow { row, rows: count }.into());
                 }
@@ -47,7 +59,7 @@ impl<D: Device> BatchingEngine<D> {
                     let to = state.offset(u64::from(rows[run.start]) * bytes);
                     let from = from.offset(u64::from(sources[run.start]) * bytes);
                     let copied = run.len() as u64 * bytes;
-                    self.model.device_mut().copy_from(other.device_mut(), from, copied, to)?;
+                    self.model.device_mut().copy_from(model.device_mut(), from, copied, to)?;
                 }
                 let mut of_tokens = vec![0; rows.len()];
                 for (token, row) in order.into_iter().zip(rows.drain(..)) {

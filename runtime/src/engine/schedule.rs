@@ -4,14 +4,13 @@
 //! How many rows of the graph's own kinds a batch brings only the functions of the ops know, so a plan is
 //! tried as a batch before it is submitted.
 
-use super::batching::BatchingEngine;
+use super::batching::Engine;
 use super::error::EngineError;
 use super::request::RequestEvent;
 use super::sequence::{Planned, Sequence};
 use crate::memory::{PageTable, PoolFull};
-use crate::steps::Model;
 use crate::words::RequestId;
-use piecewise_backend::device::{Device, DeviceError};
+use piecewise_backend::device::DeviceError;
 
 /// How many waiting requests are looked at when the first finds no room.
 const LOOKAHEAD: usize = 8;
@@ -72,7 +71,7 @@ enum Unplanned {
     Device(DeviceError),
 }
 
-impl<D: Device> BatchingEngine<D> {
+impl Engine {
     /// Plans the next step; every planned sequence has its pages.
     pub(super) fn schedule(
         &mut self,

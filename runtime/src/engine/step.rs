@@ -1,20 +1,17 @@
 //! A step: plan and submit the next, then read the one before.
 
-use super::batching::{BatchingEngine, InFlight, Row};
+use super::batching::{Engine, InFlight, Row};
 use super::error::EngineError;
-use super::interface::Engine;
 use super::request::RequestEvent;
 use super::schedule::Schedule;
 use super::sequence::Planned;
 use crate::batch::ChunkRows;
-use crate::steps::Model;
 use crate::words::{POISON, StepMode};
 use piecewise_backend::artifact::PieceSize;
-use piecewise_backend::device::Device;
 use piecewise_planner::IterationRecord;
 use std::borrow::Cow;
 
-impl<D: Device> BatchingEngine<D> {
+impl Engine {
     /// Runs a step, and sees to it that what fails costs time alone: a step that failed is tried
     /// again, and a device that was lost is opened anew.
     pub(super) fn step_over_failures(

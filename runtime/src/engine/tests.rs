@@ -1,7 +1,6 @@
 use super::*;
 use crate::batch::Sampling;
-use crate::steps::Model as _;
-use crate::testing::{Bounds, FakeDevice, Setup, VOCAB, next_id};
+use crate::testing::{Bounds, Setup, VOCAB, next_id};
 use crate::words::{CaptureWhen, FinishReason, GraphMode, RequestId, StepMode};
 use piecewise_backend::tuning::TuneMode;
 use piecewise_testing::soak;
@@ -16,11 +15,11 @@ mod prefix;
 mod rows;
 mod watch;
 
-fn engine(setup: &Setup, run_ahead: bool) -> BatchingEngine<FakeDevice> {
+fn engine(setup: &Setup, run_ahead: bool) -> Engine {
     let model = setup.build().unwrap();
     let roles = Setup::roles_of(&model);
     let options = EngineOptions { run_ahead, ..EngineOptions::of(&model, &roles) };
-    BatchingEngine::new(model, roles, options).unwrap()
+    Engine::new(model, roles, options).unwrap()
 }
 
 /// What a request gives, computed one id at a time from the whole text before it.
@@ -62,7 +61,7 @@ fn collect(events: &[RequestEvent], of: RequestId) -> (Vec<u32>, Option<FinishRe
 /// before it, and returns that.
 #[track_caller]
 fn assert_answer(
-    engine: &BatchingEngine<FakeDevice>,
+    engine: &Engine,
     events: &[RequestEvent],
     id: RequestId,
     text: &[u32],
@@ -164,10 +163,10 @@ fn launches_are_measured_of_what_was_captured_late() {
             setup.faults.slow_launches.store(launches, Ordering::Relaxed);
         };
         let mut engine = engine(&setup, true);
-        let launched = |engine: &BatchingEngine<FakeDevice>| {
+        let launched = |engine: &Engine| {
             engine.model().statistics().misses.get("launches_faster").copied().unwrap_or(0)
         };
-        let ask = |engine: &mut BatchingEngine<FakeDevice>| {
+        let ask = |engine: &mut Engine| {
             let (before, mut events) = (launched(engine), Vec::new());
             let request = Request::new(vec![4, 5, 6], 8);
             let id = engine.add(request.clone()).unwrap();
@@ -405,7 +404,7 @@ fn bad_requests_are_refused_by_name() {
     let model = Setup::default().build().unwrap();
     let roles = Setup::roles_of(&model);
     let options = EngineOptions { max_num_seqs: 7, ..EngineOptions::of(&model, &roles) };
-    let error = BatchingEngine::new(model, roles, options).unwrap_err();
+    let error = Engine::new(model, roles, options).unwrap_err();
     assert!(error.to_string().contains("max_num_seqs = 7"), "{error}");
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 
 /// Something to do with the engine between two steps; events that it makes are told as those of a step.
-type Question = Box<dyn FnOnce(&mut dyn Engine, &mut Vec<RequestEvent>) + Send>;
+type Question = Box<dyn FnOnce(&mut Engine, &mut Vec<RequestEvent>) + Send>;
 
 /// What the thread is told.
 pub(super) enum Command {
@@ -108,7 +108,7 @@ impl EngineHandle {
     /// [`Self::suspend`]. A receiver without an answer says that the thread has ended.
     pub fn call<R: Send + 'static>(
         &self,
-        ask: impl FnOnce(&mut dyn Engine) -> R + Send + 'static,
+        ask: impl FnOnce(&mut Engine) -> R + Send + 'static,
     ) -> Receiver<R> {
         self.ask(move |engine, _| ask(engine))
     }
@@ -122,10 +122,10 @@ impl EngineHandle {
 
     fn ask<R: Send + 'static>(
         &self,
-        ask: impl FnOnce(&mut dyn Engine, &mut Vec<RequestEvent>) -> R + Send + 'static,
+        ask: impl FnOnce(&mut Engine, &mut Vec<RequestEvent>) -> R + Send + 'static,
     ) -> Receiver<R> {
         let (answer, received) = mpsc::sync_channel(1);
-        let ask = move |engine: &mut dyn Engine, events: &mut Vec<RequestEvent>| {
+        let ask = move |engine: &mut Engine, events: &mut Vec<RequestEvent>| {
             drop(answer.send(ask(engine, events)));
         };
         // The thread that is gone drops what was to answer.

@@ -12,7 +12,7 @@
 //! use piecewise_runtime::engine_thread::{EngineThread, ThreadOptions, Update};
 //! use std::sync::mpsc;
 //!
-//! # fn serve(engine: Box<dyn Engine>) -> Result<(), Box<dyn std::error::Error>> {
+//! # fn serve(engine: Engine) -> Result<(), Box<dyn std::error::Error>> {
 //! let thread = EngineThread::start(engine, ThreadOptions::default())?;
 //! let (sender, updates) = mpsc::channel();
 //! let sink = Box::new(move |update| drop(sender.send(update)));
@@ -75,7 +75,7 @@ impl Default for ThreadOptions {
 #[derive(Debug)]
 pub struct EngineThread {
     handle: EngineHandle,
-    thread: Option<JoinHandle<Box<dyn Engine>>>,
+    thread: Option<JoinHandle<Engine>>,
 }
 
 impl EngineThread {
@@ -83,7 +83,7 @@ impl EngineThread {
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub fn start(engine: Box<dyn Engine>, options: ThreadOptions) -> std::io::Result<Self> {
+    pub fn start(engine: Engine, options: ThreadOptions) -> std::io::Result<Self> {
         Self::start_watched(engine, options, Box::new(|_| {}))
     }
 
@@ -93,7 +93,7 @@ impl EngineThread {
     /// # Errors
     /// As for [`Self::start`].
     pub fn start_watched(
-        mut engine: Box<dyn Engine>,
+        mut engine: Engine,
         options: ThreadOptions,
         watcher: Watcher,
     ) -> std::io::Result<Self> {
@@ -136,13 +136,13 @@ impl EngineThread {
 
     /// Takes no more requests, waits for those that are there, and gives the engine back; `None`
     /// where the thread panicked.
-    pub fn finish(mut self) -> Option<Box<dyn Engine>> {
+    pub fn finish(mut self) -> Option<Engine> {
         self.handle.drain();
         self.thread.take()?.join().ok()
     }
 
     /// Ends the requests that are there, and gives the engine back; `None` where the thread panicked.
-    pub fn stop(mut self) -> Option<Box<dyn Engine>> {
+    pub fn stop(mut self) -> Option<Engine> {
         self.handle.stop();
         self.thread.take()?.join().ok()
     }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::batch::Sampling;
-use crate::engine::{BatchingEngine, Client, EngineOptions, Request};
+use crate::engine::{Client, Engine, EngineOptions, Request};
 use crate::testing::{Bounds, FakeCompiler, Faults, Setup, next_id};
 use crate::words::{CaptureWhen, FinishReason, OnCaptureFailure, SuspendedWeights};
 use std::sync::atomic::Ordering;
@@ -9,11 +9,11 @@ use std::time::Duration;
 
 mod sleep;
 
-fn engine(setup: &Setup) -> Box<dyn Engine> {
+fn engine(setup: &Setup) -> Engine {
     let model = setup.build().unwrap();
     let roles = Setup::roles_of(&model);
     let options = EngineOptions::of(&model, &roles);
-    Box::new(BatchingEngine::new(model, roles, options).unwrap())
+    Engine::new(model, roles, options).unwrap()
 }
 
 fn start(setup: &Setup, max_queue: usize) -> EngineThread {
@@ -280,7 +280,7 @@ fn a_request_that_has_enough_ends_as_one_that_stopped() {
     assert!(text.contains("finished_reason=\"abort\",model_name=\"model\"} 0"), "{text}");
 }
 
-fn engine_text(mut engine: Box<dyn Engine>) -> String {
+fn engine_text(mut engine: Engine) -> String {
     engine.metrics().text().unwrap()
 }
 

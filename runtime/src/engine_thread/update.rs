@@ -65,4 +65,4 @@ pub enum Failure {
 pub type Sink = Box<dyn FnMut(Update) + Send>;
 
 /// Looks at the engine on its thread: it must not wait for anything either.
-pub type Watcher = Box<dyn FnMut(&dyn Engine) + Send>;
+pub type Watcher = Box<dyn FnMut(&Engine) + Send>;

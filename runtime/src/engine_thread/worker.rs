@@ -40,45 +40,45 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn run(mut self, mut engine: Box<dyn Engine>) -> Box<dyn Engine> {
+    pub(super) fn run(mut self, mut engine: Engine) -> Engine {
         loop {
             while let Ok(command) = self.commands.try_recv() {
-                self.execute(&mut *engine, command);
+                self.execute(&mut engine, command);
             }
             match self.shared.phase() {
                 Phase::Stopping | Phase::Stopped => break,
                 Phase::Draining if self.is_idle() => break,
                 Phase::Draining if engine.model().suspended().is_some() => {
-                    self.wake_to_end(&mut *engine);
+                    self.wake_to_end(&mut engine);
                     continue;
                 }
                 Phase::Draining | Phase::Serving => {}
             }
-            self.nod_off(&mut *engine);
+            self.nod_off(&mut engine);
             let works = engine.has_work() && engine.model().suspended().is_none();
             if works {
-                self.step(&mut *engine);
+                self.step(&mut engine);
             }
-            (self.watcher)(&*engine);
-            if !works && !self.captures(&mut *engine) {
+            (self.watcher)(&engine);
+            if !works && !self.captures(&mut engine) {
                 // What was removed since the last step shows too.
                 engine.metrics();
                 match self.commands.recv() {
-                    Ok(command) => self.execute(&mut *engine, command),
+                    Ok(command) => self.execute(&mut engine, command),
                     // Nobody is left who could ask for anything.
                     Err(_) => break,
                 }
             }
         }
         for &request in self.entries.keys() {
-            remove(&mut *engine, request);
+            remove(&mut engine, request);
         }
         engine.metrics();
-        (self.watcher)(&*engine);
+        (self.watcher)(&engine);
         engine
     }
 
-    fn execute(&mut self, engine: &mut dyn Engine, command: Command) {
+    fn execute(&mut self, engine: &mut Engine, command: Command) {
         match command {
             Command::Submit(submissions) => {
                 submissions.into_iter().for_each(|submission| self.add(engine, submission));
@@ -112,7 +112,7 @@ impl Worker {
         self.entries.is_empty()
     }
 
-    fn add(&mut self, engine: &mut dyn Engine, submission: Submission) {
+    fn add(&mut self, engine: &mut Engine, submission: Submission) {
         let Submission { request, mut sink, place, submitted } = submission;
         match engine.add(request) {
             Ok(request) => {
@@ -128,7 +128,7 @@ impl Worker {
         }
     }
 
-    fn step(&mut self, engine: &mut dyn Engine) {
+    fn step(&mut self, engine: &mut Engine) {
         let result = engine.step(&mut self.events);
         self.deliver();
         let Err(error) = result else {
@@ -158,7 +158,7 @@ impl Worker {
     }
 
     /// Takes every request from the engine, and tells each of the failure.
-    fn fail_all(&mut self, engine: &mut dyn Engine, failure: &Failure) {
+    fn fail_all(&mut self, engine: &mut Engine, failure: &Failure) {
         for request in Vec::from_iter(self.entries.keys().copied()) {
             remove(engine, request);
             self.fail(request, failure);
@@ -203,7 +203,7 @@ impl Worker {
         (entry.sink)(Update::Failed(failure.clone()));
     }
 
-    fn put_to_sleep(&mut self, engine: &mut dyn Engine, order: SleepOrder) {
+    fn put_to_sleep(&mut self, engine: &mut Engine, order: SleepOrder) {
         match order.mode {
             PauseMode::Keep => {}
             PauseMode::Wait if self.is_idle() => {}
@@ -217,14 +217,14 @@ impl Worker {
     }
 
     /// Falls asleep where all have ended that it was to wait for.
-    fn nod_off(&mut self, engine: &mut dyn Engine) {
+    fn nod_off(&mut self, engine: &mut Engine) {
         if self.is_idle() {
             let orders = std::mem::take(&mut self.sleepy);
             orders.into_iter().for_each(|order| self.put_to_sleep(engine, order));
         }
     }
 
-    fn wake_up(&mut self, engine: &mut dyn Engine, answer: SleepAnswer) {
+    fn wake_up(&mut self, engine: &mut Engine, answer: SleepAnswer) {
         self.refuse_sleep(|| SleepError::Woken);
         let result = engine.resume(None);
         self.note_rest(engine);
@@ -232,7 +232,7 @@ impl Worker {
     }
 
     /// Wakes an engine that is to end, for the requests that it sleeps on.
-    fn wake_to_end(&mut self, engine: &mut dyn Engine) {
+    fn wake_to_end(&mut self, engine: &mut Engine) {
         self.refuse_sleep(|| SleepError::Stopped);
         let result = engine.resume(None);
         self.note_rest(engine);
@@ -245,7 +245,7 @@ impl Worker {
         self.sleepy.drain(..).for_each(|order| (order.answer)(Err(why())));
     }
 
-    fn note_rest(&self, engine: &dyn Engine) {
+    fn note_rest(&self, engine: &Engine) {
         self.shared.set_rest(match engine.model().suspended() {
             Some(_) => Rest::Asleep,
             None => Rest::Awake,
@@ -253,7 +253,7 @@ impl Worker {
     }
 
     /// Captures a graph that is missing, if there is one.
-    fn captures(&self, engine: &mut dyn Engine) -> bool {
+    fn captures(&self, engine: &mut Engine) -> bool {
         if !self.capture_when_idle || engine.model().suspended().is_some() {
             return false;
         }
@@ -265,7 +265,7 @@ impl Worker {
 }
 
 /// Removes a request that may be gone.
-fn remove(engine: &mut dyn Engine, request: RequestId) {
+fn remove(engine: &mut Engine, request: RequestId) {
     match engine.remove(request) {
         Ok(()) | Err(EngineError::UnknownRequest { .. }) => {}
         Err(error) => tracing::error!("{error}"),

@@ -1,21 +1,21 @@
 //! Measuring steps: planned batches over a compiled model, timed by the device and by the host.
 //!
-//! A [`StepTimer`] runs a list of [`PlannedStep`]s with the host a step ahead, as the engine does:
+//! A [`ModelTimer`] runs a list of [`PlannedStep`]s with the host a step ahead, as the engine does:
 //! where the device is the slower of the two it never waits, so that the marks around a step are
 //! the step alone.
 
 mod bytes_to_read;
 mod error;
-mod interface;
 mod plan;
+mod record;
 mod timeline;
 mod timer;
 mod trace;
 
 pub use bytes_to_read::BytesToRead;
 pub use error::MeasureError;
-pub use interface::{CaptureReport, HeldBytes, StepRecord, StepTimer};
 pub use plan::{PlannedChunk, PlannedStep, StepTokens};
+pub use record::{CaptureReport, HeldBytes, StepRecord};
 pub use timeline::{GroupSummary, LaunchSummary, LaunchTimes, Timeline};
 pub use timer::ModelTimer;
 

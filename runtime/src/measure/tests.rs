@@ -1,22 +1,19 @@
 use super::*;
 use crate::batch::{ChunkRows, Sampling};
 use crate::steps::CompiledModel;
-use crate::testing::{FakeDevice, Setup, next_id};
+use crate::testing::{Setup, next_id};
 use crate::words::{CaptureWhen, Checks, GraphKind, GraphMode, StepMode};
 use std::sync::atomic::Ordering;
 
 /// Room for these positions in each sequence.
 const ROOM: [u64; 3] = [64, 48, 32];
 
-fn timer_of(
-    model: CompiledModel<FakeDevice>,
-    room: &[u64],
-) -> Result<ModelTimer<FakeDevice>, MeasureError> {
+fn timer_of(model: CompiledModel, room: &[u64]) -> Result<ModelTimer, MeasureError> {
     let roles = Setup::roles_of(&model);
     ModelTimer::new(model, roles, room)
 }
 
-fn timer(setup: Setup) -> ModelTimer<FakeDevice> {
+fn timer(setup: Setup) -> ModelTimer {
     let setup = Setup { mode: GraphMode::Full, capture: CaptureWhen::Lazy, ..setup };
     timer_of(setup.build().unwrap(), &ROOM).unwrap()
 }
@@ -97,7 +94,7 @@ fn a_record_tells_what_was_enqueued_and_how_long_it_took() {
 #[test]
 fn a_wrong_replay_shows_in_the_ids() {
     let mut timer = timer(Setup { checks: Checks::default(), ..Setup::default() });
-    timer.model_mut().device_mut().faults.wrong_address.store(true, Ordering::Relaxed);
+    timer.model_mut().fake_mut().faults.wrong_address.store(true, Ordering::Relaxed);
     timer.recapture(GraphMode::Full, &mut |_| {}).unwrap();
     let steps = conversation(4);
     let launched = timer.run(&steps, true).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::steps::StepLaunch;
 use indexmap::IndexMap;
-use piecewise_backend::measure::{BlockTime, GraphTimes};
+use piecewise_backend::device::measure::{BlockTime, GraphTimes};
 use serde::Serialize;
 use std::collections::BTreeMap;
 

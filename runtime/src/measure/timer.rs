@@ -1,16 +1,17 @@
 //! The timer of a compiled model.
 
 use super::error::MeasureError;
-use super::interface::{CaptureReport, HeldBytes, StepRecord, StepTimer};
 use super::plan::{PlannedChunk, PlannedStep, StepTokens};
+use super::record::{CaptureReport, HeldBytes, StepRecord};
 use super::timeline::Timeline;
 use crate::batch::{
     BatchBuffers, Chunk, ChunkTokens, RoleMap, SampleControls, Sampling, full_steps,
 };
 use crate::memory::{PagePool, PageTable, SlotPool, StateSlot};
-use crate::steps::{CompiledModel, Model, StepLaunch, Ticket};
+use crate::steps::{CompiledModel, StepLaunch, Ticket};
 use crate::words::{Dispatch, GraphMode, Progress, StepSizes};
-use piecewise_backend::measure::{GraphShape, MeasuredDevice, ReadBandwidth, Versions};
+use piecewise_backend::device::measure::{ReadBandwidth, Versions};
+use piecewise_backend::device::{Event, GraphShape};
 use piecewise_backend::tuning::TuneMode;
 use std::time::{Duration, Instant};
 
@@ -20,8 +21,8 @@ const BARE_SUBMITS: usize = 15;
 /// A model with sequences to measure it on.
 #[derive(derive_more::Debug)]
 #[debug("ModelTimer of {} sequences, {model:?}", tables.len())]
-pub struct ModelTimer<D: MeasuredDevice> {
-    model: CompiledModel<D>,
+pub struct ModelTimer {
+    model: CompiledModel,
     batch: BatchBuffers,
     tables: Vec<PageTable>,
     free_slots: SlotPool,
@@ -32,20 +33,20 @@ pub struct ModelTimer<D: MeasuredDevice> {
 }
 
 /// A step that is submitted and not yet read.
-struct InFlight<M> {
+struct InFlight {
     ticket: Ticket,
-    start: M,
-    end: M,
+    start: Event,
+    end: Event,
     record: StepRecord,
 }
 
-impl<D: MeasuredDevice> ModelTimer<D> {
+impl ModelTimer {
     /// Measures `model` on sequences with room for so many positions each.
     ///
     /// # Errors
     /// When it does not feed back what it samples, or its KV pool is too small.
     pub fn new(
-        mut model: CompiledModel<D>,
+        mut model: CompiledModel,
         roles: RoleMap,
         positions: &[u64],
     ) -> Result<Self, MeasureError> {
@@ -71,7 +72,7 @@ impl<D: MeasuredDevice> ModelTimer<D> {
 
     /// The model, to look at its device.
     #[cfg(test)]
-    pub(super) fn model_mut(&mut self) -> &mut CompiledModel<D> {
+    pub(super) fn model_mut(&mut self) -> &mut CompiledModel {
         &mut self.model
     }
 
@@ -92,9 +93,9 @@ impl<D: MeasuredDevice> ModelTimer<D> {
         self.clear_states()?;
         let mut records = Vec::with_capacity(steps.len());
         let mut marks = Vec::with_capacity(steps.len());
-        let mut in_flight: Option<InFlight<D::Mark>> = None;
+        let mut in_flight: Option<InFlight> = None;
         let mut last_done = Instant::now();
-        let mut finish = |timer: &mut Self, step: InFlight<D::Mark>| {
+        let mut finish = |timer: &mut Self, step: InFlight| {
             let InFlight { ticket, start, end, mut record } = step;
             let bytes = timer.model.read(&ticket)?.bytes(timer.sampled)?;
             let word = |c: &[u8]| u32::from_le_bytes([c[0], c[1], c[2], c[3]]);
@@ -121,11 +122,7 @@ impl<D: MeasuredDevice> ModelTimer<D> {
         Ok(records)
     }
 
-    fn submit(
-        &mut self,
-        number: usize,
-        step: &PlannedStep,
-    ) -> Result<InFlight<D::Mark>, MeasureError> {
+    fn submit(&mut self, number: usize, step: &PlannedStep) -> Result<InFlight, MeasureError> {
         let before = self.model.device().launch_counts();
         let start = self.model.device_mut().mark(None)?;
         let started = Instant::now();
@@ -159,14 +156,18 @@ impl<D: MeasuredDevice> ModelTimer<D> {
 
     /// What is in all captured graphs.
     fn shape(&self) -> GraphShape {
-        let device = self.model.device();
-        let shapes = self.model.ready_graphs().map(|graph| device.graph_shape(graph));
+        let shapes = self.model.ready_graphs().map(|graph| graph.shape());
         shapes.fold(GraphShape::default(), |sum, shape| sum + shape)
     }
 }
 
-impl<D: MeasuredDevice> StepTimer for ModelTimer<D> {
-    fn run(
+impl ModelTimer {
+    /// Runs steps in order, each submitted before the one before it is read. With `launched` they
+    /// are launched at the sizes that they would replay at.
+    ///
+    /// # Errors
+    /// When a step does not fit the model, or the device fails.
+    pub fn run(
         &mut self,
         steps: &[PlannedStep],
         launched: bool,
@@ -177,7 +178,11 @@ impl<D: MeasuredDevice> StepTimer for ModelTimer<D> {
         done
     }
 
-    fn recapture(
+    /// Captures the graphs of `mode` instead of those that there are.
+    ///
+    /// # Errors
+    /// When the mode can't be captured.
+    pub fn recapture(
         &mut self,
         mode: GraphMode,
         progress: &mut dyn FnMut(Progress),
@@ -195,13 +200,22 @@ impl<D: MeasuredDevice> StepTimer for ModelTimer<D> {
         Ok(CaptureReport { graphs, time, bytes, shape: self.shape() })
     }
 
-    fn timeline(&mut self, sizes: StepSizes) -> Result<Timeline, MeasureError> {
+    /// Where and when the blocks of the whole steps of these sizes ran at their last replay.
+    ///
+    /// # Errors
+    /// When nothing was noted of them, or work before failed.
+    pub fn timeline(&mut self, sizes: StepSizes) -> Result<Timeline, MeasureError> {
         let tokens = sizes.tokens.rows();
         let times = self.model.block_times(sizes)?.ok_or(MeasureError::NoTimeline { tokens })?;
         Ok(Timeline::new(self.model.step_launches(sizes), times))
     }
 
-    fn bare_submit(&mut self, record: &StepRecord) -> Result<Option<Duration>, MeasureError> {
+    /// The host's time for the driver's calls alone that the launches of a measured step take: the
+    /// median of several; `None` where there is no driver.
+    ///
+    /// # Errors
+    /// When a call fails.
+    pub fn bare_submit(&mut self, record: &StepRecord) -> Result<Option<Duration>, MeasureError> {
         let StepRecord { mode, sizes, fallback, .. } = *record;
         let mut times = Vec::with_capacity(BARE_SUBMITS);
         for _ in 0..BARE_SUBMITS {
@@ -211,24 +225,38 @@ impl<D: MeasuredDevice> StepTimer for ModelTimer<D> {
         Ok(times.get(times.len() / 2).copied())
     }
 
-    fn step_launches(&self, sizes: StepSizes) -> Vec<StepLaunch> {
+    /// The launches of a whole step of these sizes, in order; see
+    /// [`CompiledModel::step_launches`](crate::steps::CompiledModel::step_launches).
+    pub fn step_launches(&self, sizes: StepSizes) -> Vec<StepLaunch> {
         self.model.step_launches(sizes)
     }
 
-    fn leave_out(&mut self, is_left_out: &dyn Fn(&StepLaunch) -> bool) -> usize {
+    /// Leaves launches out of every program and drops every graph: steps compute something else
+    /// from then on. Returns how many launches are left out, over all sizes.
+    pub fn leave_out(&mut self, is_left_out: &dyn Fn(&StepLaunch) -> bool) -> usize {
         self.model.leave_out(is_left_out)
     }
 
-    fn read_bandwidth(&mut self) -> Result<ReadBandwidth, MeasureError> {
+    /// How fast the device reads its memory, measured now.
+    ///
+    /// # Errors
+    /// When memory is short or the device fails.
+    pub fn read_bandwidth(&mut self) -> Result<ReadBandwidth, MeasureError> {
         Ok(self.model.device_mut().read_bandwidth()?)
     }
 
-    fn free_bytes(&self) -> Option<u64> {
+    /// The device's free memory; `None` where its driver does not count it.
+    pub fn free_bytes(&self) -> Option<u64> {
         let device = self.model.device();
         device.counts_free_bytes().then(|| device.free_bytes())
     }
 
-    fn give_back(mut self: Box<Self>) -> Result<Option<HeldBytes>, MeasureError> {
+    /// Gives the memory of each part back, one after the other, and tells by how much the driver's
+    /// figure of free memory grew; `None` where there is none.
+    ///
+    /// # Errors
+    /// When work before failed, or memory can't be given back.
+    pub fn give_back(mut self) -> Result<Option<HeldBytes>, MeasureError> {
         let device = self.model.device_mut();
         if !device.counts_free_bytes() {
             return Ok(None);
@@ -248,19 +276,24 @@ impl<D: MeasuredDevice> StepTimer for ModelTimer<D> {
         Ok(Some(HeldBytes { arena, weights, states }))
     }
 
-    fn model(&self) -> &dyn Model {
+    /// The model: what it was compiled from, what was compiled and chosen, and its memory.
+    pub fn model(&self) -> &CompiledModel {
         &self.model
     }
 
-    fn cache_bytes(&self) -> u64 {
+    /// Bytes of the device's last cache; 0 where unknown.
+    pub fn cache_bytes(&self) -> u64 {
         self.model.device().cache_bytes()
     }
 
-    fn versions(&self) -> Versions {
+    /// Versions of what figures of the device depend on besides this program, by name, as far as they
+    /// are in use by now.
+    pub fn versions(&self) -> Versions {
         self.model.device().versions()
     }
 
-    fn device_model(&self) -> String {
+    /// The model of the device alone: what is measured on one of them holds for others.
+    pub fn device_model(&self) -> String {
         self.model.device().model()
     }
 }

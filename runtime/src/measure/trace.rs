@@ -4,7 +4,7 @@
 use super::timeline::{LaunchTimes, Timeline};
 use crate::observe::{Note, TraceWriter, Track};
 use crate::steps::StepLaunch;
-use piecewise_backend::measure::BlockTime;
+use piecewise_backend::device::measure::BlockTime;
 use std::io::{self, Write};
 
 impl Timeline {
@@ -114,7 +114,7 @@ impl Slice<'_> {
 mod tests {
     use super::*;
     use crate::observe::slices;
-    use piecewise_backend::measure::GraphTimes;
+    use piecewise_backend::device::measure::GraphTimes;
 
     #[test]
     fn slices_of_a_track_nest_and_follow_each_other() {

@@ -157,7 +157,7 @@ impl EmbeddingPool {
     }
 
     /// Reads every row that is held: the state's memory is about to be given back.
-    pub(crate) fn save<D: Device>(&mut self, device: &mut D) -> Result<(), DeviceError> {
+    pub(crate) fn save(&mut self, device: &mut dyn Device) -> Result<(), DeviceError> {
         let Some(state) = self.state else { return Ok(()) };
         let bytes = 4 * self.width;
         let mut saved = Vec::new();
@@ -171,7 +171,7 @@ impl EmbeddingPool {
     }
 
     /// Writes what was saved into the state's memory again.
-    pub(crate) fn restore<D: Device>(&mut self, device: &mut D) -> Result<(), DeviceError> {
+    pub(crate) fn restore(&mut self, device: &mut dyn Device) -> Result<(), DeviceError> {
         let Some(state) = self.state else { return Ok(()) };
         for (row, bytes) in &self.saved {
             device.write(state.offset(u64::from(*row) * 4 * self.width), bytes)?;
@@ -186,7 +186,7 @@ impl EmbeddingPool {
     }
 
     /// Enqueues filling every free row with `byte`.
-    pub(crate) fn fill_free<D: Device>(&self, device: &mut D, byte: u8) -> Result<(), DeviceError> {
+    pub(crate) fn fill_free(&self, device: &mut dyn Device, byte: u8) -> Result<(), DeviceError> {
         let Some(state) = self.state else { return Ok(()) };
         let bytes = 4 * self.width;
         let mut free = self.free.iter().map(|&row| u64::from(row));

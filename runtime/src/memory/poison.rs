@@ -26,9 +26,9 @@ impl KvPoison {
     ///
     /// # Errors
     /// When the device fails.
-    pub fn fill<'a, D: Device>(
+    pub fn fill<'a>(
         &self,
-        device: &mut D,
+        device: &mut dyn Device,
         pool: &PagePool,
         live: impl Iterator<Item = (&'a PageTable, u64)>,
     ) -> Result<(), DeviceError> {
@@ -46,12 +46,7 @@ impl KvPoison {
     }
 
     /// Fills a page from `row` on.
-    fn fill_page<D: Device>(
-        &self,
-        device: &mut D,
-        page: &Page,
-        row: u64,
-    ) -> Result<(), DeviceError> {
+    fn fill_page(&self, device: &mut dyn Device, page: &Page, row: u64) -> Result<(), DeviceError> {
         let first = u64::from(page.number()) * PAGE_ROWS + row;
         for &(state, row_bytes) in &self.states {
             let bytes = (PAGE_ROWS - row) * row_bytes;

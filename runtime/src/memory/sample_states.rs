@@ -16,10 +16,10 @@ const MASK_BLOCKS: u64 = 2;
 const TOKEN_BLOCKS: u64 = 4;
 
 /// The states of roles `sample.masks` and `sample.tokens`.
-pub(crate) struct SampleStates<D: Device> {
+pub(crate) struct SampleStates {
     pub(crate) vocabulary: u64,
-    masks: Ring<D>,
-    tokens: Ring<D>,
+    masks: Ring,
+    tokens: Ring,
     /// A row of tokens that is being filled.
     row: Vec<i32>,
 }
@@ -38,14 +38,14 @@ fn state(graph: &Graph, role: &str, bounds: &[u64]) -> Option<(Value, u64, u64)>
     Some((value, *ty.dims(bounds).first()?, ty.row().bytes(bounds)))
 }
 
-impl<D: Device> SampleStates<D> {
+impl SampleStates {
     /// The states that sampling goes by, where the graph is told what rows ask for and of how many ids;
     /// `None` where it lacks one of them, or they are of another width than its logits.
     ///
     /// # Errors
     /// When memory for the blocks is short.
     pub(crate) fn new(
-        device: &mut D,
+        device: &mut dyn Device,
         (graph, memory): (&Graph, &Memory),
         vocabulary: Option<u64>,
     ) -> Result<Option<Self>, DeviceError> {
@@ -76,7 +76,7 @@ impl<D: Device> SampleStates<D> {
     /// When the device fails.
     pub(crate) fn write_masks<'m>(
         &mut self,
-        device: &mut D,
+        device: &mut dyn Device,
         masks: impl Iterator<Item = &'m [u32]>,
     ) -> Result<(), DeviceError> {
         let words = mask_words(self.vocabulary) as usize;
@@ -96,7 +96,7 @@ impl<D: Device> SampleStates<D> {
     /// When the device fails.
     pub(crate) fn write_tokens(
         &mut self,
-        device: &mut D,
+        device: &mut dyn Device,
         entry: u32,
         [prompt, generated]: [&[u32]; 2],
         biases: &[(u32, f32)],
@@ -116,15 +116,20 @@ fn put_words(to: &mut [u8], words: impl Iterator<Item = [u8; 4]>) {
 }
 
 /// Host blocks that are written and copied to a state in turn.
-struct Ring<D: Device> {
+struct Ring {
     to: Address,
     /// Each with the end of its last copy.
-    blocks: Vec<(HostBlock, StepEnd<D::Event>)>,
+    blocks: Vec<(HostBlock, StepEnd)>,
     next: usize,
 }
 
-impl<D: Device> Ring<D> {
-    fn new(device: &mut D, to: Address, blocks: u64, bytes: u64) -> Result<Self, DeviceError> {
+impl Ring {
+    fn new(
+        device: &mut dyn Device,
+        to: Address,
+        blocks: u64,
+        bytes: u64,
+    ) -> Result<Self, DeviceError> {
         let block = |_| Ok((device.host_block(bytes)?, StepEnd::default()));
         Ok(Self {
             to,
@@ -137,7 +142,7 @@ impl<D: Device> Ring<D> {
     /// start. Waits where the block is still being copied.
     fn write(
         &mut self,
-        device: &mut D,
+        device: &mut dyn Device,
         at: u64,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Result<(), DeviceError> {

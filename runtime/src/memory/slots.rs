@@ -91,7 +91,7 @@ impl SlotPool {
     ///
     /// # Errors
     /// When the device fails; the slot stays free.
-    pub fn take<D: Device>(&mut self, device: &mut D) -> Result<Option<StateSlot>, DeviceError> {
+    pub fn take(&mut self, device: &mut dyn Device) -> Result<Option<StateSlot>, DeviceError> {
         let Some(slot) = self.free.last() else { return Ok(None) };
         self.fill(device, slot, 0)?;
         Ok(self.free.pop())
@@ -107,16 +107,11 @@ impl SlotPool {
     ///
     /// # Errors
     /// When the device fails.
-    pub fn fill_free<D: Device>(&self, device: &mut D, byte: u8) -> Result<(), DeviceError> {
+    pub fn fill_free(&self, device: &mut dyn Device, byte: u8) -> Result<(), DeviceError> {
         self.free.iter().try_for_each(|slot| self.fill(device, slot, byte))
     }
 
-    fn fill<D: Device>(
-        &self,
-        device: &mut D,
-        slot: &StateSlot,
-        byte: u8,
-    ) -> Result<(), DeviceError> {
+    fn fill(&self, device: &mut dyn Device, slot: &StateSlot, byte: u8) -> Result<(), DeviceError> {
         let slot = u64::from(slot.number());
         self.states
             .iter()

@@ -4,9 +4,8 @@ use super::compiled::CompiledModel;
 use super::graphs::GraphSlot;
 use crate::device::BindSite;
 use crate::words::ModelError;
-use piecewise_backend::device::Device;
 
-impl<D: Device> CompiledModel<D> {
+impl CompiledModel {
     /// Once a part of the memory lies elsewhere than what the programs were bound to: binds them
     /// anew, and the graphs are stale: each is captured again by the next step that wants it, or
     /// between steps. Once that has happened more often than the limit, they are captured no more. What
@@ -45,7 +44,7 @@ impl<D: Device> CompiledModel<D> {
             compiled: &self.origin.compiled,
         };
         let mut members =
-            site.bind_all(&mut self.device, &|unique, i| self.origin.choices.of(unique, i))?;
+            site.bind_all(&mut *self.device, &|unique, i| self.origin.choices.of(unique, i))?;
         members.exclude(&self.origin.capture_exclude, &self.module)?;
         for (member, before) in members.list.iter_mut().zip(&mut self.members.list) {
             member.probed = before.probed.take();

@@ -20,7 +20,7 @@ use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
 use std::sync::Arc;
 
-impl<D: Device> CompiledModel<D> {
+impl CompiledModel {
     /// A model whose weights are loaded and whose programs are bound, in the ways that `store` remembers
     /// where that is asked for. Nothing is captured.
     ///
@@ -31,7 +31,7 @@ impl<D: Device> CompiledModel<D> {
         options: &BuildOptions,
         compiled: CompiledPieces,
         store: &dyn Store,
-        mut device: D,
+        mut device: Box<dyn Device>,
         weights: Arc<dyn WeightSource>,
         progress: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Self, ModelError> {
@@ -54,9 +54,9 @@ impl<D: Device> CompiledModel<D> {
             .with_code(&module, &symbols, &dispatcher, lowered, compiled.footprint)
             .with_pinned(&module, &symbols, read, logit_rows);
         let mut origin = Origin::new(options, &symbols, ledger, compiled, weights);
-        let memory = origin.load(&mut device, &module, progress)?;
+        let memory = origin.load(&mut *device, &module, progress)?;
         let load_end = since(started);
-        let staging = origin.stage(&mut device, &module, &memory)?;
+        let staging = origin.stage(&mut *device, &module, &memory)?;
         let states = memory.states;
         origin.backed_early = custom_ops_mutate_states(&module);
         if origin.backs_early(options) {
@@ -70,8 +70,8 @@ impl<D: Device> CompiledModel<D> {
             compiled: &origin.compiled,
         };
         let mut choices = Choices::default();
-        choices.extend(&mut device, &site, options.tune, store);
-        let mut members = site.bind_all(&mut device, &|unique, i| choices.of(unique, i))?;
+        choices.extend(&mut *device, &site, options.tune, store);
+        let mut members = site.bind_all(&mut *device, &|unique, i| choices.of(unique, i))?;
         members.exclude(&options.capture_exclude, &module)?;
         let read_counts = Vec::with_capacity(symbols.bounds().len());
         let compiled_in = origin.compiled.time;

@@ -2,7 +2,7 @@
 
 use crate::device::{Member, Memory};
 use crate::words::ModelError;
-use piecewise_backend::device::{Address, BoundTo, Device};
+use piecewise_backend::device::{Address, BoundTo, Captured};
 use piecewise_ir::entity::{Entity, Value};
 use piecewise_ir::module::Module;
 use piecewise_ir::text::Names;
@@ -12,17 +12,16 @@ use piecewise_ir::text::Names;
 ///
 /// # Errors
 /// The first address at which that value does not lie.
-pub(super) fn audit_addresses<D: Device>(
-    device: &D,
+pub(super) fn audit_addresses(
     (module, memory): (&Module, &Memory),
-    captured: &D::Captured,
-    members: &[Member<D::Program>],
+    captured: &Captured,
+    members: &[Member],
 ) -> Result<(), ModelError> {
     let graph = module.graph();
     let stitch = module.stitch().ok_or(ModelError::Unplanned { part: "pieces" })?;
     let scratch = memory.scratch();
     let scratch = scratch..scratch.offset(memory.ledger.scratch);
-    for found in device.addresses(captured) {
+    for found in captured.addresses() {
         let member = members.get(found.program);
         let is_right = match found.what {
             BoundTo::Counts => found.address == memory.counts(),

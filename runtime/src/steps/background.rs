@@ -3,9 +3,8 @@
 use super::compiled::CompiledModel;
 use super::pace::{Missing, Pace};
 use crate::words::{GraphKey, ModelError, OnCaptureFailure};
-use piecewise_backend::device::Device;
 
-impl<D: Device> CompiledModel<D> {
+impl CompiledModel {
     /// After a step was submitted, where graphs are captured so and some are missing: captures what fits into a share of a step's time.
     pub(super) fn capture_between_steps(&mut self) -> Result<(), ModelError> {
         let clock = self.device.clock();

@@ -2,7 +2,6 @@
 
 use super::compiled::CompiledModel;
 use super::graphs::GraphSet;
-use super::model::Model;
 use crate::device::Member;
 use crate::dispatch::{Dispatcher, OpSupport, Stretch};
 use crate::words::{
@@ -10,13 +9,13 @@ use crate::words::{
     GraphState, ModelError, OnCaptureFailure, Over, Progress, StepMode, StepSizes, SymbolClass,
 };
 use piecewise_backend::artifact::PieceSize;
-use piecewise_backend::device::Device;
+use piecewise_backend::device::{Captured, Program};
 use piecewise_ir::op::Op;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext, StepContext};
 use rustc_hash::FxHashSet;
 use std::time::Instant;
 
-impl<D: Device> CompiledModel<D> {
+impl CompiledModel {
     /// The highest mode not above `wanted` that the ops can be captured for, and why it is lower, if
     /// it is.
     pub(crate) fn supported_mode(&self, wanted: GraphMode) -> (GraphMode, Option<String>) {
@@ -31,7 +30,7 @@ impl<D: Device> CompiledModel<D> {
             return (mode, None);
         }
         let needed = self.dispatcher.needed_support(wanted);
-        let hinders = |member: &&Member<D::Program>| {
+        let hinders = |member: &&Member| {
             let is_piece = member.is_captured_piece();
             let needed = if is_piece { needed.inside } else { needed.between };
             self.support(member) < needed
@@ -41,15 +40,15 @@ impl<D: Device> CompiledModel<D> {
     }
 
     /// In which batches a member can be captured. One of an excluded layer runs between graphs.
-    pub(super) fn support(&self, member: &Member<D::Program>) -> CaptureSupport {
+    pub(super) fn support(&self, member: &Member) -> CaptureSupport {
         if member.excluded_by.is_some() {
             return CaptureSupport::Never;
         }
-        let declared = self.device.capture_support(&member.general);
+        let declared = member.general.capture_support();
         member.probed.as_ref().map_or(declared, |probed| probed.support.min(declared))
     }
 
-    pub(super) fn hindrance(&self, member: &Member<D::Program>) -> String {
+    pub(super) fn hindrance(&self, member: &Member) -> String {
         if let Some(layer) = &member.excluded_by {
             return format!("layer `{layer}` is excluded from capture");
         }
@@ -63,7 +62,7 @@ impl<D: Device> CompiledModel<D> {
     }
 
     /// The custom ops of a member.
-    pub(super) fn ops_of(&self, member: &Member<D::Program>) -> String {
+    pub(super) fn ops_of(&self, member: &Member) -> String {
         let usage = self.module.stitch().map(|stitch| &stitch.uses[member.step.id()]);
         let nodes = usage.map_or(&[][..], |usage| &usage.nodes).iter();
         let ops = nodes.filter_map(|&node| match &self.module.graph().node(node).op {
@@ -247,7 +246,7 @@ impl<D: Device> CompiledModel<D> {
             return Ok(());
         };
         let mut following = Vec::new();
-        let (label, programs, by_symbol): (String, Vec<&D::Program>, Vec<u64>) = match key {
+        let (label, programs, by_symbol): (String, Vec<&Program>, Vec<u64>) = match key {
             GraphKey::Full(sizes) => {
                 let mut by_symbol = vec![0; symbols.bounds().len()];
                 symbols.fill(&mut by_symbol, |class| sizes.rows_of(class));
@@ -315,13 +314,13 @@ impl<D: Device> CompiledModel<D> {
     }
 
     /// Every graph that is ready to replay.
-    pub fn ready_graphs(&self) -> impl Iterator<Item = &D::Captured> {
+    pub fn ready_graphs(&self) -> impl Iterator<Item = &Captured> {
         self.graphs.ready()
     }
 }
 
 /// What members in a row are called together.
-fn label_of<P>(members: &[Member<P>]) -> String {
+fn label_of(members: &[Member]) -> String {
     match members {
         [] => String::new(),
         [only] => only.label.clone(),

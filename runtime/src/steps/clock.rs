@@ -3,33 +3,37 @@
 use super::staging::BLOCKS;
 use crate::observe::Statistics;
 use crate::words::{StepMode, StepTimes};
-use piecewise_backend::device::{Device, DeviceError};
+use piecewise_backend::device::{Device, DeviceError, Event};
 use std::time::Instant;
 
 /// The marks around the steps on their way and the times of those that were read, by turn.
-pub(super) struct StepClock<D: Device> {
+pub(super) struct StepClock {
     /// Whether the device's clock is asked.
     pub(super) marks_steps: bool,
-    turns: [Turn<D::Mark>; BLOCKS],
+    turns: [Turn; BLOCKS],
     last_done: Option<Instant>,
 }
 
-struct Turn<M> {
+struct Turn {
     step: Option<(Instant, StepMode)>,
-    start: Option<M>,
-    end: Option<M>,
+    start: Option<Event>,
+    end: Option<Event>,
     is_marked: bool,
     times: Option<StepTimes>,
 }
 
-impl<D: Device> StepClock<D> {
+impl StepClock {
     pub(super) fn new() -> Self {
         let turn = || Turn { step: None, start: None, end: None, is_marked: false, times: None };
         Self { marks_steps: false, turns: std::array::from_fn(|_| turn()), last_done: None }
     }
 
     /// Marks the start of a step on the device, before anything of it is enqueued.
-    pub(super) fn start(&mut self, device: &mut D, turn: usize) -> Result<(), DeviceError> {
+    pub(super) fn start(
+        &mut self,
+        device: &mut dyn Device,
+        turn: usize,
+    ) -> Result<(), DeviceError> {
         let turn = &mut self.turns[turn];
         (turn.step, turn.times, turn.is_marked) = (None, None, false);
         if self.marks_steps {
@@ -39,7 +43,7 @@ impl<D: Device> StepClock<D> {
     }
 
     /// Marks its end, once everything of it is enqueued.
-    pub(super) fn end(&mut self, device: &mut D, turn: usize) -> Result<(), DeviceError> {
+    pub(super) fn end(&mut self, device: &mut dyn Device, turn: usize) -> Result<(), DeviceError> {
         let turn = &mut self.turns[turn];
         if self.marks_steps && turn.start.is_some() {
             turn.end = Some(device.mark(turn.end.take())?);
@@ -57,7 +61,7 @@ impl<D: Device> StepClock<D> {
     /// are asked for.
     pub(super) fn read(
         &mut self,
-        device: &mut D,
+        device: &mut dyn Device,
         turn: usize,
         stats: &mut Statistics,
     ) -> Result<(), DeviceError> {

@@ -28,12 +28,12 @@ struct Entry {
 impl Trace {
     /// Adds the real rows of what members in a row leave for others after them: what one leaves for another
     /// of them is gone once all have run.
-    pub(super) fn add_unit<D: Device>(
+    pub(super) fn add_unit(
         &mut self,
-        device: &mut D,
+        device: &mut dyn Device,
         module: &Module,
         memory: &Memory,
-        (places, members): (Range<usize>, &[Member<D::Program>]),
+        (places, members): (Range<usize>, &[Member]),
         counts: &[u64],
     ) -> Result<(), DeviceError> {
         let Some(stitch) = module.stitch() else { return Ok(()) };
@@ -49,23 +49,23 @@ impl Trace {
     }
 
     /// Adds the real rows of what a member leaves for others.
-    pub(super) fn add_results<D: Device>(
+    pub(super) fn add_results(
         &mut self,
-        device: &mut D,
+        device: &mut dyn Device,
         module: &Module,
         memory: &Memory,
-        member: &Member<D::Program>,
+        member: &Member,
         counts: &[u64],
     ) -> Result<(), DeviceError> {
         self.add_those(device, module, memory, member, counts, &|_| true)
     }
 
-    fn add_those<D: Device>(
+    fn add_those(
         &mut self,
-        device: &mut D,
+        device: &mut dyn Device,
         module: &Module,
         memory: &Memory,
-        member: &Member<D::Program>,
+        member: &Member,
         counts: &[u64],
         is_wanted: &dyn Fn(Value) -> bool,
     ) -> Result<(), DeviceError> {
@@ -84,9 +84,9 @@ impl Trace {
     }
 
     /// Adds the first bytes of a state.
-    pub(super) fn add_prefix<D: Device>(
+    pub(super) fn add_prefix(
         &mut self,
-        device: &mut D,
+        device: &mut dyn Device,
         module: &Module,
         memory: &Memory,
         value: Value,
@@ -99,9 +99,9 @@ impl Trace {
         Ok(())
     }
 
-    fn add<D: Device>(
+    fn add(
         &mut self,
-        device: &mut D,
+        device: &mut dyn Device,
         module: &Module,
         memory: &Memory,
         value: Value,
@@ -121,9 +121,9 @@ impl Trace {
     }
 
     /// Adds what is left after the step: outputs and states.
-    pub(super) fn add_end<D: Device>(
+    pub(super) fn add_end(
         &mut self,
-        device: &mut D,
+        device: &mut dyn Device,
         module: &Module,
         memory: &Memory,
         counts: &[u64],

@@ -8,12 +8,12 @@ use super::pace::Pace;
 use super::ranges::StepRanges;
 use super::staging::{GivenInputs, Staging};
 use super::tracer::Tracer;
-use crate::device::{Members, Memory};
+use crate::device::{ChosenWays, Gain, Members, Memory};
 use crate::dispatch::{Dispatcher, MeasuredWays};
 use crate::observe::Statistics;
 use crate::words::{
-    BuildTimes, CaptureWhen, Checks, Dispatch, ModelError, OnCaptureFailure, StepTrace,
-    SuspendedWeights, SymbolTable,
+    BuildTimes, CaptureWhen, Checks, Dispatch, GraphReport, Ledger, ModelError, OnCaptureFailure,
+    StepTrace, SuspendedWeights, SymbolTable,
 };
 use piecewise_backend::device::{Address, Device};
 use piecewise_backend::tuning::TuneMode;
@@ -26,13 +26,13 @@ use std::time::Duration;
 /// steps submitted.
 #[derive(derive_more::Debug)]
 #[debug("CompiledModel on {}, {} graphs, {memory:?}", device.describe(), graphs.ready().count())]
-pub struct CompiledModel<D: Device> {
+pub struct CompiledModel {
     // Captured graphs and programs go before the device that they live on.
-    pub(crate) graphs: GraphSet<D::Captured>,
-    pub(crate) members: Members<D::Program>,
-    pub(crate) staging: Staging<D>,
-    pub(super) clock: StepClock<D>,
-    pub(super) tracer: Option<Tracer<D>>,
+    pub(crate) graphs: GraphSet,
+    pub(crate) members: Members,
+    pub(crate) staging: Staging,
+    pub(super) clock: StepClock,
+    pub(super) tracer: Option<Tracer>,
     pub(super) ranges: Option<StepRanges>,
     pub(crate) memory: Memory,
     /// What everything on the device is made from, once more if it is lost.
@@ -73,18 +73,91 @@ pub struct CompiledModel<D: Device> {
     /// Whether ways are chosen by measurement.
     pub(crate) tune: TuneMode,
     pub(crate) tune_budget: Duration,
-    pub(crate) device: D,
+    pub(crate) device: Box<dyn Device>,
 }
 
-impl<D: Device> CompiledModel<D> {
+impl CompiledModel {
+    /// The module that it was compiled from: graph, pieces and plan.
+    pub fn module(&self) -> &Module {
+        &self.module
+    }
+
+    /// Classes and bounds of the symbols.
+    pub fn symbols(&self) -> &SymbolTable {
+        &self.symbols
+    }
+
+    /// Lists and bounds of dispatch, with the mode in force.
+    pub fn dispatcher(&self) -> &Dispatcher {
+        &self.dispatcher
+    }
+
+    /// What was counted since the model was built.
+    pub fn statistics(&self) -> &Statistics {
+        &self.stats
+    }
+
+    /// How long the parts of building took.
+    pub fn build_times(&self) -> BuildTimes {
+        self.times
+    }
+
+    /// How each piece is run at each size of its own at which there is a choice.
+    pub fn chosen_ways(&self) -> Vec<ChosenWays> {
+        let ways = |stitch| self.origin.choices.ways(stitch, &self.origin.compiled);
+        self.module.stitch().map_or_else(Vec::new, ways)
+    }
+
+    /// What was measured of each choice, at this start or before: of unique pieces at their sizes, then
+    /// of the steps that replay in pieces.
+    pub fn gains(&self) -> Vec<Gain> {
+        let gains = |stitch| self.origin.choices.gains(stitch, &self.origin.compiled);
+        self.module.stitch().map_or_else(Vec::new, gains)
+    }
+
+    /// Bytes of everything on the device.
+    pub fn ledger(&self) -> Ledger {
+        self.memory.ledger
+    }
+
+    /// The number of graphs that are ready to replay.
+    pub fn captured_graphs(&self) -> usize {
+        self.graphs.ready().count()
+    }
+
+    /// Every graph that the mode calls for, ready or not, and what became of it.
+    pub fn graphs(&self) -> Vec<GraphReport> {
+        self.graphs.reports(self.capture_attempts)
+    }
+
+    /// Why the graph mode is lower than asked for, if it is.
+    pub fn reduced_mode(&self) -> Option<&str> {
+        self.reduced.as_deref()
+    }
+
+    /// Name and size of the device, in a line for people.
+    pub fn describe_device(&self) -> String {
+        self.device.describe()
+    }
+
+    /// How the last submitted step ran.
+    pub fn last_step(&self) -> Option<Dispatch> {
+        self.last
+    }
+
+    /// What became of the weights, where the model is suspended.
+    pub fn suspended(&self) -> Option<SuspendedWeights> {
+        self.suspended
+    }
+
     /// The backend that it was built on.
-    pub fn device(&self) -> &D {
-        &self.device
+    pub fn device(&self) -> &dyn Device {
+        &*self.device
     }
 
     /// The device, to inspect or edit memory between steps.
-    pub fn device_mut(&mut self) -> &mut D {
-        &mut self.device
+    pub fn device_mut(&mut self) -> &mut dyn Device {
+        &mut *self.device
     }
 
     /// Which steps go another way than a replay of their padded size, as it was measured.
@@ -93,8 +166,8 @@ impl<D: Device> CompiledModel<D> {
     }
 
     /// The device, beside the graph and where its values lie there.
-    pub(crate) fn device_beside(&mut self) -> (&mut D, (&Graph, &Memory)) {
-        (&mut self.device, (self.module.graph(), &self.memory))
+    pub(crate) fn device_beside(&mut self) -> (&mut dyn Device, (&Graph, &Memory)) {
+        (&mut *self.device, (self.module.graph(), &self.memory))
     }
 
     /// Addresses and bytes of everything on the device.
@@ -124,7 +197,7 @@ impl<D: Device> CompiledModel<D> {
     /// # Errors
     /// When work before failed.
     pub fn trace_steps(&mut self, traces: bool) -> Result<(), ModelError> {
-        self.tracer = if traces { Some(Tracer::start(&mut self.device)?) } else { None };
+        self.tracer = if traces { Some(Tracer::start(&mut *self.device)?) } else { None };
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use crate::dispatch::Stretch;
 use crate::words::{GraphCounts, GraphKey, GraphReport, GraphState, StepSizes};
 use piecewise_backend::artifact::PieceSize;
-use piecewise_backend::device::DeviceError;
+use piecewise_backend::device::{Captured, DeviceError};
 use std::ops::Range;
 
 /// A graph that may be captured.
@@ -123,12 +123,12 @@ impl<G> GraphSlot<G> {
 
 /// The graphs of a stretch, by size, ascending.
 #[derive(Debug)]
-struct StretchGraphs<G> {
+struct StretchGraphs {
     stretch: Stretch,
-    sizes: Vec<(PieceSize, GraphSlot<G>)>,
+    sizes: Vec<(PieceSize, GraphSlot<Captured>)>,
 }
 
-impl<G> StretchGraphs<G> {
+impl StretchGraphs {
     fn key(&self, size: PieceSize) -> GraphKey {
         let members = &self.stretch.members;
         GraphKey::Stretch { first: members.start, last: members.end - 1, size }
@@ -138,28 +138,22 @@ impl<G> StretchGraphs<G> {
         self.sizes.binary_search_by_key(&size, |(known, _)| *known).ok()
     }
 
-    fn ready(&self, sizes: &StepSizes) -> Option<&G> {
+    fn ready(&self, sizes: &StepSizes) -> Option<&Captured> {
         let place = self.place(self.stretch.size(sizes)?)?;
         self.sizes[place].1.ready()
     }
 }
 
 /// The graphs of a model.
-#[derive(Debug)]
-pub(crate) struct GraphSet<G> {
+#[derive(Debug, Default)]
+pub(crate) struct GraphSet {
     /// In the order of the step.
-    stretches: Vec<StretchGraphs<G>>,
+    stretches: Vec<StretchGraphs>,
     /// Whole steps by their sizes, ascending.
-    full: Vec<(StepSizes, GraphSlot<G>)>,
+    full: Vec<(StepSizes, GraphSlot<Captured>)>,
 }
 
-impl<G> Default for GraphSet<G> {
-    fn default() -> Self {
-        Self { stretches: Vec::new(), full: Vec::new() }
-    }
-}
-
-impl<G> GraphSet<G> {
+impl GraphSet {
     /// From now on there are graphs for each stretch at its sizes, and for whole steps at theirs.
     /// What was captured of them stays.
     pub(crate) fn list(&mut self, stretches: Vec<(Stretch, Vec<PieceSize>)>, full: Vec<StepSizes>) {
@@ -197,7 +191,7 @@ impl<G> GraphSet<G> {
         let stretches = self.stretches.iter().flat_map(|stretch| {
             stretch.sizes.iter().map(|(size, slot)| (stretch.key(*size), slot))
         });
-        let report = |(key, slot): (GraphKey, &GraphSlot<G>)| GraphReport {
+        let report = |(key, slot): (GraphKey, &GraphSlot<Captured>)| GraphReport {
             key,
             state: slot.state(attempts),
             counts: slot.counts(),
@@ -206,7 +200,7 @@ impl<G> GraphSet<G> {
     }
 
     /// A graph that is listed, ready or not.
-    pub(crate) fn slot_mut(&mut self, key: GraphKey) -> Option<&mut GraphSlot<G>> {
+    pub(crate) fn slot_mut(&mut self, key: GraphKey) -> Option<&mut GraphSlot<Captured>> {
         match key {
             GraphKey::Full(sizes) => {
                 let i = self.full.binary_search_by_key(&sizes, |(s, _)| *s).ok()?;
@@ -239,7 +233,7 @@ impl<G> GraphSet<G> {
     }
 
     /// The same graph, if it is ready.
-    pub(crate) fn ready_at(&self, member: usize, sizes: &StepSizes) -> Option<&G> {
+    pub(crate) fn ready_at(&self, member: usize, sizes: &StepSizes) -> Option<&Captured> {
         self.stretches[self.place_of(member)?].ready(sizes)
     }
 
@@ -249,19 +243,19 @@ impl<G> GraphSet<G> {
     }
 
     /// The ready graph of a whole step.
-    pub(crate) fn full(&self, sizes: StepSizes) -> Option<&G> {
+    pub(crate) fn full(&self, sizes: StepSizes) -> Option<&Captured> {
         let i = self.full.binary_search_by_key(&sizes, |(s, _)| *s).ok()?;
         self.full[i].1.ready()
     }
 
     /// Every graph, ready or not.
-    pub(crate) fn slots_mut(&mut self) -> impl Iterator<Item = &mut GraphSlot<G>> {
+    pub(crate) fn slots_mut(&mut self) -> impl Iterator<Item = &mut GraphSlot<Captured>> {
         let stretches = self.stretches.iter_mut().flat_map(|graphs| &mut graphs.sizes);
         stretches.map(|(_, slot)| slot).chain(self.full.iter_mut().map(|(_, slot)| slot))
     }
 
     /// Those that a step can replay now.
-    pub(crate) fn ready(&self) -> impl Iterator<Item = &G> {
+    pub(crate) fn ready(&self) -> impl Iterator<Item = &Captured> {
         let stretches = self.stretches.iter().flat_map(|graphs| &graphs.sizes);
         stretches
             .filter_map(|(_, slot)| slot.ready())

@@ -3,9 +3,8 @@
 use super::compiled::CompiledModel;
 use crate::dispatch::Dispatcher;
 use crate::words::{GraphMode, Ledger, ModelError};
-use piecewise_backend::device::Device;
 
-impl<D: Device> CompiledModel<D> {
+impl CompiledModel {
     /// Refuses from now on a mode or a size whose code and graphs would make the ledger's sum more than so
     /// many bytes, which come from the key `from`; what is there stays.
     pub fn limit_memory(&mut self, from: &'static str, bytes: u64) {

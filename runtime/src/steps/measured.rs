@@ -5,7 +5,6 @@ use super::staging::Filling;
 use crate::batch::SyntheticStep;
 use crate::device::Place;
 use crate::words::{ModelError, StepSizes};
-use piecewise_backend::device::Device;
 use piecewise_ir::entity::Entity;
 use piecewise_ir::module::Stitch;
 use piecewise_kernels::step::CaptureSupport;
@@ -24,7 +23,7 @@ pub(crate) struct MeasuredStep {
 
 impl MeasuredStep {
     /// Of a step without its members between pieces, which nothing may be known of.
-    pub(crate) fn new<D: Device>(model: &CompiledModel<D>, sizes: StepSizes, whole: bool) -> Self {
+    pub(crate) fn new(model: &CompiledModel, sizes: StepSizes, whole: bool) -> Self {
         let mut by_symbol = vec![0; model.symbols.bounds().len()];
         model.symbols.fill(&mut by_symbol, |class| sizes.rows_of(class));
         let members = model.members.list.iter().enumerate();
@@ -39,9 +38,9 @@ impl MeasuredStep {
     }
 
     /// The artifacts that it runs, each with the members that use it.
-    pub(crate) fn places<D: Device>(
+    pub(crate) fn places(
         &self,
-        model: &CompiledModel<D>,
+        model: &CompiledModel,
         stitch: &Stitch,
     ) -> BTreeMap<Place, Vec<usize>> {
         let mut places: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
@@ -60,7 +59,7 @@ impl MeasuredStep {
     }
 }
 
-impl<D: Device> CompiledModel<D> {
+impl CompiledModel {
     /// What ways of a step of these sizes are measured in: all of it, where every op can be captured,
     /// and else its captured pieces.
     pub(crate) fn measured_step(&self, sizes: StepSizes) -> MeasuredStep {

@@ -71,9 +71,9 @@ impl Origin {
     }
 
     /// Reserves the memory and makes the weights.
-    pub(super) fn load<D: Device>(
+    pub(super) fn load(
         &self,
-        device: &mut D,
+        device: &mut dyn Device,
         module: &Module,
         progress: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Memory, ModelError> {
@@ -87,12 +87,12 @@ impl Origin {
     }
 
     /// Makes the host blocks that steps are staged in.
-    pub(super) fn stage<D: Device>(
+    pub(super) fn stage(
         &self,
-        device: &mut D,
+        device: &mut dyn Device,
         module: &Module,
         memory: &Memory,
-    ) -> Result<Staging<D>, ModelError> {
+    ) -> Result<Staging, ModelError> {
         let read = |i: usize| self.read_outputs.contains(&i);
         Staging::new(device, module.graph(), memory, &read, &self.output_bounds)
     }

@@ -5,13 +5,12 @@ use super::compiled::CompiledModel;
 use super::run::Run;
 use crate::dispatch::{MeasuredWays, OtherWay};
 use crate::words::{Dispatch, MAX_OWN, ModelError, StepMode, StepShape, SymbolClass};
-use piecewise_backend::device::Device;
 use std::time::Duration;
 
 /// Runs that are timed; the fastest counts.
 const ROUNDS: usize = 3;
 
-impl<D: Device> CompiledModel<D> {
+impl CompiledModel {
     /// Measures which steps padding loses, if that is asked for, to the sizes that are captured by now; not
     /// where ops keep states of their own, which a made-up step must not touch.
     pub(crate) fn measure_padding(&mut self) -> Result<(), ModelError> {

@@ -3,7 +3,6 @@
 
 use super::compiled::CompiledModel;
 use crate::words::{ModelError, PageFault, StepData, roles};
-use piecewise_backend::device::Device;
 use piecewise_kernels::attention::PAGE_ROWS;
 use std::collections::BTreeMap;
 
@@ -70,7 +69,7 @@ impl PagesOfStep<'_> {
     }
 }
 
-impl<D: Device> CompiledModel<D> {
+impl CompiledModel {
     /// Holds what a step says about pages against each other, where the graph has such inputs.
     ///
     /// # Errors

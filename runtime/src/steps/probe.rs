@@ -7,7 +7,7 @@ use super::staging::Filling;
 use crate::batch::{Probe, ProbeStep, made_up};
 use crate::device::Probed;
 use crate::words::{ModelError, StepMode, roles};
-use piecewise_backend::device::{Device, DeviceError};
+use piecewise_backend::device::DeviceError;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Value;
 use piecewise_ir::graph::ValueDef;
@@ -32,7 +32,7 @@ enum Finding {
     Nothing(String),
 }
 
-impl<D: Device> CompiledModel<D> {
+impl CompiledModel {
     /// Probes every member with a custom op that declares support, once for all members of the same
     /// unique piece. What no probe could show is not believed. States are left with other bytes in them.
     pub(crate) fn probe(&mut self, probes: &[Probe]) -> Result<(), ModelError> {
@@ -43,7 +43,7 @@ impl<D: Device> CompiledModel<D> {
                 self.members.list[i].probed = self.members.list[first].probed.clone();
                 continue;
             }
-            let declared = self.device.capture_support(&self.members.list[i].general);
+            let declared = self.members.list[i].general.capture_support();
             for probe in probes.iter().filter(|probe| probe.support <= declared) {
                 let reason = match self.held_against_launches(i, probe)? {
                     Finding::Same => continue,
@@ -211,9 +211,9 @@ impl<D: Device> CompiledModel<D> {
         let prefixes: Vec<_> = prefixes.filter(|(_, bytes)| *bytes > 0).collect();
         let Self { device, module, memory, members, .. } = self;
         let member = &members.list[member];
-        step.with(|step| trace.add_results(device, module, memory, member, step.counts))?;
+        step.with(|step| trace.add_results(&mut **device, module, memory, member, step.counts))?;
         for (value, bytes) in prefixes {
-            trace.add_prefix(device, module, memory, value, bytes)?;
+            trace.add_prefix(&mut **device, module, memory, value, bytes)?;
         }
         Ok(())
     }

@@ -28,7 +28,7 @@ enum Replayed {
     NotThere,
 }
 
-impl<D: Device> CompiledModel<D> {
+impl CompiledModel {
     /// Runs the members of a step; whether a graph was refused.
     pub(super) fn run(
         &mut self,
@@ -69,7 +69,7 @@ impl<D: Device> CompiledModel<D> {
             }
             let members = by_member.then_some(&mut *trace);
             was_refused |= self.run_as(Run { mode, ..run }, counts, sizes, members)?;
-            trace.add_end(&mut self.device, &self.module, &self.memory, counts)?;
+            trace.add_end(&mut *self.device, &self.module, &self.memory, counts)?;
         }
         traces[0].hold_against(&traces[1], self.module.graph(), run.mode)?;
         Ok(was_refused)
@@ -91,10 +91,10 @@ impl<D: Device> CompiledModel<D> {
         let tracer = &mut self.tracer;
         let turn = (self.next_step as usize) % BLOCKS;
         let strict = self.strict;
-        let replay = |device: &mut D, graphs: &mut GraphSet<_>, key, members: &[_]| {
+        let replay = |device: &mut dyn Device, graphs: &mut GraphSet, key, members: &[_]| {
             let Some(slot) = graphs.slot_mut(key) else { return Ok(Replayed::NotThere) };
             if let (true, Some(graph)) = (checks.addresses, slot.ready()) {
-                audit_addresses(device, (module, memory), graph, members)?;
+                audit_addresses((module, memory), graph, members)?;
             }
             match slot.replay(|graph| device.replay_at(graph, sizes)) {
                 Ok(true) => Ok(Replayed::Submitted),
@@ -108,11 +108,11 @@ impl<D: Device> CompiledModel<D> {
         };
         let mut was_refused = false;
         if run.mode == StepMode::Full {
-            match replay(device, graphs, GraphKey::Full(run.sizes), &members.list)? {
+            match replay(&mut **device, graphs, GraphKey::Full(run.sizes), &members.list)? {
                 Replayed::Submitted => {
                     stats.count_whole(run.sizes.whole());
                     if let Some(tracer) = tracer {
-                        tracer.mark(device, turn, SpanKind::Whole)?;
+                        tracer.mark(&mut **device, turn, SpanKind::Whole)?;
                     }
                     return Ok(false);
                 }
@@ -134,7 +134,7 @@ impl<D: Device> CompiledModel<D> {
             let replayed = match key.filter(|_| run.mode == StepMode::Piecewise && !was_refused) {
                 Some(key) => {
                     let _part = ranges.and_then(|ranges| ranges.members(&unit));
-                    replay(device, graphs, key, of_unit)?
+                    replay(&mut **device, graphs, key, of_unit)?
                 }
                 None => Replayed::NotThere,
             };
@@ -143,7 +143,7 @@ impl<D: Device> CompiledModel<D> {
                 let pieces = of_unit.iter().filter(|member| member.is_captured_piece());
                 stats.count_pieces(pieces.filter_map(|piece| piece.size(&run.sizes)));
                 if let Some(tracer) = &mut *tracer {
-                    tracer.mark(device, turn, SpanKind::of_replayed(&unit))?;
+                    tracer.mark(&mut **device, turn, SpanKind::of_replayed(&unit))?;
                 }
             } else {
                 for (member, of_member) in unit.clone().zip(of_unit) {
@@ -151,12 +151,16 @@ impl<D: Device> CompiledModel<D> {
                     let program = of_member.program(&run.sizes);
                     device.launch(program, LaunchContext::Step(&context))?;
                     if let Some(tracer) = &mut *tracer {
-                        tracer.mark(device, turn, SpanKind::Member { member, replayed: false })?;
+                        tracer.mark(
+                            &mut **device,
+                            turn,
+                            SpanKind::Member { member, replayed: false },
+                        )?;
                     }
                 }
             }
             if let Some(trace) = &mut trace {
-                trace.add_unit(device, module, memory, (unit, of_unit), counts)?;
+                trace.add_unit(&mut **device, module, memory, (unit, of_unit), counts)?;
             }
         }
         Ok(was_refused)

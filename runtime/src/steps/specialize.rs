@@ -7,13 +7,12 @@ use crate::device::{BindSite, check_artifacts};
 use crate::store::{CompiledPieces, LateCompiler};
 use crate::words::ModelError;
 use piecewise_backend::artifact::{Artifact, PieceSize};
-use piecewise_backend::device::Device;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::entity::Entity;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-impl<D: Device> CompiledModel<D> {
+impl CompiledModel {
     /// Specializes `sizes`, each from some time after the first step of exactly so many tokens: it is
     /// lowered on a thread of its own, and bound between two steps, by what the store remembers unless
     /// `tune` is off. No step waits for a measurement.
@@ -110,14 +109,14 @@ impl<D: Device> CompiledModel<D> {
         let (Some(stitch), Some(late)) = (module.stitch(), late) else { return Ok(()) };
         let compiled = &origin.compiled;
         let site = BindSite { module, stitch, symbols, memory, compiled };
-        origin.choices.extend(device, &site, late.tune, &*late.compiler.store);
+        origin.choices.extend(&mut **device, &site, late.tune, &*late.compiler.store);
         let mut programs = Vec::new();
         for (member, place) in members.list.iter().zip(0..) {
             let usage = &stitch.uses[member.step.id()];
             let unique = usage.unique.index();
             for i in known[unique]..compiled.sizes[unique].len() {
                 let chosen = origin.choices.of(usage.unique, i);
-                let program = site.bind(device, usage, &member.label, i, chosen)?;
+                let program = site.bind(&mut **device, usage, &member.label, i, chosen)?;
                 programs.push((place, compiled.sizes[unique][i].size, program));
             }
         }

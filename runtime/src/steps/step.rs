@@ -5,9 +5,9 @@ use super::staging::{BLOCKS, Filling, ReadOutput};
 use crate::memory::RowsError;
 use crate::words::{
     CaptureWhen, Checks, Dispatch, FallbackReason, ModelError, POISON, SpanKind, StepData,
-    StepMode, StepShape, SymbolClass,
+    StepMode, StepShape, StepTimes, SymbolClass,
 };
-use piecewise_backend::device::{Address, Device};
+use piecewise_backend::device::Address;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::types::TensorType;
 use smallvec::SmallVec;
@@ -48,9 +48,13 @@ impl<'a> StepOutputs<'a> {
     }
 }
 
-impl<D: Device> CompiledModel<D> {
-    /// See [`Model`](super::model::Model).
-    pub(crate) fn submit(&mut self, step: &StepData<'_>) -> Result<Ticket, ModelError> {
+impl CompiledModel {
+    /// Stages and enqueues a step. At most two steps may be submitted and not yet read.
+    ///
+    /// # Errors
+    /// When counts or inputs do not fit, a launch fails, or (strict) the step would not replay.
+    /// Nothing was enqueued where the step does not fit.
+    pub fn submit(&mut self, step: &StepData<'_>) -> Result<Ticket, ModelError> {
         self.check_awake()?;
         if self.is_lost {
             return Err(ModelError::Lost);
@@ -105,7 +109,7 @@ impl<D: Device> CompiledModel<D> {
         let calls = self.head_calls(&counts);
         let turn = (self.next_step as usize) % BLOCKS;
         if is_direct {
-            self.staging.fill_direct(&mut self.device, turn, step, (&counts, &sizes))?;
+            self.staging.fill_direct(&mut *self.device, turn, step, (&counts, &sizes))?;
         } else if calls == 1 {
             let poison = self.checks.poison;
             let filling = if poison { Filling::Poisoned } else { Filling::Read };
@@ -122,20 +126,20 @@ impl<D: Device> CompiledModel<D> {
             self.poison_dead_bytes()?;
         }
         if !is_direct {
-            self.staging.fill_block(&mut self.device, turn, step)?;
+            self.staging.fill_block(&mut *self.device, turn, step)?;
         }
         if self.checks.poison {
-            self.staging.forget_out(&mut self.device, turn, &counts)?;
+            self.staging.forget_out(&mut *self.device, turn, &counts)?;
         }
-        self.clock.start(&mut self.device, turn)?;
+        self.clock.start(&mut *self.device, turn)?;
         if let Some(tracer) = &mut self.tracer {
-            tracer.begin(&mut self.device, turn)?;
+            tracer.begin(&mut *self.device, turn)?;
         }
-        self.staging.copy_in(&mut self.device, turn, step)?;
+        self.staging.copy_in(&mut *self.device, turn, step)?;
         self.mark_span(turn, SpanKind::Stage)?;
         let first = self.call_counts(&counts, 0);
         let mut was_refused = self.run(&dispatch, &first, &sizes, false)?;
-        self.staging.copy_out(&mut self.device, turn, &first, 0, None)?;
+        self.staging.copy_out(&mut *self.device, turn, &first, 0, None)?;
         for call in 1..calls {
             let call_counts = self.call_counts(&counts, call);
             self.fill_head_call(step, &counts, &sizes, call)?;
@@ -144,11 +148,11 @@ impl<D: Device> CompiledModel<D> {
             was_refused |= self.run(&dispatch, &call_counts, &sizes, true)?;
             let first_row = call * self.dispatcher.max_rows;
             let symbols = Some(&self.symbols);
-            self.staging.copy_out(&mut self.device, turn, &call_counts, first_row, symbols)?;
+            self.staging.copy_out(&mut *self.device, turn, &call_counts, first_row, symbols)?;
         }
         self.mark_span(turn, SpanKind::ReadBack)?;
-        self.clock.end(&mut self.device, turn)?;
-        self.staging.ends[turn].record(&mut self.device)?;
+        self.clock.end(&mut *self.device, turn)?;
+        self.staging.ends[turn].record(&mut *self.device)?;
         let number = self.next_step;
         self.next_step += 1;
         if was_refused {
@@ -183,17 +187,25 @@ impl<D: Device> CompiledModel<D> {
         }
     }
 
-    /// See [`Model`](super::model::Model).
-    pub(crate) fn read(&mut self, ticket: &Ticket) -> Result<StepOutputs<'_>, ModelError> {
+    /// How long a step took that was read; `None` where it was not, or its place is another's now.
+    pub fn step_times(&self, ticket: &Ticket) -> Option<StepTimes> {
+        self.clock.times(self.turn_of(ticket)?)
+    }
+
+    /// Waits for a step and returns its outputs; readable until the second submit after it.
+    ///
+    /// # Errors
+    /// When the outputs were overwritten, or work of the step failed.
+    pub fn read(&mut self, ticket: &Ticket) -> Result<StepOutputs<'_>, ModelError> {
         let turn = self.turn_of(ticket).ok_or(ModelError::Expired { step: ticket.step })?;
         let waiting = self.tracer.as_ref().map(|_| Instant::now());
-        self.staging.ends[turn].wait(&mut self.device)?;
+        self.staging.ends[turn].wait(&mut *self.device)?;
         if let (Some(tracer), Some(waiting)) = (&mut self.tracer, waiting) {
-            tracer.read(&mut self.device, turn, waiting)?;
+            tracer.read(&mut *self.device, turn, waiting)?;
         }
-        self.clock.read(&mut self.device, turn, &mut self.stats)?;
+        self.clock.read(&mut *self.device, turn, &mut self.stats)?;
         if self.checks.poison
-            && let Some(output) = self.staging.missing(&self.device, turn, &ticket.counts)?
+            && let Some(output) = self.staging.missing(&*self.device, turn, &ticket.counts)?
         {
             return Err(ModelError::ReadEarly { step: ticket.step, output });
         }
@@ -208,7 +220,7 @@ impl<D: Device> CompiledModel<D> {
     /// Marks the end of a part of the step that is being submitted, if steps are traced.
     fn mark_span(&mut self, turn: usize, kind: SpanKind) -> Result<(), ModelError> {
         if let Some(tracer) = &mut self.tracer {
-            tracer.mark(&mut self.device, turn, kind)?;
+            tracer.mark(&mut *self.device, turn, kind)?;
         }
         Ok(())
     }

@@ -1,11 +1,10 @@
 //! The launches of a step by name, and steps without some of them: for seeing where time goes.
 
 use super::compiled::CompiledModel;
-use super::model::Model;
 use crate::device::Member;
 use crate::words::{Dispatch, SCOPES, StepMode, StepSizes, scopes};
-use piecewise_backend::device::DeviceError;
-use piecewise_backend::measure::{GraphTimes, LaunchView, MeasuredDevice, StepPart};
+use piecewise_backend::device::measure::{GraphTimes, StepPart};
+use piecewise_backend::device::{DeviceError, LaunchView};
 use piecewise_ir::module::{Module, Step};
 use std::time::Duration;
 
@@ -39,12 +38,11 @@ impl StepLaunch {
     }
 }
 
-impl<D: MeasuredDevice> CompiledModel<D> {
+impl CompiledModel {
     /// The launches of a step at these sizes, in order.
     pub fn step_launches(&self, sizes: StepSizes) -> Vec<StepLaunch> {
-        let of_member = |member: &Member<D::Program>| {
-            let program = member.program(&sizes);
-            let launches = self.device.launches(program);
+        let of_member = |member: &Member| {
+            let launches = member.program(&sizes).launches();
             let found = launches.iter().map(|l| StepLaunch::of(&self.module, member.step, l));
             found.collect::<Vec<_>>()
         };
@@ -55,20 +53,20 @@ impl<D: MeasuredDevice> CompiledModel<D> {
     /// something else from then on. Says how many launches are left out, over all sizes.
     pub fn leave_out(&mut self, is_left_out: &dyn Fn(&StepLaunch) -> bool) -> usize {
         self.invalidate_graphs();
-        let Self { members, device, module, .. } = self;
+        let Self { members, module, .. } = self;
         let mut count = 0;
         for member in &mut members.list {
             let step = member.step;
             let general = std::iter::once(&mut member.general);
             for program in member.sized.iter_mut().map(|(_, program)| program).chain(general) {
-                let launches = device.launches(program).into_iter().enumerate();
+                let launches = program.launches().into_iter().enumerate();
                 let left_out: Vec<usize> = launches
                     .filter(|(_, launch)| is_left_out(&StepLaunch::of(module, step, launch)))
                     .map(|(i, _)| i)
                     .collect();
                 count += left_out.len();
                 if !left_out.is_empty() {
-                    *program = device.without(program, &left_out);
+                    *program = program.without(&left_out);
                 }
             }
         }

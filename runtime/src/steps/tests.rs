@@ -4,23 +4,20 @@ mod staged;
 mod stretches;
 
 use super::compiled::CompiledModel;
-use super::model::Model as _;
 use super::step::Ticket;
 use crate::batch::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, SampleControls, Sampling};
 use crate::memory::{PagePool, PageTable};
-use crate::testing::{Bounds, FakeDevice, Setup, VOCAB, next_id};
+use crate::testing::{Bounds, Setup, VOCAB, next_id};
 use crate::words::{
     CaptureWhen, Checks, FallbackReason, GraphKind, GraphMode, ModelError, StepData, StepMode,
     roles,
 };
 use piecewise_backend::artifact::PieceSize;
-use piecewise_backend::device::{Device, DeviceError};
-use piecewise_backend::measure::MeasuredDevice;
 use piecewise_ir::entity::Value;
 use piecewise_kernels::step::CaptureSupport;
 use std::sync::atomic::Ordering;
 
-pub(crate) type Model = CompiledModel<FakeDevice>;
+pub(crate) type Model = CompiledModel;
 
 /// Submits a prompt of its own pages and wants every row.
 pub(crate) fn submit(model: &mut Model, ids: &[u32]) -> Result<Ticket, ModelError> {
@@ -90,10 +87,10 @@ fn a_step_copies_what_it_uses_of_its_inputs() {
     let mut model = setup.build().unwrap();
     let staged = model.memory().layout().staged;
     for ids in [&[5, 6, 7, 8, 9][..], &[4], &[3, 2, 1]] {
-        model.device_mut().copied_in.clear();
+        model.fake_mut().copied_in.clear();
         let ticket = submit(&mut model, ids).unwrap();
         assert_eq!(sampled(&mut model, &ticket), expected(ids));
-        let (copied, inputs) = (&model.device().copied_in, model.module().graph().inputs().len());
+        let (copied, inputs) = (&model.fake().copied_in, model.module().graph().inputs().len());
         assert!(copied.len() <= inputs + 1, "{copied:?}");
         assert!(copied.iter().sum::<u64>() < staged / 16, "{copied:?} of {staged}");
     }
@@ -122,12 +119,12 @@ fn of_a_wide_block_table_the_columns_in_use_are_copied() {
         for (prompt, table) in prompts.iter().zip(&tables).take(4) {
             batch.push(&chunk(prompt, table, ChunkRows::Last));
         }
-        model.device_mut().copied_in.clear();
+        model.fake_mut().copied_in.clear();
         let ticket = model.submit(&batch.view().unwrap().data()).unwrap();
         let last: Vec<_> =
             prompts[..4].iter().map(|ids| next_id(ids, Sampling::default())).collect();
         assert_eq!(sampled(&mut model, &ticket), last);
-        let copied: u64 = model.device().copied_in.iter().sum();
+        let copied: u64 = model.fake().copied_in.iter().sum();
         assert_eq!(copied < 8192, !poison, "{copied}");
         let table = model.module().graph().inputs().last().unwrap().value;
         let bytes = value_bytes(&mut model, table);
@@ -370,7 +367,7 @@ fn a_probe_touches_a_state_of_sequences_only_where_its_step_may() {
     let graph = model.module().graph();
     let sampled = graph.states().iter().find(|s| s.role.as_deref() == Some(roles::SAMPLED));
     let address = model.memory().address(graph, sampled.unwrap().value).unwrap();
-    let accesses = model.device_mut().host_accesses.iter().filter(|(at, _)| *at == address);
+    let accesses = model.fake_mut().host_accesses.iter().filter(|(at, _)| *at == address);
     let bytes = Vec::from_iter(accesses.map(|(_, bytes)| *bytes));
     assert!(!bytes.is_empty() && bytes.iter().all(|bytes| *bytes <= 4 * 16), "{bytes:?}");
 }
@@ -438,9 +435,9 @@ fn measuring_ways_changes_no_step_and_no_count() {
     assert_eq!(model.statistics(), &before);
     let lazy = Setup { capture: CaptureWhen::Lazy, ..Setup::default() };
     let mut lazy = lazy.build().unwrap();
-    let launched = lazy.device().counts;
+    let launched = lazy.fake().counts;
     lazy.measure_ways().unwrap();
-    assert_eq!(lazy.device().counts, launched, "nothing is timed in the place of a graph");
+    assert_eq!(lazy.fake().counts, launched, "nothing is timed in the place of a graph");
     for ids in [&[4, 5, 6][..], &[1], &[9, 8, 7, 6, 5]] {
         let ticket = submit(&mut model, ids).unwrap();
         assert_eq!(sampled(&mut model, &ticket), expected(ids));

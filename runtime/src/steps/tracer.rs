@@ -3,28 +3,28 @@
 
 use super::staging::BLOCKS;
 use crate::words::{Dispatch, SpanKind, StepSpan, StepTrace};
-use piecewise_backend::device::{Device, DeviceError};
+use piecewise_backend::device::{Device, DeviceError, Event};
 use std::time::{Duration, Instant};
 
 /// The marks of the steps on their way.
-pub(super) struct Tracer<D: Device> {
+pub(super) struct Tracer {
     origin: Instant,
     /// The mark that times of the device are counted from, and its own time.
-    since: (D::Mark, Duration),
-    turns: [Turn<D::Mark>; BLOCKS],
-    spare: Vec<D::Mark>,
+    since: (Event, Duration),
+    turns: [Turn; BLOCKS],
+    spare: Vec<Event>,
     pub(super) done: Vec<StepTrace>,
 }
 
-struct Turn<M> {
-    start: Option<M>,
-    marks: Vec<(SpanKind, M)>,
+struct Turn {
+    start: Option<Event>,
+    marks: Vec<(SpanKind, Event)>,
     submitted: Option<(Dispatch, (Duration, Duration))>,
 }
 
-impl<D: Device> Tracer<D> {
+impl Tracer {
     /// Starts a trace: the device's clock and the host's are at zero together.
-    pub(super) fn start(device: &mut D) -> Result<Self, DeviceError> {
+    pub(super) fn start(device: &mut dyn Device) -> Result<Self, DeviceError> {
         let mark = device.mark(None)?;
         device.elapsed(&mark, &mark)?;
         let turn = || Turn { start: None, marks: Vec::new(), submitted: None };
@@ -38,7 +38,11 @@ impl<D: Device> Tracer<D> {
     }
 
     /// Marks the start of a step.
-    pub(super) fn begin(&mut self, device: &mut D, turn: usize) -> Result<(), DeviceError> {
+    pub(super) fn begin(
+        &mut self,
+        device: &mut dyn Device,
+        turn: usize,
+    ) -> Result<(), DeviceError> {
         let Self { turns, spare, .. } = self;
         let turn = &mut turns[turn];
         spare.extend(turn.start.take());
@@ -51,7 +55,7 @@ impl<D: Device> Tracer<D> {
     /// Marks the end of a part of the step that is submitted at `turn`.
     pub(super) fn mark(
         &mut self,
-        device: &mut D,
+        device: &mut dyn Device,
         turn: usize,
         kind: SpanKind,
     ) -> Result<(), DeviceError> {
@@ -68,7 +72,7 @@ impl<D: Device> Tracer<D> {
     /// Reads the marks of a step whose outputs have arrived, which were waited for from `waiting` on.
     pub(super) fn read(
         &mut self,
-        device: &mut D,
+        device: &mut dyn Device,
         turn: usize,
         waiting: Instant,
     ) -> Result<(), DeviceError> {

@@ -3,19 +3,24 @@
 
 use super::faults::{check_due, is_due, keep_caller};
 use super::program::{FakeCaptured, FakeProgram, product};
-use super::{ALGORITHMS, Faults, Planted, ops};
+use super::{ALGORITHMS, Faults, Planted, Setup, ops};
+use crate::steps::CompiledModel;
 use piecewise_backend::artifact::Artifact;
+use piecewise_backend::compiler::{Compiler, CompilerOptions};
+use piecewise_backend::device::measure::LaunchCounts;
 use piecewise_backend::device::{
-    Address, Binding, BoundAddress, CaptureRule, Clock, Device, DeviceError, HostBlock, Reservation,
+    Address, Binding, CaptureRule, Captured, Clock, Device, DeviceError, Event, HostBlock, Program,
+    Reservation,
 };
-use piecewise_backend::measure::LaunchCounts;
 use piecewise_backend::tuning::{LibraryAlgorithm, LibraryProduct};
 use piecewise_backend::weights::{WeightLayout, WeightSource};
 use piecewise_ir::weight::Recipe;
-use piecewise_kernels::step::{CaptureSupport, LaunchContext};
+use piecewise_kernels::op::OpRegistry;
+use piecewise_kernels::step::LaunchContext;
 use piecewise_testing::host_time;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -138,17 +143,21 @@ impl FakeDevice {
 }
 
 impl Device for FakeDevice {
-    type Program = FakeProgram;
-    type Captured = FakeCaptured;
-    type Event = u64;
-    type Mark = u64;
-
     fn describe(&self) -> String {
         "fake".to_owned()
     }
 
     fn clock(&self) -> Clock {
         host_time::now
+    }
+
+    fn share(&self, _: Arc<OpRegistry>) -> Result<Box<dyn Device>, DeviceError> {
+        let (faults, planted) = (self.faults.clone(), self.planted.clone());
+        Ok(Box::new(Self { faults, planted, ..Self::default() }))
+    }
+
+    fn compiler(&self, _: Arc<OpRegistry>, _: CompilerOptions) -> Box<dyn Compiler> {
+        Box::new(Setup { planted: self.planted.clone(), ..Setup::default() }.compiler())
     }
 
     fn free_bytes(&self) -> u64 {
@@ -192,11 +201,12 @@ impl Device for FakeDevice {
 
     fn copy_from(
         &mut self,
-        other: &mut Self,
+        other: &mut dyn Device,
         from: Address,
         bytes: u64,
         to: Address,
     ) -> Result<(), DeviceError> {
+        let other: &mut Self = other.of_kind()?;
         other.finish()?;
         let copied = other.bytes(from, bytes)?.to_vec();
         self.check_lost()?;
@@ -266,41 +276,37 @@ impl Device for FakeDevice {
         Ok(())
     }
 
-    fn record(&mut self, _: Option<u64>) -> Result<u64, DeviceError> {
+    fn record(&mut self, _: Option<Event>) -> Result<Event, DeviceError> {
         self.check_lost()?;
         check_due(&self.faults.failing_record, "record an event")?;
-        Ok(self.end())
+        Ok(Box::new(self.end()).into())
     }
 
-    fn wait(&mut self, event: &u64) -> Result<(), DeviceError> {
+    fn wait(&mut self, event: &Event) -> Result<(), DeviceError> {
         self.is_lost |= is_due(&self.faults.losing_wait);
         self.check_lost()?;
         if self.faults.missing_wait.load(Ordering::Relaxed) {
             return Ok(());
         }
-        self.run_until(*event)
+        self.run_until(*event.of()?)
     }
 
-    fn mark(&mut self, again: Option<u64>) -> Result<u64, DeviceError> {
+    fn mark(&mut self, again: Option<Event>) -> Result<Event, DeviceError> {
         self.record(again)
     }
 
     /// A command takes a microsecond.
-    fn elapsed(&mut self, start: &u64, end: &u64) -> Result<Duration, DeviceError> {
+    fn elapsed(&mut self, start: &Event, end: &Event) -> Result<Duration, DeviceError> {
         check_due(&self.faults.failing_elapsed, "read a time")?;
         self.wait(end)?;
-        Ok(Duration::from_micros(end - start))
+        Ok(Duration::from_micros(end.of::<u64>()? - start.of::<u64>()?))
     }
 
     fn reads_inputs(&self) -> bool {
         self.planted.reads_inputs || self.planted.captured_read_inputs && self.has_captured
     }
 
-    fn bind(
-        &mut self,
-        artifact: &Artifact,
-        binding: &Binding<'_>,
-    ) -> Result<FakeProgram, DeviceError> {
+    fn bind(&mut self, artifact: &Artifact, binding: &Binding<'_>) -> Result<Program, DeviceError> {
         let refused = |reason| DeviceError::Bind { label: binding.label.to_owned(), reason };
         let ways = artifact.chosen(binding.choice).map_err(refused)?;
         let launch = &ways[0].launches[0];
@@ -322,20 +328,13 @@ impl Device for FakeDevice {
             table: None,
         };
         match (self.planted.binds)(&program) {
-            true => Ok(program),
+            true => Ok(Program::new(program)),
             false => Err(refused("a planted fault".to_owned())),
         }
     }
 
-    fn capture_support(&self, program: &FakeProgram) -> CaptureSupport {
-        program.capture
-    }
-
-    fn launch(
-        &mut self,
-        program: &FakeProgram,
-        context: LaunchContext<'_>,
-    ) -> Result<(), DeviceError> {
+    fn launch(&mut self, program: &Program, context: LaunchContext<'_>) -> Result<(), DeviceError> {
+        let program: &FakeProgram = program.of()?;
         self.check_lost()?;
         keep_caller(&self.faults.slow_launches);
         if is_due(&self.faults.failing_launch) {
@@ -355,10 +354,12 @@ impl Device for FakeDevice {
     fn capture_following(
         &mut self,
         label: &str,
-        programs: &[&FakeProgram],
+        programs: &[&Program],
         following: &[usize],
         sizes: &[u64],
-    ) -> Result<FakeCaptured, DeviceError> {
+    ) -> Result<Captured, DeviceError> {
+        let programs =
+            programs.iter().map(|program| program.of()).collect::<Result<Vec<_>, _>>()?;
         let failing = &self.faults.failing_captures;
         let take = |n: u64| n.checked_sub(1);
         if failing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
@@ -394,14 +395,15 @@ impl Device for FakeDevice {
         let cold = programs.iter().filter(|program| !self.warm.contains(&program.op));
         self.captured_cold.extend(cold.map(|program| program.op.clone()));
         self.has_captured = true;
-        Ok(FakeCaptured { programs, sizes: sizes.to_vec() })
+        Ok(Captured::new(FakeCaptured { programs, sizes: sizes.to_vec() }))
     }
 
-    fn replay(&mut self, graph: &FakeCaptured) -> Result<(), DeviceError> {
-        self.replay_at(graph, &graph.sizes)
+    fn replay(&mut self, graph: &Captured) -> Result<(), DeviceError> {
+        self.replay_at(graph, &graph.of::<FakeCaptured>()?.sizes)
     }
 
-    fn replay_at(&mut self, graph: &FakeCaptured, sizes: &[u64]) -> Result<(), DeviceError> {
+    fn replay_at(&mut self, graph: &Captured, sizes: &[u64]) -> Result<(), DeviceError> {
+        let graph: &FakeCaptured = graph.of()?;
         self.check_lost()?;
         keep_caller(&self.faults.slow_replays);
         if is_due(&self.faults.failing_replay) {
@@ -443,9 +445,10 @@ impl Device for FakeDevice {
 
     fn library_products(
         &mut self,
-        program: &FakeProgram,
+        program: &Program,
         sizes: &[u64],
     ) -> Result<Vec<LibraryProduct>, DeviceError> {
+        let program: &FakeProgram = program.of()?;
         if !program.uses_library {
             return Ok(Vec::new());
         }
@@ -461,15 +464,21 @@ impl Device for FakeDevice {
         Ok(true)
     }
 
-    fn replay_time(&mut self, graph: &FakeCaptured) -> Result<Duration, DeviceError> {
+    fn replay_time(&mut self, graph: &Captured) -> Result<Duration, DeviceError> {
         self.replay(graph)?;
         self.finish()?;
         self.replays += 1;
-        let us = (self.planted.cost)(&graph.programs, self.replays);
+        let us = (self.planted.cost)(&graph.of::<FakeCaptured>()?.programs, self.replays);
         Ok(Duration::from_secs_f64(us / 1e6))
     }
+}
 
-    fn addresses<'a>(&'a self, graph: &'a FakeCaptured) -> Vec<BoundAddress<'a>> {
-        graph.addresses()
+impl CompiledModel {
+    pub(crate) fn fake(&self) -> &FakeDevice {
+        self.device().downcast_ref().unwrap()
+    }
+
+    pub(crate) fn fake_mut(&mut self) -> &mut FakeDevice {
+        self.device_mut().downcast_mut().unwrap()
     }
 }

@@ -1,12 +1,11 @@
 //! The fake device as it is measured.
 
 use super::device::FakeDevice;
-use super::program::{FakeCaptured, FakeProgram};
-use piecewise_backend::device::DeviceError;
-use piecewise_backend::measure::{
-    BlockTime, GraphShape, GraphTimes, LaunchCounts, LaunchView, MeasuredDevice, ReadBandwidth,
-    StepPart,
+use super::program::FakeCaptured;
+use piecewise_backend::device::measure::{
+    BlockTime, GraphTimes, LaunchCounts, MeasuredDevice, ReadBandwidth, StepPart,
 };
+use piecewise_backend::device::{Captured, DeviceError};
 use std::time::Duration;
 
 impl MeasuredDevice for FakeDevice {
@@ -22,35 +21,20 @@ impl MeasuredDevice for FakeDevice {
         self.counts
     }
 
-    fn graph_shape(&self, graph: &FakeCaptured) -> GraphShape {
-        let launches = graph.launches();
-        GraphShape { launches, nodes: launches, programmatic_edges: 0 }
-    }
-
-    fn launches<'a>(&self, program: &'a FakeProgram) -> Vec<LaunchView<'a>> {
-        let view = LaunchView { name: &program.op, kernel: &program.op, nodes: &[0] };
-        if program.left_out { Vec::new() } else { vec![view] }
-    }
-
-    fn without(&self, program: &FakeProgram, left_out: &[usize]) -> FakeProgram {
-        let mut program = program.clone();
-        program.left_out |= left_out.contains(&0);
-        program
-    }
-
     /// A block for each launch, one after the other.
-    fn block_times(&mut self, graph: &FakeCaptured) -> Result<Option<GraphTimes>, DeviceError> {
+    fn block_times(&mut self, graph: &Captured) -> Result<Option<GraphTimes>, DeviceError> {
         let block = |i: u64| {
             let start = 10 * i;
             BlockTime { multiprocessor: 0, start, released: Some(start + 2), end: start + 9 }
         };
-        let launches = (1..=graph.launches()).map(|i| vec![block(i)]).collect();
+        let launches =
+            (1..=graph.of::<FakeCaptured>()?.launches()).map(|i| vec![block(i)]).collect();
         Ok(Some(GraphTimes { multiprocessors: 1, launches }))
     }
 
     fn bare_submit(
         &mut self,
-        parts: &[StepPart<'_, FakeProgram, FakeCaptured>],
+        parts: &[StepPart<'_>],
         _: &[u64],
     ) -> Result<Option<Duration>, DeviceError> {
         Ok(Some(Duration::from_micros(parts.len() as u64)))

@@ -3,7 +3,7 @@
 use super::{Bounds, FakeCompiler, FakeDevice, Faults, Planted, fake_module};
 use crate::batch::{RoleMap, full_steps, probes};
 use crate::dispatch::{Dispatcher, SizeRules};
-use crate::steps::{BuildOptions, CompiledModel, Model};
+use crate::steps::{BuildOptions, CompiledModel};
 use crate::store::compile_module;
 use crate::words::sizes::SizeList;
 use crate::words::{
@@ -88,7 +88,7 @@ impl Setup {
     }
 
     /// The roles of the small model's graph, or of another with the ops of the framework.
-    pub(crate) fn roles_of(model: &CompiledModel<FakeDevice>) -> RoleMap {
+    pub(crate) fn roles_of(model: &CompiledModel) -> RoleMap {
         let ops = OpRegistry::builtin();
         RoleMap::resolve(model.module().graph(), model.symbols(), &ops).unwrap()
     }
@@ -101,14 +101,11 @@ impl Setup {
         }
     }
 
-    pub(crate) fn build(&self) -> Result<CompiledModel<FakeDevice>, ModelError> {
+    pub(crate) fn build(&self) -> Result<CompiledModel, ModelError> {
         self.build_with(&NoStore)
     }
 
-    pub(crate) fn build_with(
-        &self,
-        store: &dyn Store,
-    ) -> Result<CompiledModel<FakeDevice>, ModelError> {
+    pub(crate) fn build_with(&self, store: &dyn Store) -> Result<CompiledModel, ModelError> {
         self.build_telling(store, &mut |_| {})
     }
 
@@ -117,7 +114,7 @@ impl Setup {
         &self,
         store: &dyn Store,
         progress: &mut (dyn FnMut(Progress) + Send),
-    ) -> Result<CompiledModel<FakeDevice>, ModelError> {
+    ) -> Result<CompiledModel, ModelError> {
         let mut options = BuildOptions {
             dispatcher: self.dispatcher(),
             max_logit_rows: self.max_logit_rows,
@@ -154,7 +151,7 @@ impl Setup {
             options,
             compiled,
             store,
-            device,
+            Box::new(device),
             Arc::new(FakeCompiler::WEIGHTS),
             progress,
         )

@@ -1,7 +1,9 @@
 //! Programs of the fake device, bound and captured.
 
 use piecewise_backend::artifact::Choice;
-use piecewise_backend::device::{Address, BoundAddress, BoundTo};
+use piecewise_backend::device::{
+    Address, BoundAddress, BoundProgram, BoundTo, GraphShape, LaunchView, Program, Replayable,
+};
 use piecewise_kernels::step::CaptureSupport;
 
 /// A bound op.
@@ -29,6 +31,21 @@ pub(crate) struct FakeProgram {
     pub table: Option<Vec<u8>>,
 }
 
+impl BoundProgram for FakeProgram {
+    fn capture_support(&self) -> CaptureSupport {
+        self.capture
+    }
+
+    fn launches(&self) -> Vec<LaunchView<'_>> {
+        let view = LaunchView { name: &self.op, kernel: &self.op, nodes: &[0] };
+        if self.left_out { Vec::new() } else { vec![view] }
+    }
+
+    fn without(&self, left_out: &[usize]) -> Program {
+        Program::new(Self { left_out: self.left_out || left_out.contains(&0), ..self.clone() })
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct FakeCaptured {
     pub(super) programs: Vec<FakeProgram>,
@@ -39,8 +56,15 @@ impl FakeCaptured {
     pub(super) fn launches(&self) -> u64 {
         self.programs.len() as u64
     }
+}
 
-    pub(super) fn addresses(&self) -> Vec<BoundAddress<'_>> {
+impl Replayable for FakeCaptured {
+    fn shape(&self) -> GraphShape {
+        let launches = self.launches();
+        GraphShape { launches, nodes: launches, programmatic_edges: 0 }
+    }
+
+    fn addresses(&self) -> Vec<BoundAddress<'_>> {
         let mut found = Vec::new();
         for bound in &self.programs {
             let program = bound.place;

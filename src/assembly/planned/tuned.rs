@@ -42,7 +42,7 @@ impl Planned {
         if self.settings.config.tune_seconds.is_none() {
             options.tune_budget = Duration::MAX;
         }
-        let model = self.build(options)?.into_model();
+        let model = self.build(options)?;
         Ok(Tuned {
             gains: model.gains(),
             report: model.statistics().tuning,

@@ -81,11 +81,11 @@ fn a_model_of_ones_own_is_read_by_its_type_and_follows_the_settings() {
         let planned = assembly.max_num_tokens(16).max_num_seqs(2).plan().unwrap();
         assert_eq!(planned.module().graph().outputs().len(), if controls { 3 } else { 2 });
         let mut engine = planned.engine().unwrap();
-        assert_eq!(generated_by(&mut *engine, &[1, 2]).len(), 4);
+        assert_eq!(generated_by(&mut engine, &[1, 2]).len(), 4);
     }
 }
 
-fn generated_by(engine: &mut dyn Engine, prompt: &[u32]) -> Vec<u32> {
+fn generated_by(engine: &mut Engine, prompt: &[u32]) -> Vec<u32> {
     let request = Request { keep: true, ..Request::new(prompt.to_vec(), 4) };
     let request = engine.add(request).unwrap();
     engine.run(&mut Vec::new()).unwrap();

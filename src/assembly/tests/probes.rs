@@ -149,7 +149,7 @@ fn assembly(op: BySequence) -> Assembly {
 }
 
 /// The ids of two prompts that come together.
-fn ids(engine: &mut dyn Engine) -> Vec<(RequestId, u32)> {
+fn ids(engine: &mut Engine) -> Vec<(RequestId, u32)> {
     for prompt in [&[3, 14, 15][..], &[9, 26]] {
         engine.add(Request::new(prompt.to_vec(), 6)).unwrap();
     }
@@ -171,7 +171,7 @@ fn an_op_is_captured_for_no_batch_for_which_a_probe_shows_it_wrong() {
         let reason = engine.model().reduced_mode().unwrap();
         assert!(reason.contains("`test.by_sequence`"), "{reason}");
         assert_eq!(engine.model().dispatcher().mode, had, "{reason}");
-        assert_eq!(ids(&mut *engine), expected);
+        assert_eq!(ids(&mut engine), expected);
         assert!(engine.model().statistics().hits() > 0, "decodes are replayed");
         let error = assembly(op).set("strict", true).engine().unwrap_err().to_string();
         assert!(error.contains("`test.by_sequence`"), "{error}");

@@ -60,7 +60,7 @@ impl Init {
 }
 
 /// What an engine is, said on the socket of requests.
-pub(crate) fn ready(engine: &dyn Engine, rank: u16, dtype: &str, admin: bool) -> Value {
+pub(crate) fn ready(engine: &Engine, rank: u16, dtype: &str, admin: bool) -> Value {
     let (options, load) = (engine.options(), engine.load());
     let block_size = piecewise_runtime::memory::PAGE_ROWS;
     let tokens = load.kv_pages * block_size;

@@ -57,11 +57,11 @@ impl Pair {
         Self::of(tiny_engine(faults, 16))
     }
 
-    fn of(engine: Box<dyn Engine>) -> Self {
+    fn of(engine: Engine) -> Self {
         Self::making(engine, Service::constraint)
     }
 
-    fn making(engine: Box<dyn Engine>, make: Make) -> Self {
+    fn making(engine: Engine, make: Make) -> Self {
         let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let [handshake, inputs, outputs] = &listeners;
         let state = tempfile::tempdir().unwrap();
@@ -182,7 +182,7 @@ fn an_abort_frees_pages_before_the_next_step_and_is_counted() {
     pair.add("gone", &golden()[0]["ids"], 900);
     while pair.next().is_empty() {}
     let engine = pair.handle.service.engine.clone();
-    let now = |engine: &mut dyn Engine| {
+    let now = |engine: &mut Engine| {
         (engine.model().statistics().steps, engine.load().kv_pages - engine.load().free_kv_pages)
     };
     // No step is made until the abort has been read.

@@ -82,27 +82,8 @@ impl CudaDevice {
         Self::in_context(context, kernels, None, options, registry)
     }
 
-    /// A device with memory and a stream of its own in the context of this one; it shares its
-    /// kernels and its library.
-    ///
-    /// # Errors
-    /// When the driver makes no stream.
-    pub fn share(&self, registry: OpRegistry) -> Result<Self, CudaError> {
-        let (context, kernels) = (Arc::clone(&self.context), Arc::clone(&self.loader.kernels));
-        self.context.enter().map_err(|source| CudaError::Call {
-            action: format!("use the context of CUDA device {}", self.options.ordinal),
-            source,
-        })?;
-        Self::in_context(
-            context,
-            kernels,
-            self.lt.as_ref().map(LtView::share),
-            self.options.clone(),
-            registry,
-        )
-    }
-
-    fn in_context(
+    /// A device with memory and a stream of its own in a context.
+    pub(super) fn in_context(
         context: Arc<Context>,
         kernels: Arc<KernelCache>,
         lt: Option<LtView>,

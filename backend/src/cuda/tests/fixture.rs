@@ -3,7 +3,7 @@
 use crate::artifact::{Access, Alternative, Arg, ArgRef, Artifact, Choice, Launch, PieceSize};
 use crate::cuda::testing::{Faults, FaultyDriver, SimulatedDriver};
 use crate::cuda::*;
-use crate::device::{Binding, Device, DeviceError, Reservation};
+use crate::device::{Binding, Device, DeviceError, Program, Reservation};
 use piecewise_ir::builder::Builder;
 use piecewise_ir::custom::Attrs;
 use piecewise_ir::dim::Dim;
@@ -154,7 +154,7 @@ impl Fixture {
         &mut self,
         artifact: &Artifact,
         label: &str,
-    ) -> Result<CudaProgram, DeviceError> {
+    ) -> Result<Program, DeviceError> {
         let base = self.arena.base;
         let operands: Vec<_> =
             (0..self.piece.operands().len()).map(|i| Some(base.offset(1024 * i as u64))).collect();
@@ -171,7 +171,7 @@ impl Fixture {
         self.device.bind(artifact, &binding)
     }
 
-    pub(super) fn launch(&mut self, program: &CudaProgram, rows: u64) -> Result<(), DeviceError> {
+    pub(super) fn launch(&mut self, program: &Program, rows: u64) -> Result<(), DeviceError> {
         let step = StepContext { counts: &[rows], sizes: &[rows], inputs: &[] };
         self.device.launch(program, LaunchContext::Step(&step))
     }

@@ -2,11 +2,11 @@
 
 use super::fixture::{Fixture, artifact, fixture, host, kernel, mapped, two_kernels};
 use super::*;
-use crate::cuda::CudaCaptured;
+use crate::device::Captured;
 use piecewise_kernels::op::cuda::GridAxis;
 
 /// Two kernels at 16 rows, a row of kernels that follow, one with a map, and the two again.
-fn captured(f: &mut Fixture) -> (CudaProgram, CudaProgram, CudaCaptured) {
+fn captured(f: &mut Fixture) -> (Program, Program, Captured) {
     let piece = f.bind(&two_kernels(PieceSize::Exact(16)), "p0").unwrap();
     let images = [("op", kernel("op", true)), ("mapped", mapped()), ("last", kernel("last", true))];
     let op = f.bind(&artifact(&images, PieceSize::Exact(16)), "op").unwrap();
@@ -21,7 +21,7 @@ fn captured(f: &mut Fixture) -> (CudaProgram, CudaProgram, CudaCaptured) {
 fn each_replay_runs_its_ops_with_the_sizes_of_its_own_step() {
     let mut f = fixture();
     let (piece, op, graph) = captured(&mut f);
-    assert_eq!(graph.summary().programmatic_edges, 4, "second, op, last and second again");
+    assert_eq!(graph.shape().programmatic_edges, 4, "second, op, last and second again");
     f.driver.take_ran();
     // 7 and 8 rows have one grid, and other numbers among the parameters.
     for (rows, sets) in [(16, 0), (9, 3), (9, 0), (1, 3), (16, 3), (7, 3), (8, 3), (8, 0)] {

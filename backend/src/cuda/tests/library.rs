@@ -2,12 +2,12 @@
 
 use super::fixture::{Fixture, artifact, fixture};
 use crate::artifact::{Access, Arg, ArgRef, PieceSize};
-use crate::compiler::{Compiler, PieceAt};
+use crate::compiler::{CompilerOptions, PieceAt};
 use crate::cuda::lt::{LtCall, LtProduct};
 use crate::cuda::lt_api::{LtApi, LtLibrary};
-use crate::cuda::{CudaImage, CudaProgram, Matmul};
-use crate::device::Device;
-use crate::measure::MeasuredDevice;
+use crate::cuda::{CudaImage, Matmul};
+use crate::device::measure::MeasuredDevice;
+use crate::device::{Device, Program};
 use crate::tuning::LibraryAlgorithm;
 use cudarc::cublaslt::sys as lt;
 use piecewise_ir::dim::Dim;
@@ -186,7 +186,7 @@ fn stand_in_of(version: u64) -> LtLibrary {
 }
 
 /// A device with the library, and a program of one product.
-fn product() -> (Fixture, CudaProgram) {
+fn product() -> (Fixture, Program) {
     let mut f = fixture();
     f.device.load(stand_in()).unwrap();
     let rows = Dim::from(f.piece.over.unwrap());
@@ -203,7 +203,7 @@ fn product() -> (Fixture, CudaProgram) {
 }
 
 /// What the device and the library know the product of three rows by.
-fn known(f: &mut Fixture, program: &CudaProgram) -> (String, LtProduct) {
+fn known(f: &mut Fixture, program: &Program) -> (String, LtProduct) {
     let mut products = f.device.library_products(program, &[3]).unwrap();
     let found = products.pop().unwrap();
     assert!(products.is_empty());
@@ -224,7 +224,8 @@ fn a_compiler_of_a_device_does_not_know_the_version_of_the_library() {
     let of = |version| {
         let mut f = fixture();
         f.device.load(stand_in_of(version)).unwrap();
-        let compiler = f.device.compiler(Arc::new(OpRegistry::builtin()));
+        let compiler =
+            f.device.compiler(Arc::new(OpRegistry::builtin()), CompilerOptions::default());
         let at = PieceAt { piece: &f.piece, size: PieceSize::Exact(16), bounds: &[16] };
         let ops = compiler.custom_ops(at).map_err(|error| error.to_string());
         (f.device.library(), [compiler.identity(), compiler.target()], ops)

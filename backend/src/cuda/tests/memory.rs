@@ -66,7 +66,7 @@ fn what_a_copy_uses_is_given_to_nobody_before_it_is_done() {
     device.wait(&before).unwrap();
     assert!(in_use(device, block.all()));
     // An event of another stream says nothing of this one, however many copies were before it.
-    let mut other = device.share(OpRegistry::new()).unwrap();
+    let mut other = device.share(Arc::default()).unwrap();
     let region = other.reserve("theirs", 64).unwrap();
     other.back(region).unwrap();
     let theirs = other.host_block(16).unwrap();

@@ -1,7 +1,7 @@
 use super::super::workload::Lengths;
 use super::*;
 use piecewise_backend::artifact::PieceSize;
-use piecewise_backend::measure::LaunchCounts;
+use piecewise_backend::device::measure::LaunchCounts;
 use piecewise_runtime::words::{FallbackReason, MAX_OWN, NO_ROWS, StepSizes};
 
 fn workload() -> Workload {

@@ -5,18 +5,17 @@ use crate::choose::rounds::{compare, deciding, noise};
 use crate::device::{Place, Record};
 use crate::words::ModelError;
 use piecewise_backend::artifact::Choice;
-use piecewise_backend::device::Device;
 
-impl<D: Device> Descent<'_, D> {
+impl Descent<'_> {
     /// Holds the step with all that was found against the step as it was, and goes back to that unless
     /// it is slower by more than the noise. What was measured, to be remembered.
     pub(in crate::choose) fn finish(mut self) -> Result<Vec<(Place, Record)>, ModelError> {
         let device = &mut self.model.device;
         let best = self.best.as_ref().unwrap_or(&self.unmeasured);
         let mut check = || {
-            let noise = noise(device, &self.unmeasured)?.max(self.noise);
-            let [_, us] = compare(device, [&self.unmeasured, best], 1)?;
-            let times = compare(device, [&self.unmeasured, best], deciding(us))?;
+            let noise = noise(&mut **device, &self.unmeasured)?.max(self.noise);
+            let [_, us] = compare(&mut **device, [&self.unmeasured, best], 1)?;
+            let times = compare(&mut **device, [&self.unmeasured, best], deciding(us))?;
             Ok((times, noise))
         };
         let checked = passed_over(check(), &self.step.label)?;

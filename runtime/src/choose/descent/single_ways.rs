@@ -5,10 +5,9 @@ use super::{Descent, carried};
 use crate::device::Place;
 use crate::words::ModelError;
 use piecewise_backend::artifact::Choice;
-use piecewise_backend::device::Device;
 use std::collections::BTreeSet;
 
-impl<D: Device> Descent<'_, D> {
+impl Descent<'_> {
     /// Tries each way that has a name, in each alternative, wherever what was measured has it.
     pub(super) fn try_single_ways(&mut self) -> Result<(), ModelError> {
         let places: Vec<Place> = self.measured.iter().map(|(place, _)| *place).collect();

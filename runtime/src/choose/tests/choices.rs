@@ -4,12 +4,11 @@ use crate::batch::full_steps;
 use crate::device::{Gain, Verdict, WaysOrigin};
 use crate::steps::tests::{Model, expected, sampled, submit};
 
-use crate::steps::Model as _;
 use crate::testing::{FakeProgram, Planted, Setup};
 use crate::words::StepSizes;
 use crate::words::{GraphMode, StepMode};
 use piecewise_backend::artifact::Choice;
-use piecewise_backend::device::Device;
+use piecewise_backend::device::Program;
 use piecewise_backend::store::MemoryStore;
 use piecewise_backend::tuning::{TuneMode, TuningReport};
 use piecewise_kernels::step::CaptureSupport;
@@ -40,16 +39,20 @@ fn sum(
     move |programs, _| programs.iter().map(&of).sum()
 }
 
+fn fake(program: &Program) -> &FakeProgram {
+    program.of().unwrap()
+}
+
 fn choice(alternative: usize, ways: &[usize]) -> Choice {
     Choice { alternative, ways: ways.to_vec() }
 }
 
 /// How each op is bound at the sizes that are captured: the same at all.
 fn bound(model: &Model) -> Vec<(String, Choice)> {
-    let of = |member: &crate::device::Member<FakeProgram>| {
-        let (_, first) = &member.sized[0];
-        assert!(member.sized.iter().all(|(_, program)| program.choice == first.choice));
-        assert_eq!(member.general.choice, Choice::default());
+    let of = |member: &crate::device::Member| {
+        let first = fake(&member.sized[0].1);
+        assert!(member.sized.iter().all(|(_, program)| fake(program).choice == first.choice));
+        assert_eq!(fake(&member.general).choice, Choice::default());
         (first.op.clone(), first.choice.clone())
     };
     model.members.list.iter().map(of).collect()
@@ -62,7 +65,7 @@ fn all(choice: &Choice) -> Vec<(String, Choice)> {
 /// The programs that are not bound by their first ways.
 fn others(model: &Model) -> usize {
     let programs = model.members.list.iter().flat_map(|member| &member.sized);
-    programs.filter(|(_, program)| program.choice != Choice::default()).count()
+    programs.filter(|(_, program)| fake(program).choice != Choice::default()).count()
 }
 
 fn tuning(model: &Model) -> TuningReport {
@@ -298,11 +301,11 @@ fn a_librarys_algorithms_are_chosen_with_its_way_and_its_version_is_of_the_recor
     setup.planted.library = Some("library 1");
     let model = setup.build_with(&store).unwrap();
     assert_eq!(bound(&model), all(&choice(0, &[1])));
-    assert!(model.device().preferred.values().any(|algorithm| algorithm.0[0] == 2));
+    assert!(model.fake().preferred.values().any(|algorithm| algorithm.0[0] == 2));
     assert!(model.chosen_ways().iter().all(|ways| ways.algorithms == 1));
     let again = setup.build_with(&store).unwrap();
     assert_eq!((bound(&again), tuning(&again).measured), (all(&choice(0, &[1])), 0));
-    assert!(again.device().preferred.values().all(|algorithm| algorithm.0[0] == 2));
+    assert!(again.fake().preferred.values().all(|algorithm| algorithm.0[0] == 2));
     setup.planted.library = Some("library 2");
     setup.tune = TuneMode::Load;
     let other = setup.build_with(&store).unwrap();
@@ -366,7 +369,7 @@ const IN_PIECES: [GraphMode; 2] = [GraphMode::Piecewise, GraphMode::FullAndPiece
 
 /// How members are bound in a step that runs at these sizes.
 fn bound_at(model: &Model, sizes: &StepSizes) -> Vec<Choice> {
-    model.members.list.iter().map(|member| member.program(sizes).choice.clone()).collect()
+    model.members.list.iter().map(|member| fake(member.program(sizes)).choice.clone()).collect()
 }
 
 /// What runs in pieces is measured in the whole step where the ops between pieces can be captured at its

@@ -4,7 +4,6 @@ use crate::device::{Verdict, WaysOrigin};
 use crate::steps::tests::{Model, expected, sampled, submit};
 use crate::store::compile_jobs;
 
-use crate::steps::Model as _;
 use crate::testing::Setup;
 use crate::words::CaptureWhen;
 use crate::words::FallbackReason;

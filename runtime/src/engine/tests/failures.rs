@@ -167,7 +167,7 @@ fn what_can_t_be_told_of_one_request_ends_it_alone() {
             Ok(())
         });
         let options = EngineOptions::of(&model, &roles);
-        let mut engine = BatchingEngine::new(model, roles, options).unwrap();
+        let mut engine = Engine::new(model, roles, options).unwrap();
         let good = [vec![1, 2, 3], vec![4, 5]].map(|prompt| Request::new(prompt, 1));
         let first = engine.add(good[0].clone()).unwrap();
         let bad = engine.add(Request::new([7, 13], 4)).unwrap();

@@ -39,7 +39,7 @@ fn clients_take_turns_by_their_weights_and_nobody_stands_behind_anothers_many() 
     let bounds = Bounds { sequences: 1, ..Bounds::default() };
     let mut engine = engine(&Setup { bounds, ..Setup::default() }, true);
     let mut ids = Vec::new();
-    let mut ask = |engine: &mut BatchingEngine<_>, id, weight: u32, priority| {
+    let mut ask = |engine: &mut Engine, id, weight: u32, priority| {
         let client = Client { id, weight: weight.try_into().unwrap() };
         let request = Request { client, ..of_priority(priority, [1], 1) };
         ids.push((engine.add(request).unwrap(), id));

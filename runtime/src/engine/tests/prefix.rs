@@ -13,7 +13,7 @@ fn text(number: u32, length: usize) -> Vec<u32> {
     (0..length as u32).map(|i| (7 * i + i * i + 31 * number) % VOCAB as u32).collect()
 }
 
-fn run(engine: &mut BatchingEngine<FakeDevice>, request: &Request) -> (Vec<u32>, Usage) {
+fn run(engine: &mut Engine, request: &Request) -> (Vec<u32>, Usage) {
     let id = engine.add(request.clone()).unwrap();
     let mut events = Vec::new();
     engine.run(&mut events).unwrap();
@@ -29,7 +29,7 @@ fn run(engine: &mut BatchingEngine<FakeDevice>, request: &Request) -> (Vec<u32>,
 struct Follower(Arc<Mutex<BTreeMap<[u8; 32], Vec<u32>>>>);
 
 impl Follower {
-    fn of(engine: &mut BatchingEngine<FakeDevice>) -> Self {
+    fn of(engine: &mut Engine) -> Self {
         let follower = Self::default();
         let found = follower.0.clone();
         engine.observe_kv(Box::new(move |event| {
@@ -54,7 +54,7 @@ impl Follower {
         follower
     }
 
-    fn check(&self, engine: &BatchingEngine<FakeDevice>) {
+    fn check(&self, engine: &Engine) {
         let found = self.0.lock().unwrap();
         assert_eq!(found.len(), engine.pool.cached_pages());
         assert!(found.keys().all(|hash| engine.pool.find(&[PageHash(*hash)]).0 == 1));
@@ -62,7 +62,7 @@ impl Follower {
 }
 
 /// Every page is blank, found or used, as often as tables say, and what several use is computed.
-fn check_pages(engine: &BatchingEngine<FakeDevice>) {
+fn check_pages(engine: &Engine) {
     let mut uses: BTreeMap<u32, u32> = BTreeMap::new();
     let tables = engine.sequences.values().map(|sequence| (&sequence.table, sequence.computed));
     for (table, computed) in tables {
@@ -345,7 +345,7 @@ fn only_pages_that_ids_tell_of_are_shared() {
     let model = Setup::default().build().unwrap();
     let roles = Setup::roles_of(&model);
     let options = EngineOptions { prefix_cache: false, ..EngineOptions::of(&model, &roles) };
-    let mut without = BatchingEngine::new(model, roles, options).unwrap();
+    let mut without = Engine::new(model, roles, options).unwrap();
     assert_eq!([&plain; 2].map(|request| run(&mut without, request).1.cached), [0, 0]);
     assert_eq!((without.pool.cached_pages(), without.prefix_counts), (0, PrefixCounts::default()));
 }

@@ -5,7 +5,7 @@ use crate::words::{FinishReason, SuspendedWeights};
 use piecewise_backend::device::Address;
 
 /// A prompt whose three ids from position 1 on are given as rows, and what they stand for.
-fn with_rows(engine: &mut dyn Engine, keep: bool) -> (Request, Vec<u32>) {
+fn with_rows(engine: &mut Engine, keep: bool) -> (Request, Vec<u32>) {
     let rows = engine.add_rows(RowSource::Values(&[11.0, 12.0, 13.0])).unwrap();
     let rows = vec![GivenRows { position: 1, rows }];
     let request = Request { rows, keep, ..Request::new(vec![5; 6], 6) };
@@ -96,18 +96,18 @@ fn rows_of_another_model_come_past_the_host() {
     tower.model.read_back(0, false);
     let bounds = Bounds { embeddings: 8, ..Bounds::default() };
     let mut decoder = engine(&Setup { bounds, ..Setup::default() }, true);
-    tower.model.device_mut().host_accesses.clear();
-    decoder.model.device_mut().host_accesses.clear();
+    tower.model.fake_mut().host_accesses.clear();
+    decoder.model.fake_mut().host_accesses.clear();
     for id in [7, 8, 9] {
         tower.add(Request::new([id], 1)).unwrap();
     }
     tower.run(&mut Vec::new()).unwrap();
     let (made, count) = tower.model.last_rows(0, 1).unwrap();
     assert_eq!(count, 3, "one step had them all");
-    let before = decoder.model.device().host_accesses.len();
+    let before = decoder.model.fake().host_accesses.len();
     let source = RowSource::Output { model: &mut tower.model, output: 0, rows: &[2, 0, 1] };
     let rows = decoder.add_rows(source).unwrap();
-    assert_eq!(decoder.model.device().host_accesses.len(), before);
+    assert_eq!(decoder.model.fake().host_accesses.len(), before);
     let rows = vec![GivenRows { position: 1, rows }];
     let request = Request { rows, ..Request::new(vec![5; 6], 6) };
     let id = decoder.add(request.clone()).unwrap();
@@ -115,8 +115,8 @@ fn rows_of_another_model_come_past_the_host() {
     decoder.run(&mut events).unwrap();
     let [first, second, third] = [9, 7, 8].map(|id| next_id(&[id], Sampling::default()));
     assert_answer(&decoder, &events, id, &[5, first, second, third, 5, 5], &request);
-    let meets = |engine: &BatchingEngine<FakeDevice>, rows: Address, bytes: u64| {
-        let accesses = &engine.model.device().host_accesses;
+    let meets = |engine: &Engine, rows: Address, bytes: u64| {
+        let accesses = &engine.model.fake().host_accesses;
         assert!(!accesses.is_empty());
         accesses.iter().any(|&(at, n)| at.0 < rows.0 + bytes && rows.0 < at.0 + n)
     };

@@ -24,7 +24,7 @@ pub(crate) struct ReadOutput {
 }
 
 /// Host blocks, their layout and their events.
-pub(crate) struct Staging<D: Device> {
+pub(crate) struct Staging {
     pub inputs: Vec<StagedInput>,
     pub outputs: Vec<ReadOutput>,
     /// The staged prefix as the host sees it: what split ops may read, where any does.
@@ -45,7 +45,7 @@ pub(crate) struct Staging<D: Device> {
     in_blocks: [HostBlock; BLOCKS],
     pub out_blocks: [HostBlock; BLOCKS],
     /// The ends of the steps that the blocks were used by.
-    pub ends: [StepEnd<D::Event>; BLOCKS],
+    pub ends: [StepEnd; BLOCKS],
 }
 
 /// How much of a step the mirror is to have.
@@ -60,11 +60,11 @@ pub(crate) enum Filling {
     Poisoned,
 }
 
-impl<D: Device> Staging<D> {
+impl Staging {
     /// Makes the host blocks. `read` says which outputs come back; `output_bounds` are the
     /// largest counts of the rows that do.
     pub(crate) fn new(
-        device: &mut D,
+        device: &mut dyn Device,
         graph: &Graph,
         memory: &Memory,
         read: &dyn Fn(usize) -> bool,
@@ -100,7 +100,7 @@ impl<D: Device> Staging<D> {
         order.sort_by_key(|&i| inputs[i].offset);
         let pieces = Pieces::new(inputs.len() + 1, layout.staged as usize);
         let apart = Vec::with_capacity(inputs.len());
-        let block = |device: &mut D, bytes: u64| device.host_block(bytes.max(64));
+        let block = |device: &mut dyn Device, bytes: u64| device.host_block(bytes.max(64));
         let in_blocks = [block(device, layout.staged)?, block(device, layout.staged)?];
         let out_blocks = [block(device, host_bytes)?, block(device, host_bytes)?];
         Ok(Self {
@@ -259,7 +259,7 @@ impl<D: Device> Staging<D> {
     /// step but the later pieces of what is large.
     pub(crate) fn fill_direct(
         &mut self,
-        device: &mut D,
+        device: &mut dyn Device,
         turn: usize,
         step: &StepData<'_>,
         (counts, sizes): (&[u64], &[u64]),
@@ -342,7 +342,7 @@ impl<D: Device> Staging<D> {
     /// pieces of what is large.
     pub(crate) fn fill_block(
         &mut self,
-        device: &mut D,
+        device: &mut dyn Device,
         turn: usize,
         step: &StepData<'_>,
     ) -> Result<(), DeviceError> {
@@ -363,7 +363,7 @@ impl<D: Device> Staging<D> {
     /// Enqueues the copies of what block `turn` was filled with, and fills and copies the rest.
     pub(crate) fn copy_in(
         &mut self,
-        device: &mut D,
+        device: &mut dyn Device,
         turn: usize,
         step: &StepData<'_>,
     ) -> Result<(), DeviceError> {
@@ -383,7 +383,7 @@ impl<D: Device> Staging<D> {
     /// at `first_row` of outputs whose rows `symbols` counts as `Rows`.
     pub(crate) fn copy_out(
         &mut self,
-        device: &mut D,
+        device: &mut dyn Device,
         turn: usize,
         counts: &[u64],
         first_row: u64,
@@ -411,7 +411,7 @@ impl<D: Device> Staging<D> {
     /// there any more.
     pub(crate) fn forget_out(
         &mut self,
-        device: &mut D,
+        device: &mut dyn Device,
         turn: usize,
         counts: &[u64],
     ) -> Result<(), DeviceError> {
@@ -430,7 +430,7 @@ impl<D: Device> Staging<D> {
     /// copies end with what was enqueued last.
     pub(crate) fn missing(
         &self,
-        device: &D,
+        device: &dyn Device,
         turn: usize,
         counts: &[u64],
     ) -> Result<Option<usize>, DeviceError> {

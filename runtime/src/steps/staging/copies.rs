@@ -109,9 +109,9 @@ impl Pieces {
 
     /// Enqueues the copies of a block to where the prefix lies on the device; the pieces that are not
     /// in the block yet are filled meanwhile.
-    pub(super) fn copy_in<D: Device>(
+    pub(super) fn copy_in(
         &self,
-        device: &mut D,
+        device: &mut dyn Device,
         (block, to): (HostBlock, Address),
         mirror: Option<&[u8]>,
         step: &StepData<'_>,

@@ -1,7 +1,6 @@
 //! What the checks of steps find.
 
 use super::*;
-use crate::steps::model::Model as _;
 use crate::words::{ModelError, StepData};
 
 #[test]

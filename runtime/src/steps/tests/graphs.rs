@@ -2,14 +2,13 @@
 
 use super::*;
 use crate::steps::late_sizes::LateSizes;
-use crate::steps::model::Model as _;
 use crate::store::LateCompiler;
 use crate::testing::fake_module;
 use crate::words::{
     CaptureWhen, GraphKey, GraphReport, GraphState, Ledger, ModelError, OnCaptureFailure, Progress,
 };
 use piecewise_backend::compiler::NoStore;
-use piecewise_backend::device::Device;
+use piecewise_backend::device::DeviceError;
 use piecewise_backend::tuning::TuneMode;
 use std::sync::Arc;
 
@@ -52,7 +51,7 @@ fn what_is_captured_was_launched_before() {
     for mode in [GraphMode::Piecewise, GraphMode::Full, GraphMode::FullAndPiecewise] {
         let model = Setup { mode, ..Setup::default() }.build().unwrap();
         assert!(model.captured_graphs() > 0);
-        assert_eq!(model.device().captured_cold, Vec::<String>::new(), "{mode:?}");
+        assert_eq!(model.fake().captured_cold, Vec::<String>::new(), "{mode:?}");
     }
 }
 
@@ -314,11 +313,10 @@ fn a_lost_device_is_opened_anew_and_everything_on_it_made_again() {
 fn the_ledger_knows_the_graphs_before_they_are_captured() {
     for mode in GraphMode::ALL {
         let model = Setup { mode, ..Setup::default() }.build().unwrap();
-        let launches: u64 =
-            model.ready_graphs().map(|g| model.device().graph_shape(g).launches).sum();
+        let launches: u64 = model.ready_graphs().map(|g| g.shape().launches).sum();
         let expected = ((model.captured_graphs() as u64) << 20) + 2 * launches;
         assert_eq!(model.memory().ledger.graphs, expected, "{}", mode.name());
-        assert_eq!(model.memory().ledger.pinned, model.device().pinned_bytes(), "{}", mode.name());
+        assert_eq!(model.memory().ledger.pinned, model.fake().pinned_bytes(), "{}", mode.name());
     }
 }
 
@@ -332,8 +330,7 @@ fn the_ledger_follows_the_mode_and_holds_it_to_the_limit() {
     for mode in GraphMode::ALL {
         model.set_graph_mode(mode, &mut |_| {}).unwrap();
         assert_eq!(model.memory().ledger.graphs, of_mode(mode).graphs, "{}", mode.name());
-        let launches: u64 =
-            model.ready_graphs().map(|g| model.device().graph_shape(g).launches).sum();
+        let launches: u64 = model.ready_graphs().map(|g| g.shape().launches).sum();
         let expected = ((model.captured_graphs() as u64) << 20) + 2 * launches;
         assert_eq!(model.memory().ledger.graphs, expected, "{}", mode.name());
     }

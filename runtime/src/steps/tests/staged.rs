@@ -36,7 +36,7 @@ fn a_step_past_the_mirror_is_the_one_through_it() {
             let inputs: Vec<_> = model.module().graph().inputs().iter().map(|i| i.value).collect();
             let mut found = Vec::new();
             for prompts in prompts {
-                model.device_mut().copied_in.clear();
+                model.fake_mut().copied_in.clear();
                 let ticket = submit_by(&mut model, prompts, from_source).unwrap();
                 let ids = sampled(&mut model, &ticket);
                 let expected = prompts.iter().map(|ids| next_id(ids, Sampling::default()));
@@ -45,7 +45,7 @@ fn a_step_past_the_mirror_is_the_one_through_it() {
                     expected.collect::<Vec<_>>(),
                     "{mode:?} {reads_inputs} {prompts:?}"
                 );
-                let copied = model.device().copied_in.clone();
+                let copied = model.fake().copied_in.clone();
                 let bytes: Vec<_> =
                     inputs.iter().map(|&value| value_bytes(&mut model, value)).collect();
                 // Rows of more than one call of the head go through the mirror.

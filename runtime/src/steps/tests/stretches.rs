@@ -1,7 +1,6 @@
 //! Pieces and the ops between them in one graph.
 
 use super::*;
-use crate::steps::model::Model as _;
 use crate::words::{GraphKey, GraphReport};
 
 const PROMPTS: [&[u32]; 5] = [&[4], &[5], &[6], &[7], &[8, 9, 10]];
@@ -36,14 +35,14 @@ fn an_op_between_pieces_has_the_sizes_of_its_own_step() {
         (&longs[..], 2),
         (&PROMPTS[1..], 4),
     ] {
-        model.device_mut().replayed.clear();
+        model.fake_mut().replayed.clear();
         let ticket = submit_last(&mut model, prompts).unwrap();
         let last = |ids: &&[u32]| *expected(ids).last().unwrap();
         assert_eq!(sampled(&mut model, &ticket), prompts.iter().map(last).collect::<Vec<_>>());
         let report = model.last_step().unwrap();
         assert_eq!((report.mode, report.sizes.sequences), (StepMode::Piecewise, sequences));
         let tokens = report.sizes.tokens.rows();
-        let replayed = &model.device().replayed;
+        let replayed = &model.fake().replayed;
         let names: Vec<_> = replayed.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["test.embed", "test.mix", "test.head"]);
         assert_eq!(replayed[1].1[..3], [tokens, report.sizes.rows.rows(), sequences]);
@@ -67,10 +66,10 @@ fn what_can_not_be_joined_is_launched_between_graphs_and_steps_are_the_same() {
     ] {
         let mut model = setup.build().unwrap();
         assert_eq!(stretches(&model), expected_graphs);
-        let before = model.device().counts;
+        let before = model.fake().counts;
         let ticket = submit(&mut model, &[4, 5, 6]).unwrap();
         assert_eq!(sampled(&mut model, &ticket), expected(&[4, 5, 6]));
-        let counts = model.device().counts.since(before);
+        let counts = model.fake().counts.since(before);
         assert_eq!((counts.graph_launches, counts.plain_launches), (2, launches));
         assert_eq!(model.last_step().unwrap().mode, StepMode::Piecewise);
         let stats = model.statistics();

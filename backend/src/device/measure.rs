@@ -1,7 +1,8 @@
 //! What a benchmark asks of a device beyond running models: what it counted, and how fast it reads
 //! memory.
 
-use crate::device::{Device, DeviceError};
+use super::error::DeviceError;
+use super::handles::{Captured, Program};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -25,35 +26,13 @@ impl LaunchCounts {
     }
 }
 
-/// What is in a captured graph.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, derive_more::Add, serde::Serialize)]
-pub struct GraphShape {
-    /// Launches that were captured; a matmul of a library is one.
-    pub launches: u64,
-    /// Nodes, as the driver tells them.
-    pub nodes: u64,
-    /// Edges whose consumer may start before its producer ends.
-    pub programmatic_edges: u64,
-}
-
-/// A launch of a program.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LaunchView<'a> {
-    /// What it computes: its op and the first value that it defines.
-    pub name: &'a str,
-    /// What runs: the entry of a kernel, a function of a library, the op of a host function.
-    pub kernel: &'a str,
-    /// The nodes of the unique piece that it computes, by position in program order.
-    pub nodes: &'a [u32],
-}
-
 /// A part of a step, as it is submitted.
 #[derive(Debug)]
-pub enum StepPart<'a, P, C> {
+pub enum StepPart<'a> {
     /// A captured graph, replayed.
-    Replay(&'a C),
+    Replay(&'a Captured),
     /// A program, launched.
-    Launch(&'a P),
+    Launch(&'a Program),
 }
 
 /// Where and when a block of a kernel ran: nanoseconds of a clock that all multiprocessors share.
@@ -106,8 +85,8 @@ impl ReadBandwidth {
 /// Versions by the name of what has them.
 pub type Versions = BTreeMap<&'static str, String>;
 
-/// A device that can be measured.
-pub trait MeasuredDevice: Device {
+/// What a device tells benchmarks of itself.
+pub trait MeasuredDevice {
     /// Versions of what its figures depend on besides this program: its driver, its libraries. None
     /// where there is nothing of that kind.
     fn versions(&self) -> Versions {
@@ -123,22 +102,12 @@ pub trait MeasuredDevice: Device {
     /// What it enqueued so far.
     fn launch_counts(&self) -> LaunchCounts;
 
-    /// What is in a captured graph.
-    fn graph_shape(&self, graph: &Self::Captured) -> GraphShape;
-
-    /// The launches of a program, in order.
-    fn launches<'a>(&self, program: &'a Self::Program) -> Vec<LaunchView<'a>>;
-
-    /// A program without the launches at these positions: for timing what the rest takes, since
-    /// what it computes then is not held.
-    fn without(&self, program: &Self::Program, left_out: &[usize]) -> Self::Program;
-
     /// What the blocks of a graph noted at its last replay, which this waits for; `None` where the
     /// device notes nothing.
     ///
     /// # Errors
     /// When work before it failed.
-    fn block_times(&mut self, graph: &Self::Captured) -> Result<Option<GraphTimes>, DeviceError>;
+    fn block_times(&mut self, graph: &Captured) -> Result<Option<GraphTimes>, DeviceError>;
 
     /// Enqueues the parts of a step at these padded sizes by the driver's calls alone, prepared
     /// before, and says how long the calls took on the host; waits for the work. Launches of a host
@@ -148,7 +117,7 @@ pub trait MeasuredDevice: Device {
     /// When a call fails.
     fn bare_submit(
         &mut self,
-        parts: &[StepPart<'_, Self::Program, Self::Captured>],
+        parts: &[StepPart<'_>],
         sizes: &[u64],
     ) -> Result<Option<Duration>, DeviceError>;
 

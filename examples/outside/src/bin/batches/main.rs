@@ -1,6 +1,11 @@
 //! Steps the engine of a model of one's own without a server: 24 prompts, some removed, some continued, one after the other or as
-//! they arrive while others run, in every graph mode; the tokens must be the same each time.
+//! they arrive while others run, in every graph mode; the tokens must be the same each time. The processor is
+//! a device of one's own, which counts what it launches and replays.
 
+mod counting;
+
+use counting::Counts;
+use piecewise::device::all_threads;
 use piecewise::prelude::*;
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -16,18 +21,25 @@ struct Served {
 
 const PROMPTS: usize = 24;
 
-fn engine(mode: GraphMode) -> Result<Box<dyn Engine>, Box<dyn Error>> {
-    let flag = |name: &str| std::env::args().skip_while(|arg| arg != name).nth(1);
+/// What follows a flag of the command line.
+fn flag(name: &str) -> Option<String> {
+    std::env::args().skip_while(|arg| arg != name).nth(1)
+}
+
+fn engine(mode: GraphMode, counts: &Counts) -> Result<Engine, Box<dyn Error>> {
     let here = |name| format!("{}/{name}", env!("CARGO_MANIFEST_DIR"));
     let settings = flag("--settings").unwrap_or_else(|| here("outside.toml"));
     let folder = flag("--model").unwrap_or_else(|| here("model"));
-    let device = flag("--device").map_or(Ok(DeviceSpec::Cpu), |name| name.parse())?;
+    let device = match flag("--device") {
+        Some(name) => name.parse::<DeviceSpec>()?.open(all_threads())?,
+        None => counts.open()?,
+    };
     let assembly = outside::registries().folder(folder)?.check_weights();
     let layers = assembly.facts().and_then(|facts| facts.num_layers).unwrap_or(0);
     let planned = assembly
         .configure(ConfigLayers::new().read(Path::new(&settings))?)
         .graph_mode(mode)
-        .device(device)
+        .on(&device)
         .plan()?;
     match planned.passes().of("doubling").map_or(0, |report| report.matches("doubled")) {
         doubled if doubled == layers => Ok(planned.engine()?),
@@ -43,7 +55,7 @@ fn request(number: usize) -> Request {
 }
 
 /// Runs every prompt, with others or one after the other.
-fn serve(engine: &mut dyn Engine, alone: bool) -> Result<Served, Box<dyn Error>> {
+fn serve(engine: &mut Engine, alone: bool) -> Result<Served, Box<dyn Error>> {
     let (mut numbers, mut served) = (BTreeMap::new(), Served::default());
     let (mut arrived, mut steps, mut events) = (0, 0, Vec::new());
     while arrived < PROMPTS || engine.has_work() {
@@ -88,21 +100,34 @@ fn digest(served: &Served) -> String {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
+    let counts = Counts::default();
     let modes = [GraphMode::None, GraphMode::Piecewise, GraphMode::Full];
     let mut expected = None;
     for (i, mode) in [modes, modes].concat().into_iter().enumerate() {
-        let (mut engine, alone) = (engine(mode)?, i < modes.len());
-        let found = serve(&mut *engine, alone)?;
+        let (mut engine, alone) = (engine(mode, &counts)?, i < modes.len());
+        counts.take();
+        let found = serve(&mut engine, alone)?;
+        let [launches, replays] = counts.take();
         let Served { texts, removed, extended } = &found;
         let statistics = engine.model().statistics();
         let ran = statistics.steps_by_mode[mode.mixed() as usize];
         let how = format!("{} {}", mode.name(), if alone { "alone" } else { "in company" });
         println!(
-            "{how} on {}: {}, {removed} removed, {extended} extended; {ran} steps; compile: {}",
+            "{how} on {}: {}, {removed} removed, {extended} extended; {ran} steps, {launches} launches, {replays} replays; compile: {}",
             engine.model().describe_device(),
             digest(&found),
             statistics.compile
         );
+        let counts_fit = match mode {
+            // Another device is not counted.
+            _ if flag("--device").is_some() => launches + replays == 0,
+            GraphMode::None => launches > 0 && replays == 0,
+            GraphMode::Full => launches == 0 && replays == ran,
+            _ => replays > 0,
+        };
+        if !counts_fit {
+            return Err(format!("{how}, {ran} steps: {launches} launches, {replays} replays").into());
+        }
         let expected = expected.get_or_insert_with(|| found.clone());
         if found != *expected || removed * extended == 0 || ran == 0 {
             let lost = expected.texts.iter().find(|(number, text)| texts.get(number) != Some(text));
@@ -112,7 +137,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             .into());
         }
     }
-    let compiled = engine(GraphMode::Full)?.model().statistics().compile.total_compiled();
+    let compiled = engine(GraphMode::Full, &counts)?.model().statistics().compile.total_compiled();
     match compiled {
         0 => Ok(()),
         _ => Err(format!("the second start compiled {compiled} entries").into()),
