@@ -45,3 +45,35 @@ impl Matmul {
         check_types(&self.op(), &operands, out).map_err(|e| e.to_string())
     }
 }
+
+/// A product of rows with narrow codes and their scales, whose sizes are known when it runs.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct ScaledMatmul {
+    /// Rows and columns of the codes that share a scale.
+    pub(crate) block: [u64; 2],
+    /// Rows `[.., m, k]`, codes `[n, k]`, scales, and zeros if there are any.
+    pub(crate) operands: Vec<TensorType>,
+    /// `[.., m, n]`.
+    pub(crate) out: TensorType,
+}
+
+impl ScaledMatmul {
+    /// The product that a node is.
+    pub(crate) fn of(graph: &Graph, node: Node) -> Result<Self, String> {
+        let data = graph.node(node);
+        let (&Op::ScaledMatMul { block }, &[out]) = (&data.op, &data.results[..]) else {
+            return Err("a product with scales has one result".to_owned());
+        };
+        Ok(Self { block, operands: graph.operand_types(node), out: graph.ty(out).clone() })
+    }
+
+    pub(crate) fn op(&self) -> Op {
+        Op::ScaledMatMul { block: self.block }
+    }
+
+    /// That the types are those of the op.
+    pub(crate) fn check_types(&self) -> Result<(), String> {
+        let out = std::slice::from_ref(&self.out);
+        check_types(&self.op(), &self.operands, out).map_err(|e| e.to_string())
+    }
+}

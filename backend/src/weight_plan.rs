@@ -23,6 +23,26 @@ pub(crate) struct StridedCopy {
     pub(crate) axes: Vec<[u64; 3]>,
 }
 
+/// How integers of 4 bits, lines of which begin at a byte, come out of `i32` words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Unpacking {
+    /// Lines and integers of a line of the result.
+    pub(crate) shape: [u64; 2],
+    /// The axis along which a word holds eight.
+    pub(crate) axis: usize,
+    /// Of the eight integers of a word, the lowest bit of each.
+    pub(crate) shifts: [u8; 8],
+    /// What is taken from each.
+    pub(crate) less: u8,
+}
+
+impl Unpacking {
+    /// Words of a line of words.
+    pub(crate) fn words_across(&self) -> u64 {
+        if self.axis == 1 { self.shape[1].div_ceil(8) } else { self.shape[1] }
+    }
+}
+
 /// What makes a part of a weight.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum WeightStep<'a> {
@@ -32,6 +52,8 @@ pub(crate) enum WeightStep<'a> {
     Graph { graph: &'a Graph, dtype: DType, bytes: u64, to: Place, offset: u64 },
     /// Dense elements rounded to another dtype.
     Cast { from: Place, from_dtype: DType, to: Place, to_dtype: DType, offset: u64, n: u64 },
+    /// Integers of 4 bits out of dense words, dense.
+    Unpack { from: Place, unpacking: Unpacking, to: Place, offset: u64 },
     /// A strided copy, from the start of a place.
     Copy { from: Place, from_offset: u64, to: Place, to_offset: u64, copy: StridedCopy },
 }
@@ -66,9 +88,16 @@ fn dense(shape: &[u64]) -> Vec<u64> {
     strides
 }
 
+/// The dtype, the extents in what is copied as one (elements, and bytes where elements share these),
+/// and the bytes of what a recipe makes.
 fn type_of(recipe: &Recipe) -> Result<(DType, Vec<u64>, u64), WeightError> {
     let ty = recipe.ty().map_err(bad)?;
-    let shape = ty.static_shape().ok_or_else(|| bad("a weight of symbolic shape"))?;
+    let mut shape = ty.static_shape().ok_or_else(|| bad("a weight of symbolic shape"))?;
+    if ty.dtype.is_packed()
+        && let Some(line) = shape.last_mut()
+    {
+        *line = ty.dtype.line_bytes(*line);
+    }
     let bytes = shape.iter().try_fold(ty.dtype.size() as u64, |n, &d| n.checked_mul(d));
     let bytes = bytes.filter(|bytes| *bytes < 1 << 48);
     let bytes = bytes.ok_or_else(|| bad("a weight larger than the address space"))?;
@@ -134,7 +163,20 @@ impl<'a> WeightPlan<'a> {
                 self.copy(element, &shape, &from, to);
                 Ok(())
             }
+            Recipe::Broadcast { of, .. } => {
+                let mut from = self.evaluate(of)?;
+                let inner = type_of(of)?.1;
+                let outer = shape.len() - inner.len();
+                let step = |axis: usize| match axis.checked_sub(outer) {
+                    Some(at) if inner[at] != 1 => from.strides[at],
+                    _ => 0,
+                };
+                from.strides = (0..shape.len()).map(step).collect();
+                self.copy(element, &shape, &from, to);
+                Ok(())
+            }
             Recipe::Checkpoint { .. }
+            | Recipe::Unpack { .. }
             | Recipe::Cast { .. }
             | Recipe::Reshape { .. }
             | Recipe::Graph(_)
@@ -144,13 +186,33 @@ impl<'a> WeightPlan<'a> {
                 self.copy(element, &shape, &from, to);
                 Ok(())
             }
+            Recipe::Unpack { axis, order, less, len, of } => {
+                let (_, words, _) = type_of(of)?;
+                let from = self.evaluate(of)?.place;
+                let mut unpacked = [words[0], words[1]];
+                unpacked[*axis] = *len;
+                let mut shifts = [0; 8];
+                for (place, &integer) in (0u8..).zip(order) {
+                    shifts[usize::from(integer)] = 4 * place;
+                }
+                let unpacking = Unpacking { shape: unpacked, axis: *axis, shifts, less: *less };
+                let (to, offset) = (to.place, to.offset);
+                self.steps.push(WeightStep::Unpack { from, unpacking, to, offset });
+                Ok(())
+            }
             Recipe::Checkpoint { name, .. } => {
+                if dtype.is_packed() {
+                    return Err(bad(format!("tensor \"{name}\" of {dtype}, which no file stores")));
+                }
                 let (to, offset) = (to.place, to.offset);
                 self.steps.push(WeightStep::Tensor { name, dtype, shape, to, offset });
                 Ok(())
             }
             Recipe::Cast { to: to_dtype, of } => {
                 let (from_dtype, ..) = type_of(of)?;
+                if from_dtype.is_packed() || to_dtype.is_packed() {
+                    return Err(bad(format!("a cast from {from_dtype} to {to_dtype}")));
+                }
                 let from = self.evaluate(of)?.place;
                 let (n, to_dtype, offset) = (bytes / element, *to_dtype, to.offset);
                 let to = to.place;
@@ -312,6 +374,9 @@ mod tests {
                 let strides = dense(&before);
                 let places = strides.iter().zip(&before).map(|(s, extent)| flat / s % extent);
                 element(of, &Vec::from_iter(places))
+            }
+            Recipe::Broadcast { .. } | Recipe::Unpack { .. } => {
+                unreachable!("no such recipes here")
             }
             Recipe::Graph(_) => unreachable!("no graphs here"),
         }

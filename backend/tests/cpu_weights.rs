@@ -96,6 +96,9 @@ fn expected(recipe: &Recipe) -> Array {
         Recipe::Cast { to, .. } => Array { dtype: *to, ..parts[0].clone() }.rounded(),
         Recipe::Reshape { .. } => Array { shape, ..parts[0].clone() },
         Recipe::Graph(graph) => piecewise_ir::eval::evaluate_constant(graph).unwrap(),
+        Recipe::Broadcast { .. } | Recipe::Unpack { .. } => {
+            unreachable!("these have tests of their own")
+        }
     }
 }
 
@@ -193,4 +196,79 @@ fn what_the_checkpoint_does_not_have_is_named() {
     device.back(region).unwrap();
     let made = device.materialize(&recipe, WeightLayout::RowMajor, &Patterns, region.base);
     assert!(matches!(made, Err(DeviceError::Weight(WeightError::Recipe { .. }))));
+}
+
+#[test]
+fn packed_integers_are_what_the_recipe_means() {
+    use piecewise_ir::eval::evaluate_recipe;
+    let random = |shape: [u64; 2], seed: u64| {
+        let words = (0..shape[0] * shape[1]).map(|i| {
+            let x = (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed.wrapping_mul(0xbf58_476d);
+            f64::from((x >> 17) as u32 as i32)
+        });
+        let shape = shape.map(|extent| extent as usize).to_vec();
+        Array { dtype: DType::I32, shape, data: words.collect() }
+    };
+    struct Words<F>(F);
+    impl<F: Fn(&str, &[u64]) -> Array + Send + Sync> WeightSource for Words<F> {
+        fn tensor(&self, spec: TensorSpec<'_>) -> Result<TensorSource<'_>, WeightError> {
+            Ok(TensorSource::Bytes(Cow::Owned(encode(&(self.0)(spec.name, spec.shape)))))
+        }
+    }
+    let of = move |name: &str, shape: &[u64]| random([shape[0], shape[1]], name.parse().unwrap());
+    let plain = [0, 1, 2, 3, 4, 5, 6, 7];
+    let interleaved = [0, 2, 4, 6, 1, 3, 5, 7];
+    let unpack = |axis, order, less, len, of| Recipe::Unpack { axis, order, less, len, of };
+    let words = |name: &str, shape: [u64; 2]| Box::new(stored(name, DType::I32, &shape));
+    let turned = |of| Box::new(Recipe::Transpose { perm: vec![1, 0], of });
+    let recipes = [
+        unpack(1, plain, 8, 24, words("1", [5, 3])),
+        // Lines of an odd number of integers end in half a byte.
+        unpack(1, plain, 8, 21, words("2", [5, 3])),
+        unpack(0, interleaved, 8, 40, turned(words("3", [6, 5]))),
+        unpack(1, plain, 7, 16, turned(words("4", [2, 9]))),
+        Recipe::Concat {
+            axis: 0,
+            parts: vec![
+                unpack(1, plain, 8, 5, words("5", [3, 1])),
+                unpack(0, interleaved, 0, 16, words("6", [2, 5])),
+            ],
+        },
+        Recipe::Slice {
+            axis: 0,
+            start: 3,
+            len: 4,
+            of: Box::new(unpack(1, interleaved, 15, 7, words("7", [9, 1]))),
+        },
+    ];
+    for recipe in recipes {
+        let ty = recipe.ty().unwrap();
+        let want =
+            evaluate_recipe(&recipe, &mut |name, ty| Ok(of(name, &ty.static_shape().unwrap())));
+        let mut device = CpuDevice::new(registry(), 4).unwrap();
+        let region = device.reserve("weight", ty.bytes(&[])).unwrap();
+        device.back(region).unwrap();
+        device.materialize(&recipe, WeightLayout::RowMajor, &Words(of), region.base).unwrap();
+        let mut bytes = vec![0; ty.bytes(&[]) as usize];
+        device.read(region.base, &mut bytes).unwrap();
+        let line = ty.static_shape().unwrap()[1] as usize;
+        let lines = bytes.chunks_exact(line.div_ceil(2)).map(|bytes| {
+            let nibbles = bytes.iter().flat_map(|byte| [byte & 15, byte >> 4]);
+            nibbles.take(line).map(|code| f64::from((code << 4).cast_signed() >> 4))
+        });
+        assert_eq!(lines.flatten().collect::<Vec<_>>(), want.unwrap().data, "{recipe:?}");
+    }
+}
+
+#[test]
+fn a_scale_of_a_tensor_becomes_one_of_each_row() {
+    let scale =
+        Box::new(Recipe::Cast { to: DType::F32, of: Box::new(stored("3", DType::BF16, &[1])) });
+    for shape in [vec![4, 1], vec![4, 3]] {
+        let rows = Recipe::Broadcast { shape: shape.clone(), of: scale.clone() };
+        let parts = vec![rows, stored("5", DType::F32, &[2, shape[1]])];
+        let made = made(&Recipe::Concat { axis: 0, parts }, &Patterns).unwrap();
+        let one = pattern(DType::BF16, &[1], 3).data[0];
+        assert_eq!(made[..4 * shape[1] as usize], vec![one; 4 * shape[1] as usize]);
+    }
 }

@@ -200,6 +200,8 @@ fn torch_name(dtype: DType) -> &'static str {
         DType::I64 => "int64",
         DType::U8 => "uint8",
         DType::Bool => "bool",
+        DType::E4M3 => "float8_e4m3fn",
+        DType::I4 => "int4",
     }
 }
 

@@ -1,5 +1,6 @@
 //! Element types and what rounding to them means.
 
+use crate::e4m3;
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
@@ -25,36 +26,80 @@ pub enum DType {
     U8,
     /// One byte, 0 or 1.
     Bool,
+    /// Four bits of exponent, three of mantissa, no infinity (`e4m3fn` of OCP's 8-bit floats): at
+    /// most 448, at least 2^-9. [Narrow](Self::is_narrow).
+    E4M3,
+    /// Two's complement, 4 bits: -8 to 7. Two lie in a byte, the first in its lower half, and each line
+    /// of the innermost axis begins at a byte. [Narrow](Self::is_narrow).
+    I4,
 }
 
 impl DType {
     /// Every dtype, in the order of declaration.
-    pub const ALL: [Self; 7] =
-        [Self::F32, Self::F16, Self::BF16, Self::I32, Self::I64, Self::U8, Self::Bool];
+    pub const ALL: [Self; 9] = [
+        Self::F32,
+        Self::F16,
+        Self::BF16,
+        Self::I32,
+        Self::I64,
+        Self::U8,
+        Self::Bool,
+        Self::E4M3,
+        Self::I4,
+    ];
 
-    /// Bytes of one element.
-    pub const fn size(self) -> usize {
+    /// Bits of one element.
+    pub const fn bits(self) -> u64 {
         match self {
-            Self::I64 => 8,
-            Self::F32 | Self::I32 => 4,
-            Self::F16 | Self::BF16 => 2,
-            Self::U8 | Self::Bool => 1,
+            Self::I64 => 64,
+            Self::F32 | Self::I32 => 32,
+            Self::F16 | Self::BF16 => 16,
+            Self::U8 | Self::Bool | Self::E4M3 => 8,
+            Self::I4 => 4,
+        }
+    }
+
+    /// Bytes of one element that stands alone. Of many, [`Self::line_bytes`] counts.
+    pub const fn size(self) -> usize {
+        self.bits().div_ceil(8) as usize
+    }
+
+    /// Bytes of a line of `elements`, which begins at a byte; saturating.
+    pub const fn line_bytes(self, elements: u64) -> u64 {
+        match self.bits() {
+            bits if bits < 8 => elements.div_ceil(8 / bits),
+            bits => elements.saturating_mul(bits / 8),
+        }
+    }
+
+    /// Whether elements share bytes.
+    pub const fn is_packed(self) -> bool {
+        self.bits() < 8
+    }
+
+    /// Whether it is a form in which weights are kept, not one to compute in: only `scaled_matmul`,
+    /// `gather`, `cast`, and `slice` and `concat` of whole lines take it.
+    pub const fn is_narrow(self) -> bool {
+        match self {
+            Self::E4M3 | Self::I4 => true,
+            Self::F32 | Self::F16 | Self::BF16 => false,
+            Self::I32 | Self::I64 | Self::U8 | Self::Bool => false,
         }
     }
 
     /// Whether elements are floating-point numbers.
     pub const fn is_float(self) -> bool {
         match self {
-            Self::F32 | Self::F16 | Self::BF16 => true,
-            Self::I32 | Self::I64 | Self::U8 | Self::Bool => false,
+            Self::F32 | Self::F16 | Self::BF16 | Self::E4M3 => true,
+            Self::I32 | Self::I64 | Self::U8 | Self::Bool | Self::I4 => false,
         }
     }
 
     /// Whether elements are integers (`bool` is not).
     pub const fn is_int(self) -> bool {
         match self {
-            Self::I32 | Self::I64 | Self::U8 => true,
-            Self::F32 | Self::F16 | Self::BF16 | Self::Bool => false,
+            Self::I32 | Self::I64 | Self::U8 | Self::I4 => true,
+            Self::F32 | Self::F16 | Self::BF16 | Self::Bool | Self::E4M3 => false,
         }
     }
 
@@ -63,6 +108,7 @@ impl DType {
         match self {
             Self::I32 | Self::I64 => true,
             Self::F32 | Self::F16 | Self::BF16 | Self::U8 | Self::Bool => false,
+            Self::E4M3 | Self::I4 => false,
         }
     }
 
@@ -71,8 +117,8 @@ impl DType {
         self.into()
     }
 
-    /// `x` rounded to this dtype: to nearest even for floats; truncated and saturated for
-    /// integers, where NaN becomes 0; for `bool`, 1 if `x` is not 0.
+    /// `x` rounded to this dtype: to nearest even for floats, where `e4m3` saturates; truncated and
+    /// saturated for integers, where NaN becomes 0; for `bool`, 1 if `x` is not 0.
     pub fn round(self, x: f64) -> f64 {
         match self {
             Self::F32 => f64::from(x as f32),
@@ -82,6 +128,8 @@ impl DType {
             Self::I64 => x as i64 as f64,
             Self::U8 => f64::from(x as u8),
             Self::Bool => f64::from(u8::from(x != 0.0)),
+            Self::E4M3 => e4m3::to_f64(e4m3::from_f64(x)),
+            Self::I4 => f64::from((x as i8).clamp(-8, 7)),
         }
     }
 }
@@ -110,7 +158,7 @@ fn to_odd(x: f64) -> f32 {
 
 /// A dtype name that no dtype has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown dtype `{0}`: expected one of f32, f16, bf16, i32, i64, u8, bool")]
+#[error("unknown dtype `{0}`: expected one of f32, f16, bf16, i32, i64, u8, bool, e4m3, i4")]
 pub struct UnknownDType(pub String);
 
 impl FromStr for DType {

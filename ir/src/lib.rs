@@ -11,6 +11,7 @@ pub mod custom;
 pub mod diagnostic;
 pub mod dim;
 pub mod dtype;
+pub mod e4m3;
 pub mod entity;
 pub mod eval;
 pub mod literal;

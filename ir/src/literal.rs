@@ -1,6 +1,7 @@
 //! Constant tensors and scalars in the IR.
 
 use crate::dtype::{DType, to_bf16, to_f16};
+use crate::e4m3;
 use crate::types::TensorType;
 use half::{bf16, f16};
 
@@ -23,6 +24,8 @@ impl Scalar {
             DType::I64 => value as i64 as u64,
             DType::U8 => u64::from(value as u8),
             DType::Bool => u64::from(value != 0.0),
+            DType::E4M3 => u64::from(e4m3::from_f64(value)),
+            DType::I4 => u64::from(dtype.round(value) as i8 as u8 & 15),
         };
         Self { dtype, bits }
     }
@@ -34,13 +37,13 @@ impl Scalar {
             DType::I32 | DType::U8 | DType::Bool | DType::F32 | DType::F16 | DType::BF16 => {
                 Self::new(dtype, value as f64)
             }
+            DType::E4M3 | DType::I4 => Self::new(dtype, value as f64),
         }
     }
 
     /// The element of `dtype` with these bits; bits beyond its size are dropped.
     pub fn from_bits(dtype: DType, bits: u64) -> Self {
-        let mask = if dtype.size() == 8 { u64::MAX } else { (1u64 << (8 * dtype.size())) - 1 };
-        Self { dtype, bits: bits & mask }
+        Self { dtype, bits: bits & (u64::MAX >> (64 - dtype.bits())) }
     }
 
     /// The element's bits, zero-extended.
@@ -57,6 +60,8 @@ impl Scalar {
             DType::I32 => f64::from(self.bits as u32 as i32),
             DType::I64 => self.bits as i64 as f64,
             DType::U8 | DType::Bool => self.bits as f64,
+            DType::E4M3 => e4m3::to_f64(self.bits as u8),
+            DType::I4 => f64::from((self.bits as i8) << 4 >> 4),
         }
     }
 

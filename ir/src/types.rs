@@ -120,12 +120,23 @@ impl TensorType {
 
     /// Bytes under `sizes`, indexed by symbol; saturating.
     pub fn bytes(&self, sizes: &[u64]) -> u64 {
-        self.dims(sizes).into_iter().fold(self.dtype.size() as u64, u64::saturating_mul)
+        self.bytes_of(self.dims(sizes).into_iter())
     }
 
     /// Bytes at the largest value of every symbol; saturating.
     pub fn max_bytes(&self, symbols: &Symbols) -> u64 {
-        self.shape.iter().fold(self.dtype.size() as u64, |n, d| n.saturating_mul(d.max(symbols)))
+        self.bytes_of(self.shape.iter().map(|dim| dim.max(symbols)))
+    }
+
+    /// Bytes if no dimension is symbolic; saturating.
+    pub fn static_bytes(&self) -> Option<u64> {
+        self.shape.iter().all(|dim| dim.as_constant().is_some()).then(|| self.bytes(&[]))
+    }
+
+    /// Bytes of lines along the innermost axis, each of whole bytes.
+    fn bytes_of(&self, mut extents: impl DoubleEndedIterator<Item = u64>) -> u64 {
+        let line = self.dtype.line_bytes(extents.next_back().unwrap_or(1));
+        extents.fold(line, u64::saturating_mul)
     }
 
     /// Writes it with the names of `symbols`.

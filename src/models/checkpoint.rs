@@ -116,31 +116,46 @@ impl Checkpoint {
         self.tensors.get(name).map(|placed| self.shards[placed.shard].file.as_path())
     }
 
-    /// The weight of that name, which must be of floats and have this shape.
+    /// The weight of that name, which must be of floats and have this shape, but for axes of extent 1.
     ///
     /// # Errors
     /// [`CheckpointError::MissingTensor`], [`CheckpointError::Shape`] or
     /// [`CheckpointError::NotFloat`].
     pub fn weight(&self, name: &str, shape: &[usize]) -> Result<TensorView<'_>, CheckpointError> {
+        let view = self.shaped(name, shape)?;
+        if !view.dtype.is_float() {
+            return Err(CheckpointError::NotFloat {
+                file: self.file_of(name).unwrap_or(&self.folder).to_path_buf(),
+                tensor: name.to_owned(),
+                dtype: view.dtype,
+            });
+        }
+        Ok(view)
+    }
+
+    /// The tensor of that name, which must have this shape, but for axes of extent 1: files keep one
+    /// scale as `[]` and as `[1]`.
+    ///
+    /// # Errors
+    /// [`CheckpointError::MissingTensor`] or [`CheckpointError::Shape`].
+    pub(super) fn shaped(
+        &self,
+        name: &str,
+        shape: &[usize],
+    ) -> Result<TensorView<'_>, CheckpointError> {
         let (Some(view), Some(file)) = (self.tensor(name), self.file_of(name)) else {
             return Err(CheckpointError::MissingTensor {
                 folder: self.folder.clone(),
                 tensor: name.to_owned(),
             });
         };
-        if view.shape != shape {
+        let wide = |shape: &[usize]| Vec::from_iter(shape.iter().copied().filter(|n| *n != 1));
+        if view.shape != shape && wide(view.shape) != wide(shape) {
             return Err(CheckpointError::Shape {
                 file: file.to_path_buf(),
                 tensor: name.to_owned(),
                 found: view.shape.to_vec(),
                 expected: shape.to_vec(),
-            });
-        }
-        if !view.dtype.is_float() {
-            return Err(CheckpointError::NotFloat {
-                file: file.to_path_buf(),
-                tensor: name.to_owned(),
-                dtype: view.dtype,
             });
         }
         Ok(view)

@@ -8,6 +8,7 @@ mod error;
 mod family;
 pub(in crate::models) mod fields;
 pub(in crate::models) mod options;
+pub(in crate::models) mod quantization;
 mod rope;
 pub(in crate::models) mod vision_language;
 
@@ -19,6 +20,7 @@ use serde_json::Value;
 pub use self::error::ConfigError;
 pub use self::family::Family;
 use self::fields::Fields;
+pub use self::quantization::Quantization;
 use self::rope::POSITIONS;
 pub use self::rope::{RopeConfig, RopeScaling};
 use super::dtype_names;
@@ -146,6 +148,8 @@ pub struct DecoderConfig {
     pub output_bias: bool,
     /// Whether `gate_proj`, `up_proj` and `down_proj` have a `bias`.
     pub mlp_bias: bool,
+    /// How linear layers are kept that are not in the dtype of their own.
+    pub quantization: Option<Quantization>,
     /// Keys of the file that are neither read nor known to be without effect; see [`Self::parse`].
     pub ignored_keys: Vec<String>,
 }
@@ -238,6 +242,7 @@ impl DecoderConfig {
             qkv_bias: biases.qkv,
             output_bias: biases.output,
             mlp_bias: biases.mlp,
+            quantization: Quantization::read(&root)?,
             ignored_keys,
         };
         if let Some(sections) = rope_sections

@@ -1,6 +1,7 @@
 //! The decoder family: Qwen3, Qwen2, Llama and Mistral as one graph.
 
 use super::config::DecoderConfig;
+use super::config::quantization::Stored;
 use super::op_builders::{AttentionSpec, DecoderStates, KernelOps, KvState};
 use super::step_inputs::{StepBounds, StepInputs};
 use piecewise_ir::builder::{BuildErrors, Builder, Tensor};
@@ -94,11 +95,17 @@ pub fn decoder(
     let x = x.rms_norm(norm, config.rms_norm_eps);
     let logits = {
         let scope = b.scope("lm_head");
-        let head = match config.tie_word_embeddings {
-            true => embedding,
-            false => scope.weight("weight", [vocab, hidden]),
-        };
-        x.matmul_transposed(head, DType::F32)
+        let stored = config.stored("lm_head").filter(|_| !config.tie_word_embeddings);
+        match stored {
+            Some(stored) => stored.linear(&b, x, [vocab, hidden], DType::F32),
+            None => {
+                let head = match config.tie_word_embeddings {
+                    true => embedding,
+                    false => scope.weight("weight", [vocab, hidden]),
+                };
+                x.matmul_transposed(head, DType::F32)
+            }
+        }
     };
     b.finish(step.outputs(&b, logits, bounds.sampling_controls))
 }
@@ -174,7 +181,7 @@ fn attention<'b>(
     let dim = config.head_dim as u64;
     let (heads, kv_heads) = (config.num_heads as u64, config.num_kv_heads as u64);
     let project = |name: &str, heads: u64| {
-        linear(b, name, h, [heads * dim, hidden], config.qkv_bias).heads(dim)
+        config.linear(b, name, h, [heads * dim, hidden], config.qkv_bias).heads(dim)
     };
     let (mut q, mut k) = (project("q_proj", heads), project("k_proj", kv_heads));
     let v = project("v_proj", kv_heads);
@@ -182,15 +189,38 @@ fn attention<'b>(
         q = q.rms_norm(b.weight("q_norm.weight", [dim]), config.rms_norm_eps);
         k = k.rms_norm(b.weight("k_norm.weight", [dim]), config.rms_norm_eps);
     }
-    linear(b, "o_proj", mix(q, k, v), [hidden, heads * dim], config.output_bias)
+    config.linear(b, "o_proj", mix(q, k, v), [hidden, heads * dim], config.output_bias)
 }
 
 fn feed_forward<'b>(b: &'b Builder, config: &DecoderConfig, h: Tensor<'b>) -> Tensor<'b> {
     let _scope = b.scope("mlp");
     let (hidden, inner) = (config.hidden_size as u64, config.intermediate_size as u64);
-    let gate = linear(b, "gate_proj", h, [inner, hidden], config.mlp_bias);
-    let up = linear(b, "up_proj", h, [inner, hidden], config.mlp_bias);
-    linear(b, "down_proj", gate.swiglu(up), [hidden, inner], config.mlp_bias)
+    let gate = config.linear(b, "gate_proj", h, [inner, hidden], config.mlp_bias);
+    let up = config.linear(b, "up_proj", h, [inner, hidden], config.mlp_bias);
+    config.linear(b, "down_proj", gate.swiglu(up), [hidden, inner], config.mlp_bias)
+}
+
+impl DecoderConfig {
+    /// How the linear layer of a path is kept, where that is not as it is.
+    fn stored(&self, module: &str) -> Option<Stored> {
+        self.quantization.as_ref().and_then(|quantization| quantization.stored(module))
+    }
+
+    /// A checkpoint linear as [`linear`] has it, in the form in which the checkpoint keeps it.
+    fn linear<'b>(
+        &self,
+        b: &'b Builder,
+        name: &str,
+        x: Tensor<'b>,
+        shape: [u64; 2],
+        bias: bool,
+    ) -> Tensor<'b> {
+        let Some(stored) = self.stored(&b.path(name)) else {
+            return linear(b, name, x, shape, bias);
+        };
+        let _scope = b.scope(name);
+        with_bias(b, stored.linear(b, x, shape, x.dtype()), shape[0], bias)
+    }
 }
 
 /// A checkpoint linear of `shape` `[out, in]`, with its bias if it has one.
@@ -202,6 +232,9 @@ pub(super) fn linear<'b>(
     bias: bool,
 ) -> Tensor<'b> {
     let _scope = b.scope(name);
-    let y = x.linear(b.weight("weight", shape));
-    if bias { y + b.weight("bias", [shape[0]]).cast(y.dtype()) } else { y }
+    with_bias(b, x.linear(b.weight("weight", shape)), shape[0], bias)
+}
+
+fn with_bias<'b>(b: &'b Builder, y: Tensor<'b>, width: u64, bias: bool) -> Tensor<'b> {
+    if bias { y + b.weight("bias", [width]).cast(y.dtype()) } else { y }
 }

@@ -2,7 +2,7 @@
 //! the graph that settings make of it.
 
 use super::config::fields::Fields;
-use super::config::{ConfigError, DecoderConfig, read_dtype};
+use super::config::{ConfigError, DecoderConfig, Quantization, read_dtype};
 use super::decoder::{DecoderBounds, decoder};
 use piecewise_ir::builder::BuildErrors;
 use piecewise_ir::dtype::DType;
@@ -129,6 +129,9 @@ impl DecoderModel for DecoderConfig {
 
     fn is_inert(&self, tensor: &str) -> bool {
         let of_a_tower = ["visual.", "model.visual."].iter().any(|tower| tensor.starts_with(tower));
-        tensor == "lm_head.weight" || (self.rope_sections.is_some() && of_a_tower)
+        let of_quantization = |q: &Quantization| q.is_inert(tensor);
+        self.quantization.as_ref().is_some_and(of_quantization)
+            || tensor == "lm_head.weight"
+            || (self.rope_sections.is_some() && of_a_tower)
     }
 }

@@ -12,12 +12,15 @@ pub(crate) fn safetensors_name(dtype: DType) -> &'static str {
         DType::I64 => "I64",
         DType::U8 => "U8",
         DType::Bool => "BOOL",
+        DType::E4M3 => "F8_E4M3",
+        // The format has none: published files pack such integers into I32.
+        DType::I4 => "I4",
     }
 }
 
 /// The type that a safetensors header calls `name`, if the IR has it.
 pub(crate) fn from_safetensors(name: &str) -> Option<DType> {
-    DType::ALL.into_iter().find(|&dtype| safetensors_name(dtype) == name)
+    DType::ALL.into_iter().find(|&dtype| !dtype.is_packed() && safetensors_name(dtype) == name)
 }
 
 /// The float type that a `config.json` calls `name`, as in `"dtype": "bfloat16"`; a `torch.`

@@ -33,7 +33,7 @@ pub mod weights;
 
 pub use checkpoint::{Checkpoint, CheckpointError, TensorView};
 pub use config::fields::Fields;
-pub use config::{ConfigError, DecoderConfig, Family, RopeConfig, RopeScaling};
+pub use config::{ConfigError, DecoderConfig, Family, Quantization, RopeConfig, RopeScaling};
 pub use decoder::{DecoderBounds, decoder};
 pub use decoder_model::{DecoderFacts, DecoderModel, StoredDTypes};
 pub use presets::{Preset, UnknownPreset};

@@ -114,6 +114,7 @@ fn qwen3() -> DecoderConfig {
         qkv_bias: false,
         output_bias: false,
         mlp_bias: false,
+        quantization: None,
         ignored_keys: Vec::new(),
     }
 }

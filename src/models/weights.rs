@@ -11,7 +11,7 @@ impl WeightSource for Checkpoint {
     fn tensor(&self, spec: TensorSpec<'_>) -> Result<TensorSource<'_>, WeightError> {
         let TensorSpec { name, dtype, shape } = spec;
         let shape: Vec<usize> = shape.iter().map(|&extent| extent as usize).collect();
-        let view = self.weight(name, &shape).map_err(|error| WeightError::Source(error.into()))?;
+        let view = self.shaped(name, &shape).map_err(|error| WeightError::Source(error.into()))?;
         if view.dtype != dtype {
             return Err(WeightError::Source(Box::new(UndeclaredDType {
                 tensor: name.to_owned(),
@@ -45,13 +45,19 @@ pub struct UndeclaredDType {
 pub fn check_weights(graph: &Graph, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
     let mut result = Ok(());
     for weight in graph.weights() {
+        // Codes come out of words, which are no floats.
+        let reads_words = graph.ty(weight.value).dtype == DType::I4;
         weight.recipe.visit_sources(&mut |name, ty| {
             if result.is_err() {
                 return;
             }
             let shape = ty.static_shape().unwrap_or_default();
             let shape: Vec<usize> = shape.iter().map(|&extent| extent as usize).collect();
-            result = checkpoint.weight(name, &shape).map(|_| ());
+            let tensor = match reads_words {
+                true => checkpoint.shaped(name, &shape),
+                false => checkpoint.weight(name, &shape),
+            };
+            result = tensor.map(|_| ());
         });
     }
     result

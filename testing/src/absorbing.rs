@@ -44,7 +44,9 @@ impl CpuOp for Poison {
                 DType::BF16 => args.write(position)?.fill(half::bf16::from_bits(u16::MAX)),
                 DType::I32 => args.write(position)?.fill(-1i32),
                 DType::I64 => args.write(position)?.fill(-1i64),
-                DType::U8 | DType::Bool => args.write(position)?.fill(u8::MAX),
+                DType::U8 | DType::Bool | DType::E4M3 | DType::I4 => {
+                    args.write(position)?.fill(u8::MAX);
+                }
             }
         }
         Ok(())

@@ -8,7 +8,7 @@ use super::program::{check_arguments, workspace};
 use crate::artifact::{Alternative, Arg, Artifact, Digest, Launch, PieceSize, Way};
 use crate::compiler::{CompileError, Compiler, ImageListing, PieceAt, Store};
 use crate::lowering::{Positions, launch_name, location, node_args, row_major};
-use crate::matmul::Matmul;
+use crate::matmul::{Matmul, ScaledMatmul};
 use crate::weights::WeightLayout;
 use piecewise_ir::entity::Node;
 use piecewise_ir::graph::ValueDef;
@@ -103,6 +103,11 @@ impl CpuCompiler {
                 let matmul = Matmul::of(graph, node).map_err(unsupported)?;
                 matmul.check_rows().map_err(unsupported)?;
                 Kernel::MatMul(Box::new(matmul))
+            }
+            Op::ScaledMatMul { .. } => {
+                let scaled = ScaledMatmul::of(graph, node).map_err(unsupported)?;
+                scaled.check_rows().map_err(unsupported)?;
+                Kernel::ScaledMatMul(Box::new(scaled))
             }
             Op::Custom(call) => {
                 let Some(op) = self.registry.cpu(&call.name) else {

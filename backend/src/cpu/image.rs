@@ -5,18 +5,20 @@
 
 use crate::artifact::Digest;
 use crate::compiler::ImageListing;
-use crate::matmul::Matmul;
+use crate::matmul::{Matmul, ScaledMatmul};
 use piecewise_ir::custom::Attrs;
 use piecewise_ir::entity::Entity;
-use piecewise_ir::op::{RowTreatment, row_treatment};
+use piecewise_ir::op::{Op, RowTreatment, row_treatment};
 use piecewise_ir::types::TensorType;
-use piecewise_kernels::cpu::matmul::{MatmulProblem, Operand, matmul_scratch_bytes};
+use piecewise_kernels::cpu::matmul::{
+    MatmulProblem, Operand, ScaledProblem, matmul_scratch_bytes, scaled_matmul_scratch_bytes,
+};
 use piecewise_kernels::lower::RowProgram;
 use piecewise_kernels::op::CpuOpCall;
 use serde::{Deserialize, Serialize};
 
 /// Changes when the meaning of image bytes changes.
-pub(super) const IMAGE_VERSION: u32 = 2;
+pub(super) const IMAGE_VERSION: u32 = 3;
 
 /// The kernel of a launch.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -25,6 +27,8 @@ pub(super) enum Kernel {
     Rows(RowProgram),
     /// A matrix product.
     MatMul(Box<Matmul>),
+    /// A product with narrow codes and their scales.
+    ScaledMatMul(Box<ScaledMatmul>),
     /// A custom op, found by name when the artifact is bound.
     Custom(CustomKernel),
 }
@@ -70,6 +74,7 @@ impl Kernel {
         match self {
             Self::Rows(_) => "rows",
             Self::MatMul(_) => "matmul",
+            Self::ScaledMatMul(_) => "scaled_matmul",
             Self::Custom(custom) => &custom.name,
         }
     }
@@ -82,7 +87,7 @@ impl Kernel {
     pub(super) fn listing(&self) -> ImageListing {
         let kind = match self {
             Self::Rows(_) => "row program",
-            Self::MatMul(_) => "matmul",
+            Self::MatMul(_) | Self::ScaledMatMul(_) => "matmul",
             Self::Custom(_) => "custom op",
         };
         let name = self.name().to_owned();
@@ -100,6 +105,11 @@ impl Kernel {
     pub(super) fn tensors(&self) -> (Vec<&TensorType>, u64) {
         match self {
             Self::MatMul(matmul) => (vec![&matmul.lhs, &matmul.rhs, &matmul.out], 1 << 2),
+            Self::ScaledMatMul(scaled) => {
+                let types: Vec<_> = scaled.operands.iter().chain([&scaled.out]).collect();
+                let out = scaled.operands.len();
+                (types, 1 << out)
+            }
             Self::Custom(custom) => {
                 let types: Vec<_> = custom.operands.iter().chain(&custom.results).collect();
                 let written = (custom.operands.len()..types.len()).chain(custom.mutates.clone());
@@ -116,6 +126,11 @@ impl Kernel {
             Self::MatMul(matmul) => matmul
                 .rows_problem(limits, limits)
                 .map_or(u64::MAX, |(problem, _)| matmul_scratch_bytes(&problem, threads) as u64),
+            Self::ScaledMatMul(scaled) => {
+                scaled.rows_problem(limits, limits).map_or(u64::MAX, |(problem, _)| {
+                    scaled_matmul_scratch_bytes(&problem, threads) as u64
+                })
+            }
             Self::Custom(custom) => custom.scratch,
         }
     }
@@ -124,6 +139,7 @@ impl Kernel {
         match self {
             Self::Rows(program) => program.check().map_err(|e| e.to_string()),
             Self::MatMul(matmul) => matmul.check_rows(),
+            Self::ScaledMatMul(scaled) => scaled.check_rows(),
             Self::Custom(custom) => custom.check(),
         }
     }
@@ -152,22 +168,63 @@ fn product(dims: &[u64]) -> u64 {
     dims.iter().fold(1, |n, d| n.saturating_mul(*d))
 }
 
+/// That a symbol only counts independent rows.
+fn check_rows(op: &Op, operands: &[TensorType], results: &[TensorType]) -> Result<(), String> {
+    let dims = operands.iter().chain(results).flat_map(|ty| &ty.shape);
+    for &(symbol, _) in dims.flat_map(|dim| dim.terms()) {
+        if row_treatment(op, operands, results, symbol) == RowTreatment::Mixed {
+            return Err(format!(
+                "rows of symbol {} mix in a matmul; only the outermost axis of the left operand \
+                 (and the batch) may be symbolic",
+                symbol.index()
+            ));
+        }
+    }
+    Ok(())
+}
+
+impl ScaledMatmul {
+    /// Checks types, and that a symbol only counts independent rows.
+    pub(super) fn check_rows(&self) -> Result<(), String> {
+        self.check_types()?;
+        check_rows(&self.op(), &self.operands, std::slice::from_ref(&self.out))
+    }
+
+    /// The problem with memory of `sizes` and work of `counts`, and how many rows are real.
+    pub(super) fn rows_problem(
+        &self,
+        sizes: &[u64],
+        counts: &[u64],
+    ) -> Option<(ScaledProblem, usize)> {
+        let [x, codes, scales, ..] = &self.operands[..] else { return None };
+        let size = |n: u64| usize::try_from(n).ok().filter(|n| *n <= 1 << 48);
+        let rows = |sizes: &[u64]| {
+            let dims = x.dims(sizes);
+            dims.split_last().and_then(|(_, outer)| size(product(outer)))
+        };
+        let &[n, k] = codes.static_shape()?.as_array()?;
+        let m = rows(sizes)?;
+        let [down, across] = self.block;
+        let problem = ScaledProblem {
+            m,
+            n: size(n)?,
+            k: size(k)?,
+            x: x.dtype,
+            codes: codes.dtype,
+            scales: scales.dtype,
+            block: [size(down)?, size(across)?],
+            out: self.out.dtype,
+        };
+        Some((problem, rows(counts)?.min(m)))
+    }
+}
+
 impl Matmul {
     /// Checks types, and that a symbol only counts independent rows.
     pub(super) fn check_rows(&self) -> Result<(), String> {
         self.check_types()?;
-        let (operands, results) = ([self.lhs.clone(), self.rhs.clone()], [self.out.clone()]);
-        let dims = operands.iter().chain(&results).flat_map(|ty| &ty.shape);
-        for &(symbol, _) in dims.flat_map(|dim| dim.terms()) {
-            if row_treatment(&self.op(), &operands, &results, symbol) == RowTreatment::Mixed {
-                return Err(format!(
-                    "rows of symbol {} mix in a matmul; only the outermost axis of the left \
-                     operand (and the batch) may be symbolic",
-                    symbol.index()
-                ));
-            }
-        }
-        Ok(())
+        let operands = [self.lhs.clone(), self.rhs.clone()];
+        check_rows(&self.op(), &operands, std::slice::from_ref(&self.out))
     }
 
     /// The problem with memory of `sizes` and work of `counts`, and how many rows are real.

@@ -8,10 +8,10 @@ use super::image::{CustomKernel, Kernel};
 use super::profile::Profile;
 use super::program::BoundCall;
 use crate::device::{Address, DeviceError};
-use crate::matmul::Matmul;
+use crate::matmul::{Matmul, ScaledMatmul};
 use piecewise_ir::custom::Attrs;
 use piecewise_kernels::cpu::Isa;
-use piecewise_kernels::cpu::matmul::{MatmulArgs, matmul};
+use piecewise_kernels::cpu::matmul::{MatmulArgs, ScaledArgs, matmul, scaled_matmul};
 use piecewise_kernels::cpu::rows::{RowArg, RowCall, run_rows};
 use piecewise_kernels::cpu::team::Team;
 use piecewise_kernels::lower::{ArgKind, RowProgram};
@@ -19,6 +19,8 @@ use piecewise_kernels::op::{CpuOpArgs, CpuOpBinding, OpError};
 use piecewise_kernels::step::LaunchContext;
 use std::sync::Arc;
 use std::time::Instant;
+
+static NO_ATTRS: Attrs = Attrs::new();
 
 /// Buffers of the stepping thread, large enough for every bound call.
 #[derive(Debug, Default)]
@@ -74,7 +76,7 @@ impl BoundCall {
     pub(super) fn is_parallel(&self, sizes: &[u64]) -> bool {
         match &*self.kernel {
             Kernel::Rows(program) => self.row_call(program, &[], sizes).is_parallel(),
-            Kernel::MatMul(_) | Kernel::Custom(_) => true,
+            Kernel::MatMul(_) | Kernel::ScaledMatMul(_) | Kernel::Custom(_) => true,
         }
     }
 
@@ -93,6 +95,7 @@ impl BoundCall {
                 Ok(())
             }
             Kernel::MatMul(matmul) => self.matmul(matmul, context, counts),
+            Kernel::ScaledMatMul(scaled) => self.scaled_matmul(scaled, context, counts),
             Kernel::Custom(custom) => self.custom(custom, context, counts),
         }
     }
@@ -123,7 +126,6 @@ impl BoundCall {
         context: LaunchContext<'_>,
         counts: &[u64],
     ) -> Result<(), DeviceError> {
-        static NO_ATTRS: Attrs = Attrs::new();
         let Some((problem, rows)) = spec.rows_problem(context.sizes(), counts) else {
             return Err(self.failed("a matmul larger than the address space".to_owned()));
         };
@@ -139,6 +141,35 @@ impl BoundCall {
         };
         let taken = taken().map_err(|error| self.failed(error.to_string()))?;
         matmul(Isa::detected(), taken).map_err(|error| self.failed(error.to_string()))
+    }
+
+    fn scaled_matmul(
+        &self,
+        spec: &ScaledMatmul,
+        context: LaunchContext<'_>,
+        counts: &[u64],
+    ) -> Result<(), DeviceError> {
+        let Some((problem, rows)) = spec.rows_problem(context.sizes(), counts) else {
+            return Err(self.failed("a matmul larger than the address space".to_owned()));
+        };
+        let binding = self.arguments("scaled_matmul", &NO_ATTRS, context, counts);
+        // SAFETY: as for row programs; the scratch is this launch's alone.
+        let args = unsafe { CpuOpArgs::new(binding) };
+        let out = spec.operands.len();
+        let taken = || -> Result<_, OpError> {
+            Ok(ScaledArgs {
+                problem,
+                rows,
+                x: args.read_floats(0)?,
+                codes: args.read(1)?,
+                scales: args.read_floats(2)?,
+                zeros: (out > 3).then(|| args.read(3)).transpose()?,
+                out: args.write_floats(out)?,
+                scratch: args.scratch()?,
+            })
+        };
+        let taken = taken().map_err(|error| self.failed(error.to_string()))?;
+        scaled_matmul(Isa::detected(), taken).map_err(|error| self.failed(error.to_string()))
     }
 
     fn custom(

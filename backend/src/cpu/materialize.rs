@@ -4,7 +4,7 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 use super::random::{BLOCK, Normal};
-use crate::weight_plan::{Place, StridedCopy, WeightPlan, WeightStep, evaluate, tensor};
+use crate::weight_plan::{Place, StridedCopy, Unpacking, WeightPlan, WeightStep, evaluate, tensor};
 use crate::weights::{TensorSource, TensorSpec, WeightError, WeightSource};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::literal::Scalar;
@@ -51,6 +51,10 @@ pub(crate) fn materialize(
                 let from = made.take(*from);
                 let to = &mut made.at(*to, *offset)?[..*n as usize * to_dtype.size()];
                 cast(&from, *from_dtype, *to_dtype, to);
+            }
+            WeightStep::Unpack { from, unpacking, to, offset } => {
+                let from = made.take(*from);
+                unpack(unpacking, &from, made.at(*to, *offset)?);
             }
             WeightStep::Copy { from, from_offset, to, to_offset, copy } => {
                 let from = made.take(*from);
@@ -119,6 +123,29 @@ fn strided(copy_of: &StridedCopy, from: &[u8], to: &mut [u8]) {
     }
 }
 
+/// Writes lines of two integers a byte, the first in the lower half; each thread some lines.
+fn unpack(how: &Unpacking, words: &[u8], to: &mut [u8]) {
+    let [lines, line] = how.shape.map(|extent| extent as usize);
+    let across = how.words_across() as usize;
+    let word = |at: usize| {
+        let bytes = words.get(4 * at..4 * at + 4).and_then(|bytes| bytes.as_array());
+        bytes.map_or(0, |bytes| u32::from_le_bytes(*bytes))
+    };
+    to.par_chunks_mut(line.div_ceil(2)).take(lines).enumerate().for_each(|(i, to)| {
+        let integer = |j: usize| {
+            let (word, shift) = match how.axis {
+                0 => (word(i / 8 * across + j), how.shifts[i % 8]),
+                _ => (word(i * across + j / 8), how.shifts[j % 8]),
+            };
+            ((word >> shift) as u8).wrapping_sub(how.less) & 15
+        };
+        for (pair, to) in to.iter_mut().enumerate() {
+            let second = if 2 * pair + 1 < line { integer(2 * pair + 1) } else { 0 };
+            *to = integer(2 * pair) | second << 4;
+        }
+    });
+}
+
 fn lines(axes: &[[usize; 3]], from: &[u8], to: &mut [u8], run: usize) {
     match axes.split_first() {
         None => to[..run].copy_from_slice(&from[..run]),
@@ -161,7 +188,9 @@ fn cast(from: &[u8], source: DType, target: DType, out: &mut [u8]) {
             match source {
                 // Integers beyond 2^53 would not survive f64.
                 DType::I64 if target == DType::I64 => to.copy_from_slice(&bits[..to_size]),
-                DType::F32 | DType::F16 | DType::BF16 => put(to, target, x.to_f64()),
+                DType::F32 | DType::F16 | DType::BF16 | DType::E4M3 | DType::I4 => {
+                    put(to, target, x.to_f64());
+                }
                 DType::I32 | DType::I64 | DType::U8 | DType::Bool => put(to, target, x.to_f64()),
             }
         }

@@ -149,7 +149,7 @@ impl Binder<'_> {
                     custom.name
                 )
             })?),
-            Kernel::Rows(_) | Kernel::MatMul(_) => None,
+            Kernel::Rows(_) | Kernel::MatMul(_) | Kernel::ScaledMatMul(_) => None,
         };
         let (types, writable) = kernel.tensors();
         let types = types.into_iter().cloned().collect();
@@ -204,7 +204,7 @@ fn is_only_scattered(kernel: &Kernel, position: u32) -> bool {
             let arg = program.args.get(position as usize);
             arg.is_some_and(|arg| arg.kind == ArgKind::Table)
         }
-        Kernel::MatMul(_) | Kernel::Custom(_) => false,
+        Kernel::MatMul(_) | Kernel::ScaledMatMul(_) | Kernel::Custom(_) => false,
     }
 }
 
@@ -231,7 +231,7 @@ fn argument_needs(kernel: &Kernel, limits: &[u64]) -> Vec<Need> {
             };
             program.args.iter().map(need).collect()
         }
-        Kernel::MatMul(_) | Kernel::Custom(_) => {
+        Kernel::MatMul(_) | Kernel::ScaledMatMul(_) | Kernel::Custom(_) => {
             let (types, written) = kernel.tensors();
             let typed = |(i, ty): (usize, &&TensorType)| typed(ty, written >> i & 1 == 1);
             types.iter().enumerate().map(typed).collect()

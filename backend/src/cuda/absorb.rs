@@ -443,7 +443,8 @@ impl Piece<'_> {
     /// says of products.
     fn absorbs(&self, op: &Op, argument: usize, takes_products: bool) -> bool {
         match op.class() {
-            OpClass::Product { .. } => takes_products,
+            // Products with scales have kernels of their own, which take in nothing.
+            OpClass::Product { .. } => takes_products && matches!(op, Op::MatMul { .. }),
             OpClass::Custom(call) => self.absorbing.ops && call.absorbs.contains(&argument),
             OpClass::Elementwise | OpClass::Remap | OpClass::Reduction | OpClass::Search => false,
             OpClass::Gather | OpClass::Scatter | OpClass::Constant | OpClass::Region(_) => false,

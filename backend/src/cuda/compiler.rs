@@ -165,6 +165,11 @@ impl CudaCompiler {
         let data = graph.node(site.node);
         match &data.op {
             Op::MatMul { .. } => self.matmul(site),
+            Op::ScaledMatMul { .. } => {
+                let reason = "there is no kernel of products with scales for this device yet; run the \
+                              model on the CPU, or take a checkpoint of wider weights";
+                Err(self.unsupported(site, reason.to_owned()))
+            }
             Op::Custom(call) => self.custom(site, call),
             op => {
                 let roles: Vec<OperandRole> =

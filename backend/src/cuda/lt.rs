@@ -85,6 +85,8 @@ fn data_type(dtype: DType) -> lt::cudaDataType_t {
         DType::I32 => lt::cudaDataType_t::CUDA_R_32I,
         DType::I64 => lt::cudaDataType_t::CUDA_R_64I,
         DType::U8 | DType::Bool => lt::cudaDataType_t::CUDA_R_8U,
+        DType::E4M3 => lt::cudaDataType_t::CUDA_R_8F_E4M3,
+        DType::I4 => lt::cudaDataType_t::CUDA_R_4I,
     }
 }
 
@@ -103,7 +105,8 @@ impl Descriptors {
         let compute = match problem.operands {
             DType::F32 => lt::cublasComputeType_t::CUBLAS_COMPUTE_32F_PEDANTIC,
             DType::BF16 | DType::F16 => lt::cublasComputeType_t::CUBLAS_COMPUTE_32F,
-            DType::I32 | DType::I64 | DType::U8 | DType::Bool => {
+            DType::E4M3 => lt::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+            DType::I32 | DType::I64 | DType::U8 | DType::Bool | DType::I4 => {
                 lt::cublasComputeType_t::CUBLAS_COMPUTE_32I
             }
         };

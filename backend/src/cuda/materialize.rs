@@ -82,6 +82,8 @@ fn dtype_code(dtype: DType) -> u64 {
         DType::I64 => 4,
         DType::U8 => 5,
         DType::Bool => 6,
+        DType::E4M3 => 7,
+        DType::I4 => 8,
     }
 }
 
@@ -124,6 +126,21 @@ impl Loader {
                     dtype_code(*to_dtype),
                 ];
                 self.run(modules, "cast", *n, &parameters)
+            }
+            WeightStep::Unpack { from, unpacking, to, offset } => {
+                let shifts = u64::from_le_bytes(unpacking.shifts);
+                let [lines, line] = unpacking.shape;
+                let parameters = [
+                    places.address(*from),
+                    places.address(*to) + offset,
+                    lines,
+                    line,
+                    unpacking.words_across(),
+                    unpacking.axis as u64,
+                    shifts,
+                    u64::from(unpacking.less),
+                ];
+                self.run(modules, "unpack", lines * line.div_ceil(2), &parameters)
             }
             WeightStep::Copy { from, from_offset, to, to_offset, copy } => {
                 let from = places.address(*from) + from_offset;

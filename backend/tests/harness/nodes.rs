@@ -92,6 +92,7 @@ fn hard_numbers(dtype: DType) -> Vec<f64> {
         I64 => vec![0.0, 1.0, -1.0, 7.0, -13.0, 4503599627370496.0, -3e9, 5.0],
         DType::U8 => vec![0.0, 1.0, 255.0, 7.0, 200.0, 16.0],
         DType::Bool => vec![0.0, 1.0],
+        DType::E4M3 | DType::I4 => unreachable!("no elementwise op takes {dtype}"),
     };
     numbers.into_iter().map(|x| dtype.round(x)).collect()
 }
@@ -133,7 +134,7 @@ pub fn elementwise_ops_of_the_table<T: Target>() {
             F32 => (8.0 / 8_388_608.0, 1e-37),
             BF16 => (1.0 / 128.0, 1e-37),
             DType::F16 => (1.0 / 512.0, 1e-7),
-            I32 | I64 | DType::U8 | DType::Bool => (0.0, 0.0),
+            I32 | I64 | DType::U8 | DType::Bool | DType::E4M3 | DType::I4 => (0.0, 0.0),
         };
         agrees_with_evaluator::<T>(s, t, &[shifted(0), shifted(1)], |i, got, want| {
             let (op, exact) = ops[i];

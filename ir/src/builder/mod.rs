@@ -20,7 +20,7 @@ use crate::dtype::DType;
 use crate::entity::{Symbol, Value};
 use crate::graph::{Graph, Loc};
 use crate::literal::Literal;
-use crate::op::{Op, check_types, infer_type};
+use crate::op::{Op, check_narrow, check_types, infer_type};
 use crate::types::{IntoShape, Shape, TensorType};
 use crate::weight::Recipe;
 use scope::OpenScope;
@@ -176,6 +176,33 @@ impl Builder {
         Tensor::new(self, value)
     }
 
+    /// The recipe of a checkpoint tensor of static shape under the current scope: of `dtype` unless the
+    /// checkpoint says otherwise.
+    #[track_caller]
+    pub fn tensor(&self, name: &str, dtype: DType, shape: impl IntoShape) -> Recipe {
+        let name = self.path(name);
+        let state = self.state.borrow();
+        let stored = state.weight_dtypes.as_ref().and_then(|dtype_of| dtype_of(&name));
+        let ty = TensorType::new(stored.unwrap_or(dtype), shape);
+        Recipe::Checkpoint { name, ty }
+    }
+
+    /// A weight that a recipe makes of [checkpoint tensors](Self::tensor), once at load.
+    #[track_caller]
+    pub fn weight_of(&self, recipe: Recipe) -> Tensor<'_> {
+        self.use_scopes();
+        if !self.is_open() {
+            return Tensor::poison(self);
+        }
+        match recipe.ty() {
+            Ok(ty) => {
+                let value = self.state.borrow_mut().graph.add_weight(ty, recipe);
+                Tensor::new(self, value)
+            }
+            Err(reason) => self.fail(format!("the recipe of a weight: {reason}")),
+        }
+    }
+
     /// A weight that `build` computes from nothing: evaluated once at load.
     #[track_caller]
     pub fn derived_weight(
@@ -196,10 +223,7 @@ impl Builder {
             }
         };
         match recipe.ty() {
-            Ok(ty) => {
-                let value = self.state.borrow_mut().graph.add_weight(ty, recipe);
-                Tensor::new(self, value)
-            }
+            Ok(_) => self.weight_of(recipe),
             Err(reason) => self.fail(format!("derived weight \"{name}\": {reason}")),
         }
     }
@@ -348,6 +372,7 @@ impl Builder {
             None => infer_type(&op, &types).map(|ty| ty.into_iter().collect()),
         };
         let checked = results.and_then(|results| {
+            check_narrow(&op, &types, &results)?;
             check_types(&op, &types, &results)?;
             Ok(results)
         });

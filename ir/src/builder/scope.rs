@@ -56,7 +56,8 @@ impl Builder {
         state.errors.extend(early);
     }
 
-    pub(super) fn path(&self, name: &str) -> String {
+    /// `name` under the current scope, as checkpoint tensors are named: `layers.0.mlp.up_proj`.
+    pub fn path(&self, name: &str) -> String {
         self.use_scopes();
         let state = self.state.borrow();
         let parts = state.scopes.iter().map(|scope| scope.name.as_str()).chain([name]);

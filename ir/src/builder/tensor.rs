@@ -304,6 +304,29 @@ impl<'b> Tensor<'b> {
         self.builder.node(op, &[self, rhs], Some(ty.with_dtype(dtype)))
     }
 
+    /// `self [.., m, k] x codes [n, k]` transposed, rounded to `dtype`: the weights of a checkpoint of
+    /// narrow codes, each times the scale of its block of `block` rows and columns; `zeros`, where
+    /// codes have some, are taken from them first.
+    #[track_caller]
+    pub fn scaled_matmul(
+        self,
+        codes: Self,
+        scales: Self,
+        zeros: Option<Self>,
+        block: [u64; 2],
+        dtype: DType,
+    ) -> Self {
+        let (Some(mut ty), Some(right)) = (self.ty(), codes.ty()) else {
+            return Self::poison(self.builder);
+        };
+        if let (Some(last), Some(columns)) = (ty.shape.last_mut(), right.shape.first()) {
+            *last = columns.clone();
+        }
+        let operands = Vec::from_iter([self, codes, scales].into_iter().chain(zeros));
+        let op = Op::ScaledMatMul { block };
+        self.builder.node(op, &operands, Some(ty.with_dtype(dtype)))
+    }
+
     /// An elementwise op on operands broadcast to their common shape.
     #[track_caller]
     pub(crate) fn elementwise(self, op: Op, other: Self) -> Self {

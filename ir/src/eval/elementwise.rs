@@ -13,6 +13,7 @@ pub(super) fn wrap(dtype: DType, x: i128) -> f64 {
         DType::I64 => x as i64 as f64,
         DType::U8 => f64::from(x as u8),
         DType::Bool | DType::F32 | DType::F16 | DType::BF16 => x as f64,
+        DType::E4M3 | DType::I4 => unreachable!("no arithmetic takes {dtype}"),
     }
 }
 

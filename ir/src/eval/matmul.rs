@@ -12,6 +12,27 @@ fn transposed(a: &Array) -> Array {
     permute(a, &perm)
 }
 
+/// `[.., m, k] x [n, k]` transposed, where codes have the scales, and zeros, of their blocks.
+pub(super) fn scaled_matmul(
+    operands: &[&Array],
+    block: [u64; 2],
+    dtype: DType,
+    shape: Vec<usize>,
+) -> Array {
+    let [x, codes, scales, zeros @ ..] = operands else {
+        unreachable!("a verified `scaled_matmul` has rows, codes and scales")
+    };
+    let (k, across) = (codes.shape[1], scales.shape[1]);
+    let [rows, columns] = block.map(|extent| extent as usize);
+    let weights = codes.data.iter().enumerate().map(|(i, code)| {
+        let at = i / k / rows * across + i % k / columns;
+        let zero = zeros.first().map_or(0.0, |zeros| zeros.data[at]);
+        (code - zero) * scales.data[at]
+    });
+    let weights = Array { dtype, shape: codes.shape.clone(), data: weights.collect() };
+    matmul(x, false, &weights, true, dtype, shape)
+}
+
 /// `[..b, m, k] x [..b, k, n]` or `[.., m, k] x [k, n]`, summed in f64 in the order of `k`.
 pub(super) fn matmul(
     lhs: &Array,

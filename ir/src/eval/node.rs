@@ -84,6 +84,9 @@ fn pure(op: &Op, operands: &[&Array], dtype: DType, shape: Vec<usize>) -> Option
             let (lhs, rhs) = (operands[0], operands[1]);
             return Some(matmul::matmul(lhs, *transpose_lhs, rhs, *transpose_rhs, dtype, shape));
         }
+        Op::ScaledMatMul { block } => {
+            return Some(matmul::scaled_matmul(operands, *block, dtype, shape));
+        }
         Op::Iota { axis } => {
             let indices = layout::iota(&shape, *axis);
             match dtype.is_float() {

@@ -2,6 +2,7 @@
 
 use super::error::EvalError;
 use super::{Array, evaluate_constant, layout};
+use crate::dtype::DType;
 use crate::types::TensorType;
 use crate::weight::Recipe;
 
@@ -45,6 +46,25 @@ pub fn evaluate_recipe(
         Recipe::Transpose { perm, of } => layout::permute(&evaluate_recipe(of, source)?, perm),
         Recipe::Cast { to, of } => Array { dtype: *to, ..evaluate_recipe(of, source)? }.rounded(),
         Recipe::Reshape { of, .. } => Array { shape, ..evaluate_recipe(of, source)? },
+        Recipe::Broadcast { of, .. } => layout::broadcast(&evaluate_recipe(of, source)?, shape),
+        Recipe::Unpack { axis, order, less, of, .. } => {
+            let words = evaluate_recipe(of, source)?;
+            unpacked(&words, *axis, *order, *less, shape)
+        }
         Recipe::Graph(graph) => evaluate_constant(graph)?,
     })
+}
+
+fn unpacked(words: &Array, axis: usize, order: [u8; 8], less: u8, shape: Vec<usize>) -> Array {
+    let element = |i: usize| {
+        let mut at = [i / shape[1], i % shape[1]];
+        let place = order.iter().position(|&of| usize::from(of) == at[axis] % 8).unwrap_or(0);
+        at[axis] /= 8;
+        let word = words.data[at[0] * words.shape[1] + at[1]] as i32;
+        let nibble = (word >> (4 * place) & 15) - i32::from(less);
+        f64::from(nibble << 28 >> 28)
+    };
+    let elements = shape.iter().product::<usize>();
+    let data = (0..elements).map(element).collect();
+    Array { dtype: DType::I4, shape, data }
 }

@@ -190,6 +190,30 @@ fn matmul_transposes_and_batches() {
     assert_eq!(batched, [2.0, 18.0]);
 }
 
+#[test]
+fn a_product_with_scales_is_one_of_what_the_codes_stand_for() {
+    let x = Array::from_fn(DType::F32, vec![2, 5], |i| i as f64 - 4.0);
+    let codes = Array::from_fn(DType::I4, vec![3, 5], |i| (i as f64 * 3.0) % 16.0 - 8.0);
+    let scales = Array::from_fn(DType::F32, vec![2, 3], |i| 0.5 + i as f64);
+    let zeros = Array::from_fn(DType::I4, vec![2, 3], |i| i as f64 - 2.0);
+    let op = Op::ScaledMatMul { block: [2, 2] };
+    let ty = TensorType::new(DType::F32, [2, 3]);
+    for zeros in [None, Some(zeros)] {
+        let operands: Vec<Array> =
+            [&x, &codes, &scales].into_iter().chain(&zeros).cloned().collect();
+        let found = eval(op.clone(), &operands, ty.clone());
+        for (i, j) in (0..2).flat_map(|i| (0..3).map(move |j| (i, j))) {
+            let weight = |k: usize| {
+                let block = j / 2 * 3 + k / 2;
+                let zero = zeros.as_ref().map_or(0.0, |zeros| zeros.data[block]);
+                (codes.data[j * 5 + k] - zero) * scales.data[block]
+            };
+            let want: f64 = (0..5).map(|k| x.data[i * 5 + k] * weight(k)).sum();
+            assert_eq!(found[i * 3 + j], want);
+        }
+    }
+}
+
 /// A graph over `T` with a state of three rows.
 fn with_state() -> (Graph, Symbol) {
     let mut graph = Graph::new("state");

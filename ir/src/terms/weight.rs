@@ -54,6 +54,26 @@ pub enum Recipe {
         /// The recipe of the weight as it was.
         of: Box<Recipe>,
     },
+    /// Elements repeated along axes of extent 1, and along outer axes that are new.
+    Broadcast {
+        /// The extents of the result.
+        shape: Vec<u64>,
+        /// The recipe of the weight as it was.
+        of: Box<Recipe>,
+    },
+    /// Integers of 4 bits that a checkpoint keeps eight to an `i32`, as `i4`.
+    Unpack {
+        /// The axis of the words along which their integers lie.
+        axis: usize,
+        /// Bits `4 * i` of a word hold the one of its eight integers that stands here.
+        order: [u8; 8],
+        /// What is taken from the bits, read as 0 to 15; the difference wraps to 4 bits.
+        less: u8,
+        /// Integers along `axis`: eight for each word, but for what the last has too many.
+        len: u64,
+        /// The recipe of the words, of two axes.
+        of: Box<Recipe>,
+    },
     /// The single output of a small graph that has no inputs, weights or states, such as a rope
     /// table; evaluated on the host, every value rounded to its dtype.
     Graph(Box<Graph>),
@@ -68,7 +88,9 @@ impl Recipe {
             Self::Slice { of, .. }
             | Self::Transpose { of, .. }
             | Self::Cast { of, .. }
-            | Self::Reshape { of, .. } => std::slice::from_ref(of),
+            | Self::Reshape { of, .. }
+            | Self::Broadcast { of, .. }
+            | Self::Unpack { of, .. } => std::slice::from_ref(of),
         }
     }
 
@@ -90,7 +112,9 @@ impl Recipe {
             Self::Slice { of, .. }
             | Self::Transpose { of, .. }
             | Self::Cast { of, .. }
-            | Self::Reshape { of, .. } => of.change_leaves(change),
+            | Self::Reshape { of, .. }
+            | Self::Broadcast { of, .. }
+            | Self::Unpack { of, .. } => of.change_leaves(change),
         }
     }
 }

@@ -22,7 +22,7 @@ fn decimal(scalar: Scalar) -> Option<String> {
             let value = f32::from_bits(bits as u32);
             value.is_finite().then(|| format!("{value:?}"))
         }
-        DType::F16 | DType::BF16 => {
+        DType::F16 | DType::BF16 | DType::E4M3 => {
             let value = scalar.to_f64();
             if !value.is_finite() {
                 return None;
@@ -40,6 +40,7 @@ fn decimal(scalar: Scalar) -> Option<String> {
         DType::I32 => Some((bits as u32 as i32).to_string()),
         DType::I64 => Some((bits as i64).to_string()),
         DType::U8 => Some(bits.to_string()),
+        DType::I4 => Some(scalar.to_f64().to_string()),
         DType::Bool => match bits {
             0 => Some("false".to_owned()),
             1 => Some("true".to_owned()),
@@ -56,13 +57,17 @@ pub(super) fn parse_decimal(dtype: DType, text: &str) -> Option<Scalar> {
             let value: f32 = text.parse().ok().filter(|v: &f32| v.is_finite())?;
             Some(Scalar::from_bits(dtype, u64::from(value.to_bits())))
         }
-        DType::F16 | DType::BF16 => {
+        DType::F16 | DType::BF16 | DType::E4M3 => {
             let scalar = Scalar::new(dtype, text.parse().ok()?);
             scalar.to_f64().is_finite().then_some(scalar)
         }
         DType::I32 => text.parse().ok().map(|v: i32| Scalar::from_bits(dtype, u64::from(v as u32))),
         DType::I64 => text.parse().ok().map(|v: i64| Scalar::from_bits(dtype, v as u64)),
         DType::U8 => text.parse().ok().map(|v: u8| Scalar::from_bits(dtype, u64::from(v))),
+        DType::I4 => {
+            let value = text.parse().ok().filter(|v: &i64| (-8..=7).contains(v))?;
+            Some(Scalar::int(dtype, value))
+        }
         DType::Bool => None,
     }
 }

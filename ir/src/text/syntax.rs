@@ -1,7 +1,7 @@
 //! How the attributes of each op format are written: the printer, the parser and the document's
 //! op table are driven by this.
 
-use crate::op::table::{AXES, AXIS, Key, PERM, START, TRANSPOSE_LHS, TRANSPOSE_RHS};
+use crate::op::table::{AXES, AXIS, BLOCK, Key, PERM, START, TRANSPOSE_LHS, TRANSPOSE_RHS};
 use crate::op::{Format, Op};
 
 /// The value of an attribute.
@@ -30,6 +30,9 @@ pub(super) fn attributes(op: &Op) -> Vec<(Key, AttrValue)> {
                 .filter(|&(set, _)| set)
                 .map(|(_, key)| (key, AttrValue::Flag))
                 .collect()
+        }
+        Op::ScaledMatMul { block } => {
+            vec![(BLOCK, AttrValue::Axes(block.map(|extent| extent as usize).to_vec()))]
         }
         Op::Unary(_)
         | Op::Binary(_)
@@ -79,6 +82,10 @@ pub(super) fn build(format: Format, given: &[(Key, AttrValue)]) -> Option<Op> {
             transpose_lhs: find(TRANSPOSE_LHS).is_some(),
             transpose_rhs: find(TRANSPOSE_RHS).is_some(),
         },
+        Format::ScaledMatMul => {
+            let block: [usize; 2] = axes(BLOCK)?.try_into().ok()?;
+            Op::ScaledMatMul { block: block.map(|extent| extent as u64) }
+        }
         Format::Iota => Op::Iota { axis: number(AXIS)? },
         Format::Literal | Format::Region | Format::Custom => return None,
     };

@@ -13,7 +13,7 @@ const MAX_SIZE: u64 = i32::MAX as u64;
 pub(super) fn check(graph: &Graph, found: &mut Diagnostics) {
     symbol_bounds(graph, found);
     names(graph, found);
-    padding(graph, found);
+    inputs(graph, found);
     recipes(graph, found);
     extents(graph, found);
 }
@@ -49,9 +49,16 @@ fn names(graph: &Graph, found: &mut Diagnostics) {
     }
 }
 
-fn padding(graph: &Graph, found: &mut Diagnostics) {
+fn inputs(graph: &Graph, found: &mut Diagnostics) {
     for input in graph.inputs() {
         let dtype = graph.ty(input.value).dtype;
+        if dtype.is_narrow() {
+            let message = format!(
+                "input %{} is {dtype}, a form that weights are kept in; bring it in a wider dtype",
+                input.name
+            );
+            found.push("V0109", Anchor::Value(input.value), message);
+        }
         match input.padding {
             None if dtype.is_index() => {
                 let message = format!(
@@ -109,7 +116,7 @@ fn recipe_graphs(recipe: &Recipe) -> Option<String> {
     }
 }
 
-/// V0107 and V0108 for every value that the program has.
+/// V0107, V0108 and V0109 for every value that the program has.
 pub(super) fn extents(graph: &Graph, found: &mut Diagnostics) {
     let symbols = graph.symbols();
     let mut check = |ty: &TensorType, at: Anchor| {
@@ -122,6 +129,12 @@ pub(super) fn extents(graph: &Graph, found: &mut Diagnostics) {
         } else if ty.max_bytes(symbols) > i64::MAX as u64 {
             let message = format!("{shown} does not fit into 2^63 bytes at the largest sizes");
             found.push("V0108", at, message);
+        } else if ty.dtype.is_packed()
+            && ty.shape.last().is_none_or(|dim| dim.as_constant().is_none())
+        {
+            let message =
+                format!("{shown} has no static innermost axis, along which bytes are shared");
+            found.push("V0109", at, message);
         }
     };
     for (value, _) in declared(graph) {

@@ -51,7 +51,7 @@ fn push(graph: &mut Graph, op: Op, operands: &[Value], results: Vec<TensorType>)
     graph.push_node(op, operands.to_vec(), results, Loc::default())
 }
 
-fn codes(graph: &Graph) -> Vec<&'static str> {
+fn codes_of(graph: &Graph) -> Vec<&'static str> {
     match verify_graph_with(graph, &mix_ops()) {
         Ok(()) => Vec::new(),
         Err(found) => found.items.iter().map(|item| item.code).collect(),
@@ -62,7 +62,7 @@ fn codes(graph: &Graph) -> Vec<&'static str> {
 fn expect(code: &str, plant: impl FnOnce(&mut Graph)) {
     let mut graph = base();
     plant(&mut graph);
-    assert_eq!(codes(&graph), [code], "{:?}", verify_graph(&graph));
+    assert_eq!(codes_of(&graph), [code], "{:?}", verify_graph(&graph));
 }
 
 #[test]
@@ -135,6 +135,94 @@ fn extents() {
         let big = Dim::affine(i64::MAX, []);
         g.add_input("z", TensorType::new(DType::F32, [big, 2.into()]), None, None);
     });
+}
+
+#[test]
+fn narrow_dtypes_are_for_weights() {
+    expect("V0109", |g| {
+        g.add_input("z", TensorType::new(DType::E4M3, [4]), None, None);
+    });
+    expect("V0109", |g| {
+        g.add_state("z", TensorType::new(DType::I4, [Dim::from(2), T.into()]), None);
+    });
+    let codes = |g: &mut Graph, dtype| {
+        let ty = TensorType::new(dtype, [8, 4]);
+        g.add_weight(ty.clone(), Recipe::Checkpoint { name: "codes".into(), ty })
+    };
+    let refused = |op: Op, dtype: DType, result: [usize; 2]| {
+        expect("V0305", |g| {
+            let codes = codes(g, dtype);
+            push(g, op, &[codes], vec![TensorType::new(dtype, result)]);
+        });
+    };
+    for dtype in [DType::E4M3, DType::I4] {
+        refused(Op::Unary(UnaryOp::Neg), dtype, [8, 4]);
+        refused(Op::Permute { perm: vec![1, 0] }, dtype, [4, 8]);
+        refused(Op::Reshape, dtype, [4, 8]);
+        // Along the innermost axis lines are not whole.
+        refused(Op::Slice { axis: 1, start: 0 }, dtype, [8, 2]);
+        refused(Op::Concat { axis: 1 }, dtype, [8, 4]);
+    }
+    expect("V0305", |g| {
+        let codes = codes(g, DType::E4M3);
+        let op = Op::MatMul { transpose_lhs: false, transpose_rhs: true };
+        push(g, op, &[X, codes], vec![rows(DType::F32, &[8])]);
+    });
+    // Whole lines are gathered, cut, joined and cast.
+    let mut g = base();
+    let codes = codes(&mut g, DType::I4);
+    push(&mut g, Op::Gather, &[codes, SLOTS], vec![rows(DType::I4, &[4])]);
+    push(
+        &mut g,
+        Op::Slice { axis: 0, start: 2 },
+        &[codes],
+        vec![TensorType::new(DType::I4, [3, 4])],
+    );
+    push(&mut g, Op::Concat { axis: 0 }, &[codes; 2], vec![TensorType::new(DType::I4, [16, 4])]);
+    push(&mut g, Op::Cast, &[codes], vec![f32s(&[8, 4])]);
+    assert_eq!(codes_of(&g), [""; 0]);
+}
+
+#[test]
+fn products_with_scales() {
+    type Plant = fn(&mut [TensorType; 4], &mut [u64; 2], &mut TensorType);
+    let plants: [(&str, Plant); 12] = [
+        ("", |_, _, _| {}),
+        ("V0301", |types, _, _| types[0].dtype = DType::I32),
+        ("V0301", |types, _, _| types[1].shape[1] = 3.into()),
+        ("V0301", |types, _, _| types[2].dtype = DType::I32),
+        ("V0301", |types, _, _| types[2].shape[0] = 6.into()),
+        ("V0301", |types, _, _| types[3].shape[1] = 1.into()),
+        ("V0301", |types, _, _| types[1].dtype = DType::F32),
+        ("V0301", |types, _, _| types[3].dtype = DType::E4M3),
+        ("V0301", |_, block, _| block[0] = 0),
+        ("V0301", |_, block, _| block[1] = 5),
+        ("V0301", |_, _, result| result.shape[1] = 6.into()),
+        ("V0305", |_, _, result| result.dtype = DType::E4M3),
+    ];
+    for (code, plant) in plants {
+        let mut g = base();
+        // Partial blocks of rows: 5 of them by 2, 4 columns by 3.
+        let mut types = [
+            rows(DType::F32, &[4]),
+            TensorType::new(DType::I4, [5, 4]),
+            TensorType::new(DType::BF16, [3, 2]),
+            TensorType::new(DType::I4, [3, 2]),
+        ];
+        let (mut block, mut result) = ([2, 3], rows(DType::F16, &[5]));
+        plant(&mut types, &mut block, &mut result);
+        let operands = types.map(|ty| {
+            let name = format!("t{}", g.weights().len());
+            match ty.static_shape() {
+                Some(_) => g.add_weight(ty.clone(), Recipe::Checkpoint { name, ty }),
+                None => g.add_input(name, ty, Some(Scalar::new(DType::I32, 0.0)), None),
+            }
+        });
+        push(&mut g, Op::ScaledMatMul { block }, &operands, vec![result]);
+        let found = codes_of(&g);
+        let found: Vec<_> = found.into_iter().filter(|code| *code != "V0104").collect();
+        assert_eq!(found, Vec::from_iter(Some(code).filter(|code| !code.is_empty())));
+    }
 }
 
 #[test]

@@ -18,6 +18,7 @@
 //! - `V0106`: the graph of a derived weight keeps the rules of this list.
 //! - `V0107`: no dimension is negative within the bounds.
 //! - `V0108`: at the bounds, a value's bytes are at most `i64::MAX`.
+//! - `V0109`: no input is of a narrow dtype; a packed value has a static innermost axis.
 //!
 //! Program order:
 //! - `V0201`: an operand is defined before it is used.
@@ -28,6 +29,7 @@
 //! - `V0302`: a literal has at most [`Literal::MAX_ELEMENTS`] elements.
 //! - `V0303`: what an op mutates is a state.
 //! - `V0304`: a state that an op mutates is its operand once only.
+//! - `V0305`: only ops that know narrow dtypes have them.
 //!
 //! Regions; their bodies also keep the rules above:
 //! - `V0401`: there is one mode and one parameter for each operand.

@@ -6,7 +6,7 @@ use crate::diagnostic::{Anchor, Diagnostics};
 use crate::entity::{Entity, Node, Value};
 use crate::graph::{Graph, ValueDef};
 use crate::literal::Literal;
-use crate::op::{Op, check_types};
+use crate::op::{Op, check_narrow, check_types};
 use crate::text::Names;
 
 /// Checks V02xx to V05xx.
@@ -78,8 +78,10 @@ fn types(graph: &Graph, names: &Names<'_>, node: Node, found: &mut Diagnostics) 
         );
         found.push("V0302", Anchor::Node(node), message);
     }
-    if let Err(error) = check_types(&data.op, &graph.operand_types(node), &graph.result_types(node))
-    {
+    let (operands, results) = (graph.operand_types(node), graph.result_types(node));
+    if let Err(error) = check_narrow(&data.op, &operands, &results) {
+        found.push("V0305", Anchor::Node(node), error.to_string());
+    } else if let Err(error) = check_types(&data.op, &operands, &results) {
         let symbols = graph.symbols();
         let describe = |(i, &v): (usize, &Value)| {
             let ty = graph.ty(v).display(symbols);

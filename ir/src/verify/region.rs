@@ -149,7 +149,10 @@ fn statements(node: Node, region: &Region, found: &mut Diagnostics) {
     for statement in body.nodes() {
         let data = body.node(statement);
         let at = Anchor::Body(node, statement);
-        if matches!(data.op, Op::MatMul { .. } | Op::Custom(_) | Op::Region(_)) {
+        if matches!(
+            data.op,
+            Op::MatMul { .. } | Op::ScaledMatMul { .. } | Op::Custom(_) | Op::Region(_)
+        ) {
             let message =
                 format!("a region's body can't have `{}`; leave it outside", data.op.mnemonic());
             found.push("V0404", at, message);

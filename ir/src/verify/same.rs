@@ -45,6 +45,14 @@ pub(super) fn same_recipe(a: &Recipe, b: &Recipe, names: &mut NamePairs) -> bool
         (Recipe::Reshape { shape: ashape, of: a }, Recipe::Reshape { shape: bshape, of: b }) => {
             ashape == bshape && same_recipe(a, b, names)
         }
+        (
+            Recipe::Broadcast { shape: ashape, of: a },
+            Recipe::Broadcast { shape: bshape, of: b },
+        ) => ashape == bshape && same_recipe(a, b, names),
+        (
+            Recipe::Unpack { axis: aa, order: ao, less: am, len: an, of: a },
+            Recipe::Unpack { axis: ba, order: bo, less: bm, len: bn, of: b },
+        ) => (aa, ao, am, an) == (ba, bo, bm, bn) && same_recipe(a, b, names),
         (Recipe::Graph(a), Recipe::Graph(b)) => same_program(a, b),
         _ => false,
     }

@@ -130,7 +130,7 @@ impl Rng {
     }
 
     fn recipe(&mut self, symbols: usize, depth: usize) -> Recipe {
-        match self.below(if depth == 0 { 1 } else { 8 }) {
+        match self.below(if depth == 0 { 1 } else { 10 }) {
             1 => Recipe::Concat {
                 axis: self.below(3),
                 parts: (0..self.below(4)).map(|_| self.recipe(symbols, depth - 1)).collect(),
@@ -152,6 +152,17 @@ impl Rng {
             5 => Recipe::Graph(Box::new(self.graph(depth - 1))),
             6 => Recipe::Reshape {
                 shape: (0..self.below(4)).map(|_| self.below(100) as u64).collect(),
+                of: Box::new(self.recipe(symbols, depth - 1)),
+            },
+            7 => Recipe::Broadcast {
+                shape: (0..self.below(4)).map(|_| self.below(100) as u64).collect(),
+                of: Box::new(self.recipe(symbols, depth - 1)),
+            },
+            8 => Recipe::Unpack {
+                axis: self.below(3),
+                order: std::array::from_fn(|_| self.below(9) as u8),
+                less: self.below(256) as u8,
+                len: self.next(),
                 of: Box::new(self.recipe(symbols, depth - 1)),
             },
             _ => Recipe::Checkpoint { name: self.text(), ty: self.ty(symbols) },
@@ -226,7 +237,7 @@ impl Rng {
     ) -> (Op, Vec<Value>) {
         let axis = self.below(4);
         let symbols = graph.symbols().len();
-        let op = match self.below(20) {
+        let op = match self.below(21) {
             0 => Op::Unary(self.pick(UnaryOp::ALL)),
             1 => Op::Binary(self.pick(BinaryOp::ALL)),
             2 => Op::Compare(self.pick(CompareOp::ALL)),
@@ -246,6 +257,7 @@ impl Rng {
             16 => Op::Iota { axis },
             17 if depth > 0 && symbols > 0 => self.region(graph, &operands, depth),
             18 => self.custom(operands.len()),
+            19 => Op::ScaledMatMul { block: [self.next() >> 1, self.below(200) as u64] },
             _ => {
                 let dtype = match result {
                     Some(ty) if self.chance(80) => ty.dtype,

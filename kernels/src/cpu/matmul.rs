@@ -15,12 +15,14 @@
 
 mod blocks;
 mod problem;
+mod scaled;
 
 use super::scratch;
 use super::{CpuMathError, FloatSlice, FloatSliceMut, Isa, at_least, parallel};
 use blocks::{Columns, DIRECT_ROWS, Destination, PackRows, StoredMatrix};
 use piecewise_ir::dtype::DType;
 pub use problem::{MatmulProblem, Operand};
+pub use scaled::{ScaledArgs, ScaledProblem, scaled_matmul, scaled_matmul_scratch_bytes};
 
 const CALL: &str = "matmul";
 
@@ -36,7 +38,7 @@ const PARALLEL_WORK: usize = 1 << 16;
 /// With less, down to what one thread needs, the call uses fewer threads.
 pub fn matmul_scratch_bytes(problem: &MatmulProblem, threads: usize) -> usize {
     let panel = column_panel_bytes(problem, problem.m).saturating_mul(threads.max(1));
-    row_panel_bytes(problem, problem.m).saturating_add(panel)
+    row_panel_bytes(&problem.a, problem.k, problem.m).saturating_add(panel)
 }
 
 /// Elements from one panel row to the next: whole vectors, and an odd number of cache lines so
@@ -45,11 +47,11 @@ fn panel_stride(k: usize) -> usize {
     (k.div_ceil(16) | 1).saturating_mul(16)
 }
 
-fn row_panel_bytes(problem: &MatmulProblem, rows: usize) -> usize {
-    if problem.a.dtype == DType::F32 && !problem.a.transposed {
+fn row_panel_bytes(a: &Operand, k: usize, rows: usize) -> usize {
+    if a.dtype == DType::F32 && !a.transposed {
         return 0;
     }
-    rows.min(ROW_BLOCK).saturating_mul(panel_stride(problem.k)).saturating_mul(4)
+    rows.min(ROW_BLOCK).saturating_mul(panel_stride(k)).saturating_mul(4)
 }
 
 fn column_panel_bytes(problem: &MatmulProblem, rows: usize) -> usize {
@@ -89,13 +91,9 @@ pub fn matmul(isa: Isa, args: MatmulArgs<'_>) -> Result<(), CpuMathError> {
     if rows == 0 || n == 0 {
         return Ok(());
     }
-    let row_panel = row_panel_bytes(&problem, rows);
+    let row_panel = row_panel_bytes(&problem.a, k, rows);
     let column_panel = column_panel_bytes(&problem, rows);
-    let small = rows.saturating_mul(n).saturating_mul(k) < PARALLEL_WORK;
-    let mut threads = if small { 1 } else { parallel::pool_threads() };
-    if let Some(served) = (scratch.len() - row_panel).checked_div(column_panel) {
-        threads = threads.min(served);
-    }
+    let served = (scratch.len() - row_panel).checked_div(column_panel).unwrap_or(usize::MAX);
     let stride = panel_stride(k);
     let panels = scratch::Shared(scratch.as_mut_ptr());
     let column_panels = scratch::Shared(panels.get().wrapping_add(row_panel));
@@ -107,47 +105,84 @@ pub fn matmul(isa: Isa, args: MatmulArgs<'_>) -> Result<(), CpuMathError> {
         let a = a.offset(batch * problem.a.batch_stride);
         let b = b.offset(batch * problem.b.batch_stride);
         let out = out.offset(batch * problem.out.batch_stride);
+        let rows = Rows { stored: a, rows, k, n, is_packed: row_panel > 0 };
+        let multiply = |worker: usize, start: usize, tile: Columns, out: Destination<'_>| {
+            // SAFETY: `check` proved that b holds these columns and that the scratch has a column panel
+            // for each worker when the path needs one; the caller vouches for x and for the output.
+            unsafe {
+                if column_panel == 0 {
+                    b.multiply(isa, tile, start, out);
+                } else {
+                    let panel = column_panels.get().add(worker * column_panel).cast::<f32>();
+                    let (count, to) = (tile.columns, panel);
+                    b.pack_columns(isa, PackRows { first: start, count, k, to, stride });
+                    blocks::multiply_panel(isa, tile, panel, stride, out);
+                }
+            }
+        };
+        // SAFETY: `check` proved that a holds these rows, that out holds `rows` rows that do not overlap,
+        // and that the scratch holds the row panel; `multiply` writes the columns that it is given.
+        unsafe { rows.multiply(isa, served, panels, out, problem.out.row_stride, &multiply) };
+    }
+    Ok(())
+}
+
+/// The real rows of a left operand, to be multiplied with `n` columns of `k`.
+struct Rows<'a> {
+    stored: StoredMatrix<'a>,
+    rows: usize,
+    k: usize,
+    n: usize,
+    /// Whether they become f32 rows in scratch first.
+    is_packed: bool,
+}
+
+impl Rows<'_> {
+    /// Calls `multiply` for blocks of columns on up to `served` threads: with the thread, the first
+    /// column, the f32 rows to multiply and where the products of the block go.
+    ///
+    /// # Safety
+    /// The matrix holds the rows, `out` is valid for `rows` rows at `out_stride` that do not overlap,
+    /// `panels` for the bytes of [`row_panel_bytes`]; `multiply` writes the columns that it is given.
+    unsafe fn multiply(
+        &self,
+        isa: Isa,
+        served: usize,
+        panels: scratch::Shared<u8>,
+        out: Destination<'_>,
+        out_stride: usize,
+        multiply: &(impl Fn(usize, usize, Columns, Destination<'_>) + Sync),
+    ) {
+        let &Self { stored, rows, k, n, is_packed } = self;
+        let small = rows.saturating_mul(n).saturating_mul(k) < PARALLEL_WORK;
+        let threads = if small { 1 } else { parallel::pool_threads().min(served) };
+        let stride = panel_stride(k);
         for first in (0..rows).step_by(ROW_BLOCK) {
             let count = (rows - first).min(ROW_BLOCK);
-            let (x, x_stride) = if row_panel == 0 {
-                a.f32_rows(first)
-            } else {
+            let (x, x_stride) = if is_packed {
                 let panel = scratch::Shared(panels.get().cast::<f32>());
                 let packers = if count <= DIRECT_ROWS { 1 } else { threads };
                 parallel::for_each_block(packers, count.div_ceil(16), |_, block| {
                     let start = block * 16;
                     let to = panel.get().wrapping_add(start * stride);
-                    let count = (count - start).min(16);
-                    // SAFETY: `check` proved that a holds these rows and that the row panel holds
-                    // min(rows, ROW_BLOCK) rows of `stride`; each block has rows of its own.
-                    unsafe { a.pack(isa, PackRows { first: first + start, count, k, to, stride }) }
+                    let (count, first) = ((count - start).min(16), first + start);
+                    // SAFETY: the matrix holds these rows and the row panel min(rows, ROW_BLOCK) rows of
+                    // `stride`, by the caller's promise; each block has rows of its own.
+                    unsafe { stored.pack(isa, PackRows { first, count, k, to, stride }) }
                 });
                 (panel, stride)
+            } else {
+                stored.f32_rows(first)
             };
-            let out = out.offset(first * problem.out.row_stride);
+            let out = out.offset(first * out_stride);
             parallel::for_each_block(threads, n.div_ceil(COLUMN_BLOCK), |worker, block| {
                 let start = block * COLUMN_BLOCK;
                 let columns = (n - start).min(COLUMN_BLOCK);
                 let tile = Columns { x: x.get(), x_stride, rows: count, k, columns };
-                let out = out.offset(start);
-                // SAFETY: `check` proved that b holds these columns, that out holds `rows` rows
-                // that do not overlap (so blocks write disjoint columns), and that the scratch
-                // has a column panel for each worker when the path needs one; x was set up above
-                // with `count` rows of `k` elements.
-                unsafe {
-                    if column_panel == 0 {
-                        b.multiply(isa, tile, start, out);
-                    } else {
-                        let panel = column_panels.get().add(worker * column_panel).cast::<f32>();
-                        let pack = PackRows { first: start, count: columns, k, to: panel, stride };
-                        b.pack_columns(isa, pack);
-                        blocks::multiply_panel(isa, tile, panel, stride, out);
-                    }
-                }
+                multiply(worker, start, tile, out.offset(start));
             });
         }
     }
-    Ok(())
 }
 
 fn check(args: &MatmulArgs<'_>) -> Result<(), CpuMathError> {
@@ -174,7 +209,7 @@ fn check(args: &MatmulArgs<'_>) -> Result<(), CpuMathError> {
         }
         at_least(CALL, operand, elements, extent(&stored, p.batch, rows, columns))?;
     }
-    let need = row_panel_bytes(p, *rows).saturating_add(column_panel_bytes(p, *rows));
+    let need = row_panel_bytes(&p.a, p.k, *rows).saturating_add(column_panel_bytes(p, *rows));
     scratch::check(CALL, scratch, need, "matmul_scratch_bytes")
 }
 
@@ -192,5 +227,7 @@ fn extent(stored: &Operand, batch: usize, rows: usize, columns: usize) -> usize 
     }
 }
 
+#[cfg(test)]
+mod scaled_tests;
 #[cfg(test)]
 mod tests;

@@ -41,7 +41,9 @@ impl FloatVec {
             DType::F32 => FloatVec::F32(values.to_vec()),
             DType::F16 => FloatVec::F16(values.iter().map(|x| f16::from_f32(*x)).collect()),
             DType::BF16 => FloatVec::Bf16(values.iter().map(|x| bf16::from_f32(*x)).collect()),
-            DType::I32 | DType::I64 | DType::U8 | DType::Bool => panic!("{float_type} is no float"),
+            DType::I32 | DType::I64 | DType::U8 | DType::Bool | DType::E4M3 | DType::I4 => {
+                panic!("{float_type} is no float of slices")
+            }
         }
     }
 

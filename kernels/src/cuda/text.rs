@@ -12,6 +12,8 @@ pub(super) fn storage(dtype: DType) -> &'static str {
         DType::F16 => "f16",
         DType::F32 => "float",
         DType::I32 | DType::I64 | DType::U8 | DType::Bool => lane(dtype),
+        // Bytes; no kernel of rows has them.
+        DType::E4M3 | DType::I4 => "u8",
     }
 }
 
@@ -21,7 +23,7 @@ pub(super) fn lane(dtype: DType) -> &'static str {
         DType::F32 | DType::BF16 | DType::F16 => "float",
         DType::I32 => "i32",
         DType::I64 => "i64",
-        DType::U8 | DType::Bool => "u8",
+        DType::U8 | DType::Bool | DType::E4M3 | DType::I4 => "u8",
     }
 }
 

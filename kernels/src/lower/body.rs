@@ -3,7 +3,7 @@
 // A new op or dtype must not compile before it is here.
 #![warn(clippy::wildcard_enum_match_arm)]
 
-use super::error::{LowerError, fail};
+use super::error::{LowerError, fail, narrow};
 use super::row_program::{ArgDecl, ArgKind};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
@@ -75,6 +75,14 @@ impl ArgDecl {
     }
 }
 
+/// Refuses narrow dtypes, which no kernel of rows has.
+fn wide<'t>(mut types: impl Iterator<Item = &'t TensorType>) -> Result<(), LowerError> {
+    match types.find(|ty| ty.dtype.is_narrow()) {
+        None => Ok(()),
+        Some(ty) => fail(narrow(ty.dtype)),
+    }
+}
+
 impl<'a> RowBody<'a> {
     /// The body of a region. `states[i]` says whether operand `i` of its node is a state.
     pub(crate) fn of_region(region: &'a Region, states: &[bool]) -> Result<Self, LowerError> {
@@ -107,6 +115,7 @@ impl<'a> RowBody<'a> {
             if let Err(error) = piecewise_ir::op::check_types(&data.op, &types.0, &types.1) {
                 return fail(error.to_string());
             }
+            wide(types.0.iter().chain(&types.1))?;
             data.results.iter().for_each(|v| defined[v.index()] = true);
         }
         if let Some(name) = undefined(&defined, graph.outputs()) {
@@ -136,6 +145,7 @@ impl<'a> RowBody<'a> {
         if let Err(error) = piecewise_ir::op::check_types(op, operands, results) {
             return fail(error.to_string());
         }
+        wide(operands.iter().chain(results))?;
         let over = if *op == Op::Scatter {
             operands[1].outer_symbol()
         } else {

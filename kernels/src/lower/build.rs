@@ -247,7 +247,7 @@ impl Builder {
                 let shape = static_dims(&results[0])?;
                 one(self.literal(literal, &shape))
             }
-            Op::MatMul { .. } | Op::Region(_) | Op::Custom(_) => {
+            Op::MatMul { .. } | Op::ScaledMatMul { .. } | Op::Region(_) | Op::Custom(_) => {
                 fail(format!("`{}` has no row program", op.mnemonic()))
             }
         }

@@ -4,7 +4,7 @@
 // A new op or dtype must not compile before it is here.
 #![warn(clippy::wildcard_enum_match_arm)]
 
-use super::error::{LowerError, fail};
+use super::error::{LowerError, fail, narrow};
 use super::row_program::{
     ArgKind, MAX_LOOPS, MapOp, Nest, PlaceKind, RowProgram, RowStep, StridedAccess, lane_of,
 };
@@ -19,6 +19,11 @@ impl RowProgram {
         let work = self.work;
         if work.tile_rows == 0 || work.temp_bytes_per_row.checked_mul(work.tile_rows).is_none() {
             return fail("a row program whose tile has no rows or no size");
+        }
+        let dtypes = self.args.iter().map(|arg| arg.dtype);
+        let mut dtypes = dtypes.chain(self.places.iter().map(|place| place.dtype));
+        if let Some(dtype) = dtypes.find(|dtype| dtype.is_narrow()) {
+            return fail(narrow(dtype));
         }
         for (i, place) in self.places.iter().enumerate() {
             let Some(bytes) = place.elements.checked_mul(place.dtype.size() as u64) else {

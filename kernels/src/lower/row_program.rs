@@ -22,6 +22,8 @@ pub(super) fn lane_of(dtype: DType) -> DType {
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 => DType::F32,
         DType::I32 | DType::I64 | DType::U8 => dtype,
+        // No program has them.
+        DType::E4M3 | DType::I4 => dtype,
         DType::Bool => DType::U8,
     }
 }

@@ -188,9 +188,9 @@ impl<'a> CpuOpArgs<'a> {
             Some(DType::F32) => Ok(FloatSlice::F32(self.read(position)?)),
             Some(DType::F16) => Ok(FloatSlice::F16(self.read(position)?)),
             Some(DType::BF16) => Ok(FloatSlice::Bf16(self.read(position)?)),
-            Some(DType::I32 | DType::I64 | DType::U8 | DType::Bool) | None => {
-                Err(self.error(format!("position {position} does not hold floats")))
-            }
+            Some(DType::I32 | DType::I64 | DType::U8 | DType::Bool)
+            | Some(DType::E4M3 | DType::I4)
+            | None => Err(self.error(format!("position {position} does not hold floats"))),
         }
     }
 
@@ -203,9 +203,9 @@ impl<'a> CpuOpArgs<'a> {
             Some(DType::F32) => Ok(FloatSliceMut::F32(self.write(position)?)),
             Some(DType::F16) => Ok(FloatSliceMut::F16(self.write(position)?)),
             Some(DType::BF16) => Ok(FloatSliceMut::Bf16(self.write(position)?)),
-            Some(DType::I32 | DType::I64 | DType::U8 | DType::Bool) | None => {
-                Err(self.error(format!("position {position} does not hold floats")))
-            }
+            Some(DType::I32 | DType::I64 | DType::U8 | DType::Bool)
+            | Some(DType::E4M3 | DType::I4)
+            | None => Err(self.error(format!("position {position} does not hold floats"))),
         }
     }
 
@@ -244,6 +244,7 @@ impl<'a> CpuOpArgs<'a> {
                 size_of::<T>()
             )));
         }
+        // Elements that share bytes are counted in these.
         Ok(ty.bytes(self.binding.context.sizes()) as usize / ty.dtype.size())
     }
 }

@@ -100,7 +100,9 @@ impl<'a> PieceBuilder<'a> {
             | Recipe::Slice { .. }
             | Recipe::Transpose { .. }
             | Recipe::Cast { .. }
-            | Recipe::Reshape { .. } => {}
+            | Recipe::Reshape { .. }
+            | Recipe::Broadcast { .. }
+            | Recipe::Unpack { .. } => {}
         });
         recipe
     }

@@ -61,7 +61,7 @@ pub(crate) const CANONICAL: [Rule; 17] = [
 
 /// Whether every value of `from` is a value of `to`.
 fn is_widening(from: DType, to: DType) -> bool {
-    use DType::{BF16, Bool, F16, F32, I32, I64, U8};
+    use DType::{BF16, Bool, E4M3, F16, F32, I4, I32, I64, U8};
     match from {
         Bool => true,
         U8 => matches!(to, U8 | I32 | I64 | F32 | F16 | BF16),
@@ -70,6 +70,8 @@ fn is_widening(from: DType, to: DType) -> bool {
         F16 => matches!(to, F16 | F32),
         BF16 => matches!(to, BF16 | F32),
         F32 => to == F32,
+        E4M3 => matches!(to, E4M3 | F32 | F16 | BF16),
+        I4 => matches!(to, I4 | I32 | I64 | F32 | F16 | BF16 | E4M3),
     }
 }
 

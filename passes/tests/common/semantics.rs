@@ -100,6 +100,8 @@ fn recipe_value(
         Recipe::Transpose { perm, of } => (Op::Permute { perm: perm.clone() }, vec![of]),
         Recipe::Cast { of, .. } => (Op::Cast, vec![of]),
         Recipe::Reshape { of, .. } => (Op::Reshape, vec![of]),
+        Recipe::Broadcast { of, .. } => (Op::Broadcast, vec![of]),
+        Recipe::Unpack { .. } => unreachable!("no pass makes such recipes"),
     };
     let operands = of.into_iter().map(|r| recipe_value(graph, inputs, r, seed)).collect();
     graph.push(op, operands, ty, Default::default())

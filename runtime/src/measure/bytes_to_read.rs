@@ -4,16 +4,16 @@ use super::plan::PlannedStep;
 use crate::words::roles;
 use piecewise_ir::entity::Value;
 use piecewise_ir::graph::{Graph, ValueDef};
-use piecewise_ir::op::Op;
+use piecewise_ir::op::OpClass;
 use std::collections::BTreeSet;
 
-/// The bytes that no implementation can leave unread: each weight that a matmul reads, once, and
+/// The bytes that no implementation can leave unread: each weight that a product reads, with its scales,, once, and
 /// keys and values of every position that is attended to, once. Boundaries, gathered rows,
 /// weights of norms and everything written come on top, so that bytes per second computed from
 /// these are a lower bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct BytesToRead {
-    /// Bytes of the weights that matmuls read.
+    /// Bytes of the weights that products read.
     pub weights: u64,
     /// Bytes of keys and values of one position, over all layers.
     pub per_position: u64,
@@ -26,7 +26,7 @@ impl BytesToRead {
         let read: BTreeSet<Value> = graph
             .nodes()
             .map(|node| graph.node(node))
-            .filter(|node| matches!(node.op, Op::MatMul { .. }))
+            .filter(|node| matches!(node.op.class(), OpClass::Product { .. }))
             .flat_map(|node| node.operands.iter().copied().filter(is_weight).collect::<Vec<_>>())
             .collect();
         let states = graph.states().iter();

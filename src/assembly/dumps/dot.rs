@@ -62,7 +62,7 @@ pub(super) fn graph(graph: &Graph) -> String {
         };
         let shape = match &data.op {
             Op::Region(_) => "box",
-            Op::MatMul { .. } => "house",
+            Op::MatMul { .. } | Op::ScaledMatMul { .. } => "house",
             Op::Custom(_) => "octagon",
             _ => "ellipse",
         };

@@ -10,7 +10,7 @@ use piecewise_backend::artifact::Digest;
 use piecewise_ir::entity::{Entity, UniquePieceId, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::module::{ArenaLayout, SlotKind, SlotTable, Step, Stitch, UniquePiece};
-use piecewise_ir::op::Op;
+use piecewise_ir::op::{Op, OpClass};
 use piecewise_ir::text::{print_graph, value_names};
 use piecewise_ir::weight::Recipe;
 use piecewise_runtime::words::{Ledger, ModelError};
@@ -179,7 +179,7 @@ impl PlanView {
             split_ops: stitch.split_op_count(),
             kernels: in_pieces + stitch.split_op_count(),
             regions: count(|op| matches!(op, Op::Region(_))),
-            matmuls: count(|op| matches!(op, Op::MatMul { .. })),
+            matmuls: count(|op| matches!(op.class(), OpClass::Product { .. })),
             positions,
             arena: ArenaRow { bytes: layout.bytes, staged: layout.staged, align: layout.align },
             memory: planned.ledger()?,

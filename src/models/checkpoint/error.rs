@@ -63,8 +63,8 @@ pub enum CheckpointError {
     },
     /// A tensor has elements of a type that is not supported.
     #[error(
-        "{}: tensor `{tensor}` has dtype {dtype:?}; supported are F32, F16, BF16, I32, I64, U8 and \
-         BOOL (quantized checkpoints are not read)",
+        "{}: tensor `{tensor}` has dtype {dtype:?}; supported are F32, F16, BF16, F8_E4M3, I32, I64, \
+         U8 and BOOL",
         file.display()
     )]
     UnsupportedDtype {

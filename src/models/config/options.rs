@@ -47,6 +47,7 @@ const READ: &[&str] = &[
     "use_sliding_window",
     "max_window_layers",
     "layer_types",
+    "quantization_config",
 ];
 
 /// Keys about training, generation defaults, bookkeeping and file formats of other programs.
@@ -174,7 +175,7 @@ pub(in crate::models) fn sort_keys_beside(
     Ok(ignored)
 }
 
-fn asks_for_nothing(value: &Value) -> bool {
+pub(in crate::models) fn asks_for_nothing(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
         Value::Array(items) => items.is_empty(),

@@ -1,4 +1,4 @@
-// Makes weights on the device: strided copies, casts and normal numbers.
+// Makes weights on the device: strided copies, casts, unpacked integers and normal numbers.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -6,7 +6,7 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 
 // Numbered as in `dtype_code`.
-enum DType { F32, F16, BF16, I32, I64, U8, BOOL };
+enum DType { F32, F16, BF16, I32, I64, U8, BOOL, E4M3 };
 
 // The float next to x that is odd in its last bit where x is between two floats: rounding it once
 // more, to fewer bits, gives what rounding x would.
@@ -28,6 +28,26 @@ __device__ u16 to_bf16(double x) {
     return (u16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+// Nearest, ties to even; what is too large becomes the largest number, 448.
+__device__ u8 to_e4m3(double x) {
+    u8 sign = (u8)((u64)__double_as_longlong(x) >> 56 & 0x80);
+    if (x != x) return 0x7f;
+    double magnitude = fmin(fabs(x), 448.0);
+    int exponent = max((int)(__double_as_longlong(magnitude) >> 52) - 1023, -6);
+    // Numbers of one exponent are 2^(exponent - 3) apart, below 2^-6 as above it.
+    int steps = __double2int_rn(magnitude * __longlong_as_double((long long)(1026 - exponent) << 52));
+    return sign | (u8)(((exponent + 6) << 3) + steps);
+}
+
+__device__ double from_e4m3(u8 bits) {
+    int exponent = bits >> 3 & 15, mantissa = bits & 7;
+    if (exponent == 15 && mantissa == 7) return __longlong_as_double(0x7ff8000000000000ll);
+    double steps = exponent == 0 ? mantissa : 8 + mantissa;
+    int power = exponent == 0 ? -9 : exponent - 10;
+    double magnitude = steps * __longlong_as_double((long long)(power + 1023) << 52);
+    return bits >> 7 ? -magnitude : magnitude;
+}
+
 __device__ double load(const void *from, u64 i, int dtype) {
     switch (dtype) {
     case F32: return ((const float *)from)[i];
@@ -39,6 +59,7 @@ __device__ double load(const void *from, u64 i, int dtype) {
     case BF16: return __uint_as_float((u32)((const u16 *)from)[i] << 16);
     case I32: return ((const int *)from)[i];
     case I64: return (double)((const long long *)from)[i];
+    case E4M3: return from_e4m3(((const u8 *)from)[i]);
     default: return ((const u8 *)from)[i];
     }
 }
@@ -52,6 +73,7 @@ __device__ void store(void *to, u64 i, int dtype, double x) {
     case I32: ((int *)to)[i] = x != x ? 0 : __double2int_rz(x); break;
     case I64: ((long long *)to)[i] = x != x ? 0 : __double2ll_rz(x); break;
     case U8: ((u8 *)to)[i] = x > 0.0 ? (u8)(x < 255.0 ? x : 255.0) : 0; break;
+    case E4M3: ((u8 *)to)[i] = to_e4m3(x); break;
     default: ((u8 *)to)[i] = x != 0.0; break;
     }
 }
@@ -66,6 +88,24 @@ extern "C" __global__ void cast(const void *from, void *to, u64 n, int from_dtyp
         } else {
             store(to, i, to_dtype, load(from, i, from_dtype));
         }
+    }
+}
+
+// Lines of two integers of 4 bits a byte, the first in the lower half, out of words of eight along an
+// axis; byte i of `shifts` is the lowest bit of the word's integer i.
+extern "C" __global__ void unpack(const u32 *words, u8 *to, u64 lines, u64 line, u64 across, u64 axis,
+                                  u64 shifts, u32 less) {
+    u64 bytes = (line + 1) / 2;
+    for (u64 at = first(); at < lines * bytes; at += step()) {
+        u64 i = at / bytes, j = at % bytes * 2;
+        u32 pair = 0;
+        for (u64 half = 0; half < 2 && j + half < line; half++) {
+            u64 column = j + half;
+            u64 word = axis == 0 ? i / 8 * across + column : i * across + column / 8;
+            u32 shift = (u32)(shifts >> 8 * ((axis == 0 ? i : column) % 8)) & 31;
+            pair |= ((words[word] >> shift) - less & 15) << 4 * half;
+        }
+        to[at] = (u8)pair;
     }
 }
 

@@ -47,6 +47,7 @@ impl Op {
             Self::MatMul { transpose_lhs, .. } => {
                 OpClass::Product { transpose_lhs: *transpose_lhs }
             }
+            Self::ScaledMatMul { .. } => OpClass::Product { transpose_lhs: false },
             Self::Iota { .. } | Self::Literal(_) => OpClass::Constant,
             Self::Region(region) => OpClass::Region(region),
             Self::Custom(call) => OpClass::Custom(call),

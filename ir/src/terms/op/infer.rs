@@ -29,7 +29,7 @@ fn signature(op: &Op) -> (Option<usize>, Option<usize>) {
         Op::Binary(_) | Op::Compare(_) | Op::Gather | Op::MatMul { .. } => (Some(2), Some(1)),
         Op::Select => (Some(3), Some(1)),
         Op::Scatter => (Some(3), Some(0)),
-        Op::Concat { .. } => (None, Some(1)),
+        Op::Concat { .. } | Op::ScaledMatMul { .. } => (None, Some(1)),
         Op::Region(_) | Op::Custom(_) => (None, None),
     }
 }
@@ -70,7 +70,7 @@ fn axis_in(op: &Op, axis: usize, rank: usize) -> Result<(), TypeError> {
 
 /// The result type of an op whose operands alone determine it and which has one result; `None`
 /// for ops whose result type says more than the operands (casts, broadcasts, reshapes, slices,
-/// matmul, iota, literals, top-k, regions, custom ops) or that have no result (scatter).
+/// products, iota, literals, top-k, regions, custom ops) or that have no result (scatter).
 ///
 /// # Errors
 /// When the operands do not fit the op.
@@ -139,6 +139,7 @@ pub fn infer_type(op: &Op, operands: &[TensorType]) -> Result<Option<TensorType>
         | Op::Slice { .. }
         | Op::Scatter
         | Op::MatMul { .. }
+        | Op::ScaledMatMul { .. }
         | Op::Iota { .. }
         | Op::Literal(_)
         | Op::Region(_)
@@ -220,6 +221,7 @@ pub fn check_types(
         Op::MatMul { transpose_lhs, transpose_rhs } => {
             check_matmul(*transpose_lhs, *transpose_rhs, &operands[0], &operands[1], &results[0])
         }
+        Op::ScaledMatMul { block } => check_scaled(*block, operands, &results[0]),
         Op::TopK { axis } => check_top_k(op, *axis, &operands[0], results),
         Op::Iota { axis } => axis_in(op, *axis, results[0].rank()),
         Op::Literal(literal) => {
@@ -348,6 +350,82 @@ fn check_matmul(
     let expected: Shape =
         lhs.shape[..l - 2].iter().chain([&lhs.shape[m], &rhs.shape[n]]).cloned().collect();
     ensure(result.shape == expected, "`matmul` result must be [..batch, m, n]")
+}
+
+fn check_scaled(
+    block: [u64; 2],
+    operands: &[TensorType],
+    result: &TensorType,
+) -> Result<(), TypeError> {
+    let (x, w, scales, zeros) = match operands {
+        [x, w, scales] => (x, w, scales, None),
+        [x, w, scales, zeros] => (x, w, scales, Some(zeros)),
+        _ => {
+            let n = operands.len();
+            return fail(format!("`scaled_matmul` takes rows, codes, scales and zeros, not {n}"));
+        }
+    };
+    let computes = |ty: &TensorType| ty.dtype.is_float() && !ty.dtype.is_narrow();
+    let floats = [x, scales, result].into_iter().all(computes);
+    ensure(floats, "`scaled_matmul` takes rows and scales of f32, f16 or bf16, and gives such")?;
+    ensure(
+        w.dtype.is_narrow(),
+        "`scaled_matmul` takes codes of a narrow dtype, else use `matmul`",
+    )?;
+    let Some(&[n, k]) = w.static_shape().as_deref().and_then(|dims| dims.as_array()) else {
+        return fail("`scaled_matmul` takes codes `[n, k]` of static extents");
+    };
+    ensure(!block.contains(&0), "`scaled_matmul` blocks have at least one row and one column")?;
+    let blocks = [n.div_ceil(block[0]), k.div_ceil(block[1])];
+    if scales.static_shape().as_deref() != Some(&blocks) {
+        return fail(format!("`scaled_matmul` needs scales {blocks:?}, one for each block"));
+    }
+    if let Some(zeros) = zeros {
+        let fits = zeros.dtype == w.dtype && zeros.shape == scales.shape && w.dtype.is_int();
+        ensure(
+            fits,
+            "`scaled_matmul` zeros are integers of the codes' dtype, in the scales' shape",
+        )?;
+    }
+    ensure(x.rank() >= 2, "`scaled_matmul` needs rows of at least two axes")?;
+    let inner = x.rank() - 1;
+    ensure(x.shape[inner] == w.shape[1], "`scaled_matmul` inner dimensions differ")?;
+    let expected: Shape = x.shape[..inner].iter().chain([&w.shape[0]]).cloned().collect();
+    ensure(result.shape == expected, "`scaled_matmul` result must be [.., m, n]")
+}
+
+/// That only ops which know narrow dtypes have them: products with scales, gathers, casts, and slices
+/// and concatenations of whole lines. What a region computes is asked of its body.
+///
+/// # Errors
+/// When another operand or result is narrow.
+pub fn check_narrow(
+    op: &Op,
+    operands: &[TensorType],
+    results: &[TensorType],
+) -> Result<(), TypeError> {
+    let is_whole = |axis: usize, ty: &TensorType| axis + 1 < ty.rank();
+    let takes = |position: usize, ty: &TensorType| match op {
+        Op::ScaledMatMul { .. } => position == 1 || position == 3,
+        Op::Gather => position == 0 && ty.rank() > 1,
+        Op::Slice { axis, .. } | Op::Concat { axis } => is_whole(*axis, ty),
+        Op::Cast | Op::Region(_) => true,
+        _ => false,
+    };
+    let narrow = |ty: &&TensorType| ty.dtype.is_narrow();
+    let refused =
+        operands.iter().enumerate().find(|(i, ty)| ty.dtype.is_narrow() && !takes(*i, ty));
+    let gives = !matches!(op, Op::ScaledMatMul { .. });
+    let made = results.iter().find(narrow).filter(|ty| !(gives && takes(0, ty)));
+    match refused.map(|(_, ty)| ty).or(made) {
+        None => Ok(()),
+        Some(ty) => fail(format!(
+            "`{}` does not take {} here, a form that weights are kept in: multiply by it with \
+             `scaled_matmul`, gather, slice or join whole lines of it, or cast it first",
+            op.mnemonic(),
+            ty.dtype
+        )),
+    }
 }
 
 fn check_top_k(

@@ -9,7 +9,7 @@ pub(crate) mod table;
 
 pub use crate::treatment::RowTreatment;
 pub use class::OpClass;
-pub use infer::{TypeError, check_types, infer_type};
+pub use infer::{TypeError, check_narrow, check_types, infer_type};
 pub use rows::row_treatment;
 pub use table::{BinaryOp, CompareOp, Format, OpInfo, ReduceOp, UnaryOp, op_info, op_table};
 pub(crate) use table::{binary_ops, compare_ops, unary_ops};
@@ -80,6 +80,12 @@ pub enum Op {
         transpose_lhs: bool,
         /// Whether the right operand is stored `[n, k]`.
         transpose_rhs: bool,
+    },
+    /// `[.., m, k] x [n, k]` transposed, where a weight is a narrow code times the scale of its block:
+    /// operands rows, codes, scales, and zero points if there are any.
+    ScaledMatMul {
+        /// Rows and columns of the codes that share a scale; the last blocks may be partial.
+        block: [u64; 2],
     },
     /// A tensor whose elements are their index along an axis.
     Iota {

@@ -139,6 +139,11 @@ fn on_rows(format: Format) -> (Op, Vec<TensorType>, Vec<TensorType>) {
         Format::Gather => (Op::Gather, vec![f(&[5, 3]), ints(&[0])], vec![x()]),
         Format::Scatter => (Op::Scatter, vec![f(&[8, 3]), ints(&[0]), x()], vec![]),
         Format::MatMul => (matmul(false, true), vec![x(), f(&[2, 3])], vec![f(&[0, 2])]),
+        Format::ScaledMatMul => {
+            let codes = TensorType::new(DType::E4M3, [2, 3]);
+            let op = Op::ScaledMatMul { block: [1, 3] };
+            (op, vec![x(), codes, f(&[2, 1])], vec![f(&[0, 2])])
+        }
         Format::Iota => (Op::Iota { axis: 0 }, vec![], vec![x()]),
         Format::Literal => {
             (Op::Literal(Literal::new(DType::F32, [1.0, 2.0])), vec![], vec![f(&[2])])

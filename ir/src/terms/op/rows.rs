@@ -35,9 +35,8 @@ impl Op {
             | Self::Reshape
             | Self::Gather
             | Self::Scatter => self.clone(),
-            Self::MatMul { .. } | Self::Literal(_) | Self::Region(_) | Self::Custom(_) => {
-                return None;
-            }
+            Self::MatMul { .. } | Self::ScaledMatMul { .. } => return None,
+            Self::Literal(_) | Self::Region(_) | Self::Custom(_) => return None,
         })
     }
 }

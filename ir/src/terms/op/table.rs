@@ -277,6 +277,7 @@ pub(crate) struct Key {
 pub(crate) const AXIS: Key = Key { name: "axis", kind: KeyKind::Number };
 pub(crate) const AXES: Key = Key { name: "axes", kind: KeyKind::Axes };
 pub(crate) const PERM: Key = Key { name: "perm", kind: KeyKind::Axes };
+pub(crate) const BLOCK: Key = Key { name: "block", kind: KeyKind::Axes };
 pub(crate) const START: Key = Key { name: "start", kind: KeyKind::Number };
 pub(crate) const TRANSPOSE_LHS: Key = Key { name: "transpose_lhs", kind: KeyKind::Flag };
 pub(crate) const TRANSPOSE_RHS: Key = Key { name: "transpose_rhs", kind: KeyKind::Flag };
@@ -357,6 +358,8 @@ other_ops! {
         "writes row `rows[i]` of `[..i, ..r]` into row `slots[i]` of the state `[n, ..r]`; a slot outside the state writes nowhere; of rows with one slot one stays, on a GPU element by element, and an input that gives two rows one slot is refused";
     MatMul = "matmul", " a, b", [TRANSPOSE_LHS, TRANSPOSE_RHS],
         "`[..b, m, k] x [..b, k, n]`, or `[.., m, k] x [k, n]`; either side transposed; float operands of any two dtypes, products and sums in f32, rounded once to the result's dtype";
+    ScaledMatMul = "scaled_matmul", " x, w, scales, zeros", [BLOCK],
+        "`[.., m, k] x [n, k]` transposed, where weight `(i, j)` is `(w - zero) * scale` and scale and zero are those at `(i / block[0], j / block[1])`; `w` and the zeros, which may be left out, are narrow; products and sums in f32, rounded once to the result's dtype";
     Iota = "iota", "", [AXIS], "each element is its index along `axis`";
     Literal = "literal", " [1.0, 2.0]", [], "a constant of static shape";
     Region = "region", " over T (%a: row v0, %w: w0, %s: mut s0) { .. }", [],

@@ -53,17 +53,46 @@ impl<'t> Parser<'t> {
             }
             Token::Word("reshape") => {
                 p.advance();
-                let shape = p.attributes(|p| p.keyed("shape", Self::indices))?;
-                let shape = shape.into_iter().map(|extent| extent as u64).collect();
+                let shape = p.shape()?;
                 Ok(Recipe::Reshape { shape, of: p.only_part(scope)? })
+            }
+            Token::Word("broadcast") => {
+                p.advance();
+                let shape = p.shape()?;
+                Ok(Recipe::Broadcast { shape, of: p.only_part(scope)? })
+            }
+            Token::Word("unpack") => {
+                p.advance();
+                let span = p.span();
+                let (axis, order, less, len) = p.attributes(|p| {
+                    let axis = p.keyed("axis", |p| p.index("an integer"))?;
+                    p.expect(',')?;
+                    let order = p.keyed("order", Self::indices)?;
+                    p.expect(',')?;
+                    let less = p.keyed("less", |p| p.unsigned("an integer"))?;
+                    p.expect(',')?;
+                    Ok((axis, order, less, p.keyed("len", |p| p.unsigned("an integer"))?))
+                })?;
+                let order: Option<Vec<u8>> = order.iter().map(|&at| at.try_into().ok()).collect();
+                let order = order.and_then(|order| <[u8; 8]>::try_from(order).ok());
+                let (Some(order), Ok(less)) = (order, u8::try_from(less)) else {
+                    let problem = "`unpack` takes an order of eight places, and bytes".to_owned();
+                    return p.fail_at(span, ParseErrorKind::Structure(problem));
+                };
+                Ok(Recipe::Unpack { axis, order, less, len, of: p.only_part(scope)? })
             }
             Token::Word(word) => {
                 let known =
-                    "a recipe is a string, concat, slice, transpose, cast, reshape or graph";
+                    "a recipe is a string, concat, slice, transpose, cast, reshape, broadcast, unpack or graph";
                 p.fail(ParseErrorKind::Structure(format!("`{word}` is no recipe: {known}")))
             }
             _ => p.expected("a recipe"),
         })
+    }
+
+    fn shape(&mut self) -> Parsed<Vec<u64>> {
+        let shape = self.attributes(|p| p.keyed("shape", Self::indices))?;
+        Ok(shape.into_iter().map(|extent| extent as u64).collect())
     }
 
     fn attributes<T>(&mut self, inner: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {

@@ -127,7 +127,7 @@ impl<'t> Parser<'t> {
             let dtype = self.dtype()?;
             self.expect(':')?;
             let bits = self.bits(&format!("the bits of a {dtype}"))?;
-            let (text, size) = (format_args!("0x{bits:x}"), 8 * dtype.size());
+            let (text, size) = (format_args!("0x{bits:x}"), dtype.bits());
             let expected = format_args!("the bits of a {dtype}: they are {size}");
             return self.number(scalar::from_bits(dtype, bits), span, text, expected);
         }

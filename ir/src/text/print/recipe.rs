@@ -50,6 +50,18 @@ impl Printer {
                 self.recipe(scope, of);
                 self.put(')');
             }
+            Recipe::Broadcast { shape, of } => {
+                self.put(format_args!("broadcast{{shape={shape:?}}}("));
+                self.recipe(scope, of);
+                self.put(')');
+            }
+            Recipe::Unpack { axis, order, less, len, of } => {
+                self.put(format_args!(
+                    "unpack{{axis={axis}, order={order:?}, less={less}, len={len}}}("
+                ));
+                self.recipe(scope, of);
+                self.put(')');
+            }
             Recipe::Graph(graph) => self.recipe_graph(graph),
         }
     }

@@ -243,7 +243,10 @@ unsafe fn cast_line<T: Lane>(
             }
             DType::I32 => i32::store(to, n, &mut results.ints, |out| map1(a, out, convert.int)),
             DType::I64 => i64::store(to, n, &mut results.longs, |out| map1(a, out, convert.long)),
-            DType::U8 => u8::store(to, n, &mut results.bytes, |out| map1(a, out, convert.byte)),
+            // Programs are checked for narrow dtypes, of which there is none.
+            DType::U8 | DType::E4M3 | DType::I4 => {
+                u8::store(to, n, &mut results.bytes, |out| map1(a, out, convert.byte));
+            }
             DType::Bool => u8::store(to, n, &mut results.bytes, |out| {
                 map1(a, out, |a| u8::from(a != T::default()));
             }),
@@ -296,7 +299,7 @@ unsafe fn cast(from: Cursor, to: Cursor, n: usize, lines: &mut AllLines) {
                 };
                 cast_line::<i64>((from, to, n), &mut longs.operands[0], results, convert);
             }
-            DType::U8 | DType::Bool => {
+            DType::U8 | DType::Bool | DType::E4M3 | DType::I4 => {
                 let convert = Conversions {
                     float: |a: u8| f32::from(a),
                     int: |a: u8| i32::from(a),
@@ -359,7 +362,7 @@ impl Kernel for MapLine<'_> {
                 }
                 DType::I32 => same_dtype(op, inputs, out, n, ints, &mut results.ints, flags),
                 DType::I64 => same_dtype(op, inputs, out, n, longs, &mut results.longs, flags),
-                DType::U8 | DType::Bool => {
+                DType::U8 | DType::Bool | DType::E4M3 | DType::I4 => {
                     let (mut own, mut result) = (Lines::<u8>::zeroed(), [0u8; LINE]);
                     same_dtype(op, inputs, out, n, &mut own, &mut result, flags);
                 }

@@ -232,7 +232,9 @@ impl Kernel for ReduceLoops<'_> {
                 DType::F32 | DType::F16 | DType::BF16 => reduce_lane::<f32>(op, from, inner, to),
                 DType::I32 => reduce_lane::<i32>(op, from, inner, to),
                 DType::I64 => reduce_lane::<i64>(op, from, inner, to),
-                DType::U8 | DType::Bool => reduce_lane::<u8>(op, from, inner, to),
+                DType::U8 | DType::Bool | DType::E4M3 | DType::I4 => {
+                    reduce_lane::<u8>(op, from, inner, to)
+                }
             }
         }
     }
@@ -304,7 +306,9 @@ impl Kernel for Search {
                 }
                 DType::I32 => top_k_lane::<i32>(from, extent, k, best, at),
                 DType::I64 => top_k_lane::<i64>(from, extent, k, best, at),
-                DType::U8 | DType::Bool => top_k_lane::<u8>(from, extent, k, best, at),
+                DType::U8 | DType::Bool | DType::E4M3 | DType::I4 => {
+                    top_k_lane::<u8>(from, extent, k, best, at)
+                }
             }
         }
     }

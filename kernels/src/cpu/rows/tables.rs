@@ -35,9 +35,14 @@ unsafe fn index_at(from: Cursor) -> i64 {
         match from.dtype {
             DType::I64 => *from.address.cast::<i64>(),
             // The other index dtype.
-            DType::I32 | DType::F32 | DType::F16 | DType::BF16 | DType::U8 | DType::Bool => {
-                i64::from(*from.address.cast::<i32>())
-            }
+            DType::I32
+            | DType::F32
+            | DType::F16
+            | DType::BF16
+            | DType::U8
+            | DType::Bool
+            | DType::E4M3
+            | DType::I4 => i64::from(*from.address.cast::<i32>()),
         }
     }
 }

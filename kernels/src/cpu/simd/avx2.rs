@@ -93,6 +93,26 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn load_e4m3(self, p: *const u8) -> V {
+        // SAFETY: the token, and the caller's promise of 8 readable bytes.
+        unsafe {
+            let wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
+            let sign = _mm256_slli_epi32::<24>(_mm256_and_si256(wide, _mm256_set1_epi32(0x80)));
+            let rest = _mm256_slli_epi32::<20>(_mm256_and_si256(wide, _mm256_set1_epi32(0x7f)));
+            let small = _mm256_castsi256_ps(_mm256_or_si256(sign, rest));
+            _mm256_mul_ps(small, _mm256_set1_ps(super::E4M3_POWER))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_i4(self, p: *const u8) -> V {
+        // SAFETY: the token, and the caller's promise of 4 readable bytes.
+        unsafe {
+            let word = _mm256_set1_epi32(p.cast::<i32>().read_unaligned());
+            let each = _mm256_sllv_epi32(word, _mm256_setr_epi32(28, 24, 20, 16, 12, 8, 4, 0));
+            _mm256_cvtepi32_ps(_mm256_srai_epi32::<28>(each))
+        }
+    }
+    #[inline(always)]
     unsafe fn store_f32(self, v: V, p: *mut f32) {
         // SAFETY: the token, and the caller's promise of 8 writable elements.
         unsafe { _mm256_storeu_ps(p, v) }

@@ -96,6 +96,29 @@ impl Simd for Avx512 {
         widen_bf16(unsafe { _mm256_loadu_si256(p.cast()) })
     }
     #[inline(always)]
+    unsafe fn load_e4m3(self, p: *const u8) -> V {
+        // SAFETY: the token, and the caller's promise of 16 readable bytes.
+        unsafe {
+            let wide = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
+            let sign = _mm512_slli_epi32::<24>(_mm512_and_si512(wide, _mm512_set1_epi32(0x80)));
+            let rest = _mm512_slli_epi32::<20>(_mm512_and_si512(wide, _mm512_set1_epi32(0x7f)));
+            let small = _mm512_castsi512_ps(_mm512_or_si512(sign, rest));
+            _mm512_mul_ps(small, _mm512_set1_ps(super::E4M3_POWER))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_i4(self, p: *const u8) -> V {
+        // SAFETY: the token, and the caller's promise of 8 readable bytes.
+        unsafe {
+            let low = _mm256_set1_epi32(p.cast::<i32>().read_unaligned());
+            let high = _mm256_set1_epi32(p.add(4).cast::<i32>().read_unaligned());
+            let words = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
+            let places = _mm256_setr_epi32(28, 24, 20, 16, 12, 8, 4, 0);
+            let each = _mm512_sllv_epi32(words, _mm512_broadcast_i64x4(places));
+            _mm512_cvtepi32_ps(_mm512_srai_epi32::<28>(each))
+        }
+    }
+    #[inline(always)]
     unsafe fn store_f32(self, v: V, p: *mut f32) {
         // SAFETY: the token, and the caller's promise of 16 writable elements.
         unsafe { _mm512_storeu_ps(p, v) }

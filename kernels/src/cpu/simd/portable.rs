@@ -90,6 +90,17 @@ impl Simd for Portable {
             .map(|x| f32::from_bits(u32::from(x.to_bits()) << 16))
     }
     #[inline(always)]
+    unsafe fn load_e4m3(self, p: *const u8) -> V {
+        // SAFETY: the caller promises LANES readable bytes.
+        unsafe { p.cast::<[u8; LANES]>().read() }.map(super::e4m3)
+    }
+    #[inline(always)]
+    unsafe fn load_i4(self, p: *const u8) -> V {
+        // SAFETY: the caller promises half as many readable bytes.
+        let bytes = unsafe { p.cast::<[u8; LANES / 2]>().read() };
+        std::array::from_fn(|i| super::i4(bytes[i / 2] >> (i % 2 * 4)))
+    }
+    #[inline(always)]
     unsafe fn store_f32(self, v: V, p: *mut f32) {
         // SAFETY: the caller promises LANES writable elements.
         unsafe { p.cast::<V>().write_unaligned(v) }

@@ -57,6 +57,16 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// # Safety
     /// `p` is valid for reading `LANES` elements.
     unsafe fn load_bf16(self, p: *const bf16) -> Self::V;
+    /// The numbers of `LANES` bytes that are e4m3 codes; what they call NaN becomes 480.
+    ///
+    /// # Safety
+    /// `p` is valid for reading `LANES` bytes.
+    unsafe fn load_e4m3(self, p: *const u8) -> Self::V;
+    /// The numbers of `LANES` integers of 4 bits, the first in the lower half of the first byte.
+    ///
+    /// # Safety
+    /// `p` is valid for reading `LANES / 2` bytes.
+    unsafe fn load_i4(self, p: *const u8) -> Self::V;
     /// # Safety
     /// `p` is valid for writing `LANES` elements.
     unsafe fn store_f32(self, v: Self::V, p: *mut f32);
@@ -164,6 +174,48 @@ mod tests {
             }
             let want = values[48..][..lanes].iter().copied().fold(0.0, f32::max);
             assert_eq!(got[4], want, "{isa}: largest lane");
+        }
+    }
+
+    struct CodesOf<'a>(&'a [u8], bool);
+    impl Kernel for CodesOf<'_> {
+        type Output = Vec<f32>;
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) -> Vec<f32> {
+            let Self(codes, packed) = self;
+            let mut all = Vec::new();
+            for codes in codes.chunks_exact(if packed { S::LANES / 2 } else { S::LANES }) {
+                let mut lanes = [0.0; MAX_LANES];
+                // SAFETY: a chunk has the bytes of a vector, the buffer MAX_LANES >= LANES elements.
+                unsafe {
+                    let v = match packed {
+                        true => s.load_i4(codes.as_ptr()),
+                        false => s.load_e4m3(codes.as_ptr()),
+                    };
+                    s.store_f32(v, lanes.as_mut_ptr());
+                }
+                all.extend_from_slice(&lanes[..S::LANES]);
+            }
+            all
+        }
+    }
+
+    #[test]
+    fn every_narrow_code_is_its_number_on_every_isa() {
+        use piecewise_ir::dtype::DType;
+        use piecewise_ir::literal::Scalar;
+        let codes: Vec<u8> = (0..=u8::MAX).collect();
+        for isa in Isa::available() {
+            for (code, x) in codes.iter().zip(isa.dispatch(CodesOf(&codes, false))) {
+                let want = Scalar::from_bits(DType::E4M3, u64::from(*code)).to_f64();
+                let is_nan = want.is_nan() && x.abs() == 480.0;
+                assert!(is_nan || f64::from(x) == want, "{isa}: {code:#x} is {x}, not {want}");
+            }
+            let integers = isa.dispatch(CodesOf(&codes, true));
+            for (i, x) in integers.into_iter().enumerate() {
+                let code = u64::from(codes[i / 2] >> (i % 2 * 4));
+                assert_eq!(f64::from(x), Scalar::from_bits(DType::I4, code).to_f64(), "{isa}: {i}");
+            }
         }
     }
 }

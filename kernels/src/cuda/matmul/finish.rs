@@ -272,6 +272,7 @@ impl Emitter<'_> {
             }
             DType::F16 | DType::BF16 => true,
             DType::I32 | DType::I64 | DType::U8 | DType::Bool => false,
+            DType::E4M3 | DType::I4 => false,
         };
         rounded && self.is_exp_plus_one(*divisor)
     }
@@ -348,6 +349,7 @@ impl Emitter<'_> {
             | Op::ArgMax { .. }
             | Op::TopK { .. }
             | Op::MatMul { .. }
+            | Op::ScaledMatMul { .. }
             | Op::Broadcast
             | Op::Permute { .. }
             | Op::Concat { .. }

@@ -344,9 +344,14 @@ fn literals(source: &Source<'_>) -> Result<String, LowerError> {
         }
         let storage = match value.dtype {
             DType::F32 => "i32",
-            DType::F16 | DType::BF16 | DType::I32 | DType::I64 | DType::U8 | DType::Bool => {
-                storage(value.dtype)
-            }
+            DType::F16
+            | DType::BF16
+            | DType::I32
+            | DType::I64
+            | DType::U8
+            | DType::Bool
+            | DType::E4M3
+            | DType::I4 => storage(value.dtype),
         };
         let list = text::initializers(value.dtype, literal.bytes(), value.elements as usize)?;
         let _ = writeln!(

@@ -101,7 +101,8 @@ impl Source<'_> {
             }
             Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Reduce { .. } => return None,
             Op::ArgMax { .. } | Op::TopK { .. } | Op::Gather | Op::Scatter => return None,
-            Op::MatMul { .. } | Op::Region(_) | Op::Custom(_) => return None,
+            Op::MatMul { .. } | Op::ScaledMatMul { .. } => return None,
+            Op::Region(_) | Op::Custom(_) => return None,
         };
         Some((operand, index))
     }
@@ -174,7 +175,8 @@ impl Source<'_> {
             Op::ArgMax { axis } | Op::TopK { axis } => std::slice::from_ref(axis),
             Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select | Op::Cast => &[],
             Op::Broadcast | Op::Reshape | Op::Permute { .. } | Op::Slice { .. } => &[],
-            Op::Concat { .. } | Op::Gather | Op::Scatter | Op::MatMul { .. } => &[],
+            Op::Concat { .. } | Op::Gather | Op::Scatter => &[],
+            Op::MatMul { .. } | Op::ScaledMatMul { .. } => &[],
             Op::Iota { .. } | Op::Literal(_) | Op::Region(_) | Op::Custom(_) => &[],
         }
     }

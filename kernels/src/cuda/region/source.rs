@@ -81,7 +81,8 @@ fn op_cost(op: &Op) -> u64 {
         // Remaps cost what they read, and what a loop of its own makes costs nothing to read.
         Op::Broadcast | Op::Reshape | Op::Permute { .. } | Op::Slice { .. } => 0,
         Op::Concat { .. } | Op::Reduce { .. } | Op::ArgMax { .. } | Op::TopK { .. } => 0,
-        Op::Gather | Op::Scatter | Op::MatMul { .. } | Op::Region(_) | Op::Custom(_) => 0,
+        Op::Gather | Op::Scatter | Op::Region(_) | Op::Custom(_) => 0,
+        Op::MatMul { .. } | Op::ScaledMatMul { .. } => 0,
     }
 }
 
@@ -147,7 +148,8 @@ impl<'a> Source<'a> {
                 Op::Broadcast | Op::Reshape | Op::Permute { .. } | Op::Slice { .. } => {
                     all(&mut costs)
                 }
-                Op::Iota { .. } | Op::Scatter | Op::MatMul { .. } => all(&mut costs),
+                Op::Iota { .. } | Op::Scatter => all(&mut costs),
+                Op::MatMul { .. } | Op::ScaledMatMul { .. } => all(&mut costs),
                 Op::Region(_) | Op::Custom(_) => all(&mut costs),
             };
             let from = if let Op::Literal(literal) = &data.op {

@@ -15,6 +15,8 @@ pub(in crate::cuda) fn rounded(dtype: DType, text: &str) -> String {
         DType::BF16 => format!("round_bf16({text})"),
         DType::F16 => format!("round_f16({text})"),
         DType::F32 | DType::I32 | DType::I64 | DType::U8 | DType::Bool => text.to_owned(),
+        // No kernel of rows has them.
+        DType::E4M3 | DType::I4 => text.to_owned(),
     }
 }
 
@@ -33,7 +35,7 @@ pub(in crate::cuda) fn constant(dtype: DType, bytes: &[u8]) -> Result<String, Lo
             let all: [u8; 8] = head(8)?.try_into().map_err(|_| short())?;
             format!("(i64){:#x}ull", u64::from_ne_bytes(all))
         }
-        DType::U8 | DType::Bool => format!("(u8){}", head(1)?[0]),
+        DType::U8 | DType::Bool | DType::E4M3 | DType::I4 => format!("(u8){}", head(1)?[0]),
     })
 }
 
@@ -55,7 +57,7 @@ pub(super) fn initializers(
             // Constant expressions only: bits of an initializer can't be reinterpreted.
             DType::F32 | DType::I32 => format!("(i32){bits:#x}u"),
             DType::I64 => format!("(i64){bits:#x}ull"),
-            DType::U8 | DType::Bool => bits.to_string(),
+            DType::U8 | DType::Bool | DType::E4M3 | DType::I4 => bits.to_string(),
         });
     }
     let lines: Vec<String> =
@@ -105,9 +107,8 @@ pub(in crate::cuda) fn element(
             a.to_owned()
         }
         Op::Unary(_) | Op::Binary(_) | Op::Concat { .. } | Op::Literal(_) => return unfit(),
-        Op::Reduce { .. } | Op::ArgMax { .. } | Op::TopK { .. } | Op::MatMul { .. } => {
-            return unfit();
-        }
+        Op::Reduce { .. } | Op::ArgMax { .. } | Op::TopK { .. } => return unfit(),
+        Op::MatMul { .. } | Op::ScaledMatMul { .. } => return unfit(),
         Op::Gather | Op::Scatter | Op::Region(_) | Op::Custom(_) => return unfit(),
     })
 }
@@ -136,6 +137,8 @@ fn cast(from: DType, to: DType, a: &str) -> String {
         (DType::I32, DType::I64) => format!("(i64){a}"),
         (DType::I32 | DType::I64, DType::U8) => format!("u8_of((i64){a})"),
         (DType::I32, DType::I32) | (DType::I64, DType::I64) => a.to_owned(),
+        // No kernel of rows has them.
+        (DType::E4M3 | DType::I4, _) | (_, DType::E4M3 | DType::I4) => a.to_owned(),
     }
 }
 
@@ -147,8 +150,8 @@ pub(super) fn reduction(op: ReduceOp, dtype: DType) -> (&'static str, String, St
             (DType::I32, true) => "(i32)0x80000000u".to_owned(),
             (DType::I64, false) => "0x7fffffffffffffffll".to_owned(),
             (DType::I64, true) => "(i64)0x8000000000000000ull".to_owned(),
-            (DType::U8 | DType::Bool, false) => "(u8)255".to_owned(),
-            (DType::U8 | DType::Bool, true) => "(u8)0".to_owned(),
+            (DType::U8 | DType::Bool | DType::E4M3 | DType::I4, false) => "(u8)255".to_owned(),
+            (DType::U8 | DType::Bool | DType::E4M3 | DType::I4, true) => "(u8)0".to_owned(),
             (DType::F32 | DType::F16 | DType::BF16, false) => "INF_F".to_owned(),
             (DType::F32 | DType::F16 | DType::BF16, true) => "-INF_F".to_owned(),
         }

@@ -139,6 +139,7 @@ fn can_be_constant(op: &Op) -> bool {
         Op::Broadcast | Op::Reshape | Op::Permute { .. } => true,
         Op::Slice { .. } | Op::Concat { .. } | Op::Iota { .. } | Op::Literal(_) => true,
         Op::TopK { .. } | Op::Scatter | Op::Region(_) | Op::Custom(_) => false,
+        Op::ScaledMatMul { .. } => false,
     }
 }
 
@@ -162,6 +163,7 @@ fn is_foldable(graph: &Graph, node: Node) -> bool {
             Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select | Op::Cast => true,
             Op::Reduce { .. } | Op::ArgMax { .. } | Op::Gather | Op::MatMul { .. } => true,
             Op::TopK { .. } | Op::Scatter | Op::Region(_) | Op::Custom(_) => false,
+            Op::ScaledMatMul { .. } => false,
         }
 }
 
@@ -172,11 +174,13 @@ struct Folded {
     repeated: bool,
 }
 
-/// Whether the evaluator, which holds elements in f64, has every value of a dtype.
+/// Whether the evaluator, which holds elements in f64, has every value of a dtype, and a literal too.
 fn is_exact_in_f64(dtype: DType) -> bool {
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 | DType::I32 | DType::U8 | DType::Bool => true,
         DType::I64 => false,
+        // There are no literals of them.
+        DType::E4M3 | DType::I4 => false,
     }
 }
 

@@ -29,7 +29,9 @@ impl SystemDriver {
             DType::F32 => Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
             DType::I32 => Type::CU_TENSOR_MAP_DATA_TYPE_INT32,
             DType::I64 => Type::CU_TENSOR_MAP_DATA_TYPE_INT64,
-            DType::U8 | DType::Bool => Type::CU_TENSOR_MAP_DATA_TYPE_UINT8,
+            DType::U8 | DType::Bool | DType::E4M3 | DType::I4 => {
+                Type::CU_TENSOR_MAP_DATA_TYPE_UINT8
+            }
         };
         let size = boxes.dtype.size() as u64;
         let mut map = cu::CUtensorMap { opaque: [0; 16] };
