@@ -88,8 +88,10 @@ pub use piecewise_planner as planner;
 pub use piecewise_runtime as runtime;
 
 pub mod assembly;
+pub mod bisect;
 pub mod device;
 pub mod encoding;
 pub mod models;
 pub mod prelude;
 pub mod session;
+pub mod trial;

@@ -1,6 +1,6 @@
 //! A graph under construction: ops pushed with inferred types.
 
-use super::rng::Rng;
+use piecewise_ir::random::Rng;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Value;

@@ -1,7 +1,7 @@
 //! Random graphs that look like steps of a model.
 
 use super::draft::{Draft, Rows};
-use super::rng::Rng;
+use piecewise_ir::random::Rng;
 use piecewise_ir::dim::SymbolDecl;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Value;

@@ -1,6 +1,6 @@
 //! Which rows reach which: one row perturbed, and the rows that change looked at.
 
-use super::arrays::random_arrays;
+use piecewise_ir::random::random_arrays;
 use piecewise_ir::custom::OpDefs;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Symbol;

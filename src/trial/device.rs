@@ -1,0 +1,33 @@
+//! A graph on a device, step by step.
+
+use super::error::TrialError;
+use super::feed::{Feed, FeedStep, array_of};
+use crate::assembly::Assembly;
+use piecewise_ir::eval::Array;
+use piecewise_ir::graph::Graph;
+use piecewise_runtime::steps::Model;
+
+/// Every output of each step; `graph` is that of the feed, which inputs are in the order of.
+pub(crate) fn run_on_device(
+    assembly: Assembly,
+    graph: &Graph,
+    feed: &Feed,
+) -> Result<Vec<Vec<Array>>, TrialError> {
+    let mut model = assembly.plan()?.model()?;
+    feed.steps.iter().map(|step| run_step(&mut *model, graph, step)).collect()
+}
+
+pub(crate) fn run_step(
+    model: &mut dyn Model,
+    graph: &Graph,
+    step: &FeedStep,
+) -> Result<Vec<Array>, TrialError> {
+    let ticket = step.with(|data| model.submit(data))?;
+    let outputs = model.read(&ticket)?;
+    let arrays = graph.outputs().iter().enumerate().map(|(i, &value)| {
+        let ty = graph.ty(value);
+        let shape = ty.dims(&step.sizes).iter().map(|&n| n as usize).collect();
+        Ok(array_of(ty.dtype, shape, outputs.bytes(i)?))
+    });
+    arrays.collect()
+}
