@@ -91,6 +91,13 @@ pub fn differences(
     Ok(all.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
 }
 
+/// The largest [`Difference::error`] of two runs of the same outputs, whatever is allowed.
+pub fn largest_error(expected: &Outputs, found: &Outputs) -> f64 {
+    let pairs = expected.arrays.iter().zip(&found.arrays);
+    let errors = pairs.filter_map(|(expected, found)| difference("", expected, found, 0.0));
+    errors.map(|difference| difference.error).fold(0.0, f64::max)
+}
+
 /// Where two arrays of one shape differ.
 pub(crate) fn difference(
     name: &str,

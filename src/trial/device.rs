@@ -1,8 +1,8 @@
 //! A graph on a device, step by step.
 
 use super::error::TrialError;
-use super::feed::{Feed, FeedStep, array_of};
-use crate::assembly::Assembly;
+use super::feed::{Feed, FeedStep};
+use crate::assembly::{Assembly, Planned};
 use piecewise_ir::eval::Array;
 use piecewise_ir::graph::Graph;
 use piecewise_runtime::steps::Model;
@@ -13,11 +13,19 @@ pub(crate) fn run_on_device(
     graph: &Graph,
     feed: &Feed,
 ) -> Result<Vec<Vec<Array>>, TrialError> {
-    let mut model = assembly.plan()?.model()?;
+    run_planned(assembly.plan()?, graph, feed)
+}
+
+pub(crate) fn run_planned(
+    planned: Planned,
+    graph: &Graph,
+    feed: &Feed,
+) -> Result<Vec<Vec<Array>>, TrialError> {
+    let mut model = planned.model()?;
     feed.steps.iter().map(|step| run_step(&mut *model, graph, step)).collect()
 }
 
-pub(crate) fn run_step(
+fn run_step(
     model: &mut dyn Model,
     graph: &Graph,
     step: &FeedStep,
@@ -27,7 +35,7 @@ pub(crate) fn run_step(
     let arrays = graph.outputs().iter().enumerate().map(|(i, &value)| {
         let ty = graph.ty(value);
         let shape = ty.dims(&step.sizes).iter().map(|&n| n as usize).collect();
-        Ok(array_of(ty.dtype, shape, outputs.bytes(i)?))
+        Ok(Array::from_bytes(ty.dtype, shape, outputs.bytes(i)?))
     });
     arrays.collect()
 }

@@ -6,7 +6,6 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Symbol;
 use piecewise_ir::eval::Array;
 use piecewise_ir::graph::{Graph, InputDecl};
-use piecewise_ir::literal::Scalar;
 use piecewise_ir::random::random_arrays;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::{ChunkRows, RoleMap, step_of_ids};
@@ -21,11 +20,25 @@ const ROWS: u64 = 5;
 pub struct Given {
     /// Ids of one sequence. A graph of a decoder gets a few where none are given.
     pub ids: Option<Vec<u32>>,
-    /// Arrays by the names of inputs. Of an array without a shape ([`Array::shape`] is empty, and it has
-    /// more than one element) the shape follows from its input's.
-    pub inputs: BTreeMap<String, Array>,
-    /// Decides the values of all other inputs, each with its name.
+    /// What inputs read, by their names; random values where nothing is said.
+    pub inputs: BTreeMap<String, GivenInput>,
+    /// Decides random values, with the name of each input.
     pub seed: u64,
+}
+
+/// What an input reads.
+#[derive(Clone, PartialEq, Debug)]
+pub enum GivenInput {
+    /// These elements, of the input's own dtype or of another that can be rounded to it. Without a shape
+    /// they are as many rows as they make.
+    Elements {
+        /// Extents, outermost first.
+        shape: Option<Vec<usize>>,
+        /// Row-major.
+        elements: Vec<f64>,
+    },
+    /// Random values of this shape, which are safe to use where they are indices.
+    Random(Vec<usize>),
 }
 
 /// The inputs of a few steps of one graph.
@@ -71,7 +84,7 @@ impl Feed {
             let random = random_arrays(graph, &sizes, given.seed)?;
             let inputs = graph.inputs().iter().zip(random.inputs).map(|(input, random)| {
                 match given.inputs.get(&input.name) {
-                    Some(array) => shaped(graph, input, array, &sizes),
+                    Some(given) => shaped(graph, input, given, random),
                     None => Ok(filled.remove(&input.name).unwrap_or(random)),
                 }
             });
@@ -84,25 +97,10 @@ impl Feed {
 impl FeedStep {
     /// Calls `run` with the step as a model takes it.
     pub(crate) fn with<R>(&self, run: impl FnOnce(&StepData<'_>) -> R) -> R {
-        let bytes = Vec::from_iter(self.inputs.iter().map(bytes_of));
+        let bytes = Vec::from_iter(self.inputs.iter().map(Array::to_bytes));
         let inputs = Vec::from_iter(bytes.iter().map(Vec::as_slice));
         run(&StepData { counts: &self.sizes, inputs: &inputs, ..StepData::default() })
     }
-}
-
-/// Row-major little-endian bytes.
-pub(crate) fn bytes_of(array: &Array) -> Vec<u8> {
-    array.data.iter().flat_map(|&x| Scalar::new(array.dtype, x).to_bytes()).collect()
-}
-
-/// The elements of row-major little-endian bytes.
-pub(crate) fn array_of(dtype: DType, shape: Vec<usize>, bytes: &[u8]) -> Array {
-    let element = |chunk: &[u8]| {
-        let mut bits = [0; 8];
-        bits[..chunk.len()].copy_from_slice(chunk);
-        Scalar::from_bits(dtype, u64::from_le_bytes(bits)).to_f64()
-    };
-    Array { dtype, shape, data: bytes.chunks_exact(dtype.size()).map(element).collect() }
 }
 
 /// The inputs that have a role, with the states, and nothing else.
@@ -160,9 +158,9 @@ fn whole(
     columns: Option<u64>,
     padding: f64,
 ) -> Array {
-    let Some(columns) = columns.map(|n| n as usize) else { return array_of(dtype, dims, bytes) };
+    let Some(columns) = columns.map(|n| n as usize) else { return Array::from_bytes(dtype, dims, bytes) };
     let rows = dims[0];
-    let given = array_of(dtype, vec![rows, columns], bytes);
+    let given = Array::from_bytes(dtype, vec![rows, columns], bytes);
     let width = dims[1..].iter().product::<usize>();
     let element = |i: usize| match i % width {
         column if column < columns => given.data[i / width * columns + column],
@@ -176,10 +174,10 @@ fn whole(
 fn sizes_of(graph: &Graph, symbols: &SymbolTable, given: &Given) -> Result<Vec<u64>, TrialError> {
     let mut said: Vec<(SymbolClass, u64, &str)> = Vec::new();
     for input in graph.inputs() {
-        let Some(array) = given.inputs.get(&input.name) else { continue };
+        let Some(given) = given.inputs.get(&input.name) else { continue };
         let ty = graph.ty(input.value);
-        let refuse = |reason: String| Err(refused(graph, input, array, reason));
-        for (dim, extent) in ty.shape.iter().zip(extents(graph, input, array)?) {
+        let refuse = |reason: String| Err(refused(graph, input, given, reason));
+        for (dim, extent) in ty.shape.iter().zip(extents(graph, input, given)?) {
             let Some((symbol, times)) = one_symbol(dim) else { continue };
             let over = symbols.over(symbol);
             let (decl, of_symbol) = (&graph.symbols()[symbol], extent / times);
@@ -228,59 +226,128 @@ fn one_symbol(dim: &Dim) -> Option<(Symbol, u64)> {
     }
 }
 
-/// The extents that an array has or would have as its input.
-fn extents(graph: &Graph, input: &InputDecl, array: &Array) -> Result<Vec<u64>, TrialError> {
+/// The extents that an input has by what is given for it.
+fn extents(graph: &Graph, input: &InputDecl, given: &GivenInput) -> Result<Vec<u64>, TrialError> {
     let ty = graph.ty(input.value);
-    if !array.shape.is_empty() || array.data.len() == 1 && ty.rank() == 0 {
-        if array.shape.len() != ty.rank() {
-            let reason = format!("it has {} dimensions", ty.rank());
-            return Err(refused(graph, input, array, reason));
-        }
-        return Ok(array.shape.iter().map(|&n| n as u64).collect());
-    }
-    // Only the outermost dimension is open.
-    let Some(row) = ty.row().static_elements().filter(|&n| n > 0) else {
-        return Err(refused(graph, input, array, "say its shape".to_owned()));
+    let refuse = |reason: String| Err(refused(graph, input, given, reason));
+    let shape = match given {
+        GivenInput::Elements { shape, .. } => shape.as_ref(),
+        GivenInput::Random(shape) => Some(shape),
     };
-    let elements = array.data.len() as u64;
-    if !elements.is_multiple_of(row) {
-        let reason = format!("a row of it has {row}, so give a multiple of that");
-        return Err(refused(graph, input, array, reason));
+    match (shape, given) {
+        (Some(shape), _) if shape.len() != ty.rank() => {
+            refuse(format!("it has {} dimensions", ty.rank()))
+        }
+        (Some(shape), GivenInput::Elements { elements, .. })
+            if shape.iter().product::<usize>() != elements.len() =>
+        {
+            refuse(format!("there are {} elements", elements.len()))
+        }
+        (Some(shape), _) => Ok(shape.iter().map(|&n| n as u64).collect()),
+        (None, GivenInput::Elements { elements, .. }) => {
+            if ty.rank() == 0 && elements.len() == 1 {
+                return Ok(Vec::new());
+            }
+            // Only the outermost dimension is open.
+            let Some(row) = ty.row().static_elements().filter(|&n| n > 0 && ty.rank() > 0) else {
+                return refuse("say its shape".to_owned());
+            };
+            let elements = elements.len() as u64;
+            if !elements.is_multiple_of(row) {
+                return refuse(format!("a row of it has {row}, so give a multiple of that"));
+            }
+            let inner = ty.shape[1..].iter().map(|dim| dim.eval(&[]));
+            Ok(std::iter::once(elements / row).chain(inner).collect())
+        }
+        (None, GivenInput::Random(_)) => Ok(Vec::new()),
     }
-    let inner = ty.shape[1.min(ty.rank())..].iter().map(|dim| dim.eval(&[]));
-    Ok(std::iter::once(elements / row).chain(inner).collect())
 }
 
-/// The array as its input has it.
+/// What is given as its input has it; `random` is what it would read else.
 fn shaped(
     graph: &Graph,
     input: &InputDecl,
-    array: &Array,
-    sizes: &[u64],
+    given: &GivenInput,
+    random: Array,
 ) -> Result<Array, TrialError> {
-    let ty = graph.ty(input.value);
-    let dims = Vec::from_iter(ty.dims(sizes).iter().map(|&n| n as usize));
-    let shape = extents(graph, input, array)?;
-    if !shape.iter().zip(&dims).all(|(&found, &dim)| found == dim as u64) {
-        let reason = format!("in this step it is {dims:?}");
-        return Err(refused(graph, input, array, reason));
+    let shape = extents(graph, input, given)?;
+    if !shape.iter().map(|&n| n as usize).eq(random.shape.iter().copied()) {
+        let reason = format!("in this step it is {:?}", random.shape);
+        return Err(refused(graph, input, given, reason));
     }
-    if array.dtype != ty.dtype && array.dtype.is_float() != ty.dtype.is_float() {
-        let reason = format!("give values of {}", ty.dtype);
-        return Err(refused(graph, input, array, reason));
-    }
-    Ok(Array { dtype: ty.dtype, shape: dims, data: array.data.clone() }.rounded())
+    Ok(match given {
+        GivenInput::Random(_) => random,
+        GivenInput::Elements { elements, .. } => {
+            Array { data: elements.clone(), ..random }.rounded()
+        }
+    })
 }
 
-fn refused(graph: &Graph, input: &InputDecl, array: &Array, reason: String) -> TrialError {
-    let given = match array.shape.is_empty() {
-        true => format!("{} values of {}", array.data.len(), array.dtype),
-        false => format!("{}{:?}", array.dtype, array.shape),
+fn refused(graph: &Graph, input: &InputDecl, given: &GivenInput, reason: String) -> TrialError {
+    let given = match given {
+        GivenInput::Elements { shape: None, elements } => format!("{} elements", elements.len()),
+        GivenInput::Elements { shape: Some(shape), .. } => format!("{shape:?}"),
+        GivenInput::Random(shape) => format!("random {shape:?}"),
     };
     TrialError::Input {
         input: input.name.clone(),
         declared: graph.ty(input.value).display(graph.symbols()).to_string(),
         given,
         reason,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use piecewise_ir::builder::Builder;
+
+    fn graph() -> Graph {
+        let b = Builder::new("given");
+        let t = b.symbol("T", 1, 8);
+        let (x, at) = (b.input("x", DType::F32, (t, 2)), b.input("at", DType::I32, [t]).padding(0.0));
+        let table = b.input("table", DType::F32, (3, 2));
+        b.finish([x + table.gather(at)]).unwrap()
+    }
+
+    fn of(inputs: &[(&str, GivenInput)]) -> Result<FeedStep, String> {
+        let inputs = inputs.iter().map(|(name, given)| ((*name).to_owned(), given.clone())).collect();
+        let given = Given { inputs, ..Given::default() };
+        let feed = Feed::of(&graph(), &OpRegistry::builtin(), &given);
+        feed.map(|mut feed| feed.steps.remove(0)).map_err(|error| error.to_string())
+    }
+
+    fn elements(elements: &[f64]) -> GivenInput {
+        GivenInput::Elements { shape: None, elements: elements.to_vec() }
+    }
+
+    #[test]
+    fn sizes_follow_from_what_is_given_and_the_rest_is_random_and_safe() {
+        let step = of(&[("at", elements(&[2.0, 0.0, 1.0]))]).unwrap();
+        assert_eq!((step.sizes.as_slice(), step.inputs[0].shape.as_slice()), (&[3][..], &[3, 2][..]));
+        assert_eq!(step.inputs[1].data, [2.0, 0.0, 1.0]);
+        let random = of(&[("x", GivenInput::Random(vec![7, 2]))]).unwrap();
+        assert_eq!(random.sizes, [7]);
+        assert!(random.inputs[1].data.iter().all(|&at| (0.0..3.0).contains(&at)), "rows of the table");
+        assert_eq!(of(&[]).unwrap().sizes, [ROWS]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        let error = |inputs: &[(&str, GivenInput)]| of(inputs).unwrap_err();
+        assert_eq!(error(&[("y", elements(&[]))]), "the graph has no input %y; it has: %x, %at, %table");
+        let odd = error(&[("x", elements(&[1.0; 3]))]);
+        assert!(odd.contains("%x is f32[T,2]") && odd.contains("3 elements: a row of it has 2"), "{odd}");
+        let many = error(&[("x", GivenInput::Random(vec![9, 2]))]);
+        assert!(many.contains("T = 9, declared from 1 to 8"), "{many}");
+        let two = error(&[("x", elements(&[1.0; 4])), ("at", elements(&[0.0]))]);
+        assert!(two.contains("T = 1, but %x makes 2"), "{two}");
+        let flat = error(&[("table", GivenInput::Random(vec![3]))]);
+        assert!(flat.contains("it has 2 dimensions"), "{flat}");
+        let small = error(&[("table", GivenInput::Random(vec![2, 2]))]);
+        assert!(small.contains("in this step it is [3, 2]"), "{small}");
+        let ids = Given { ids: Some(vec![1]), ..Given::default() };
+        let ids = Feed::of(&graph(), &OpRegistry::builtin(), &ids).unwrap_err().to_string();
+        assert!(ids.starts_with("ids can't be given to this graph"), "{ids}");
     }
 }

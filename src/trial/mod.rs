@@ -11,13 +11,13 @@ mod feed;
 mod reference;
 
 pub(crate) use compare::difference;
-pub use compare::{Difference, Place, differences, tolerance_of};
+pub use compare::{Difference, Place, differences, largest_error, tolerance_of};
 pub(crate) use device::run_on_device;
 pub use error::TrialError;
-pub use feed::{Feed, FeedStep, Given};
+pub use feed::{Feed, FeedStep, Given, GivenInput};
 pub(crate) use reference::{Reference, run_node};
 
-use crate::assembly::{Assembly, Subject};
+use crate::assembly::{Assembly, Planned, Subject};
 use piecewise_ir::eval::Array;
 use piecewise_ir::graph::Graph;
 use piecewise_kernels::op::OpRegistry;
@@ -62,7 +62,7 @@ pub struct Trial {
 /// What a run returned: an array for each output that is compared, of all its steps together.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Outputs {
-    /// `logits` of a decoder, else `output.0` and on.
+    /// `logits` of a decoder, else `output_0` and on.
     pub names: Vec<String>,
     /// Rows of later steps follow those of earlier ones.
     pub arrays: Vec<Array>,
@@ -128,7 +128,27 @@ impl Trial {
     /// What is compared of the outputs of all steps: of a decoder the logits alone, for ids follow from
     /// them, and the details of log-probabilities are bits of floats.
     pub(crate) fn outputs(&self, steps: Vec<Vec<Array>>) -> Outputs {
-        let logits = logits_of(self.graph(), &self.subject.registries.ops);
+        Outputs::of(steps, logits_of(self.graph(), &self.subject.registries.ops))
+    }
+}
+
+/// Runs what is planned already, such as a text with its plan; `ops` are those that it was planned with.
+///
+/// # Errors
+/// When it can't be compiled, what is given does not fit, or a step fails.
+pub fn run_planned(
+    planned: Planned,
+    ops: &OpRegistry,
+    given: &Given,
+) -> Result<Outputs, TrialError> {
+    let graph = planned.module().graph().clone();
+    let feed = Feed::of(&graph, ops, given)?;
+    let steps = device::run_planned(planned, &graph, &feed)?;
+    Ok(Outputs::of(steps, logits_of(&graph, ops)))
+}
+
+impl Outputs {
+    fn of(steps: Vec<Vec<Array>>, logits: Option<usize>) -> Self {
         let mut joined: Vec<Array> = Vec::new();
         for step in steps {
             if joined.is_empty() {
@@ -144,10 +164,10 @@ impl Trial {
         }
         match logits {
             Some(output) => {
-                Outputs { names: vec!["logits".to_owned()], arrays: vec![joined.swap_remove(output)] }
+                Self { names: vec!["logits".to_owned()], arrays: vec![joined.swap_remove(output)] }
             }
-            None => Outputs {
-                names: (0..joined.len()).map(|i| format!("output.{i}")).collect(),
+            None => Self {
+                names: (0..joined.len()).map(|i| format!("output_{i}")).collect(),
                 arrays: joined,
             },
         }

@@ -1,7 +1,7 @@
 //! A graph by the reference evaluator, step by step.
 
 use super::error::TrialError;
-use super::feed::{Feed, array_of};
+use super::feed::Feed;
 use piecewise_backend::cpu::normal_numbers;
 use piecewise_backend::weights::{TensorSource, TensorSpec, WeightError, WeightSource};
 use piecewise_ir::custom::OpDefs;
@@ -68,7 +68,7 @@ fn tensor(source: &dyn WeightSource, name: &str, ty: &TensorType) -> Result<Arra
     let dims = ty.dims(&[]);
     let shape = Vec::from_iter(dims.iter().map(|&n| n as usize));
     Ok(match source.tensor(TensorSpec { name, dtype: ty.dtype, shape: &dims })? {
-        TensorSource::Bytes(bytes) => array_of(ty.dtype, shape, &bytes),
+        TensorSource::Bytes(bytes) => Array::from_bytes(ty.dtype, shape, &bytes),
         TensorSource::Normal { std, seed } => {
             let numbers = normal_numbers(name, seed, std, shape.iter().product());
             let data = numbers.into_iter().map(f64::from).collect();
