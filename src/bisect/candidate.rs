@@ -1,7 +1,7 @@
 //! A graph compiled with a part of its passes, and what came of it.
 
 use super::Bisection;
-use crate::trial::{TrialError, differences, run_on_device};
+use crate::trial::{TrialError, differences, panic_text, run_on_device};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_ir::text::print_module;
@@ -9,7 +9,6 @@ use piecewise_passes::rewrite::Rewrites;
 use piecewise_passes::{PassContext, PassManager};
 use piecewise_runtime::pipeline::PassLimits;
 use piecewise_runtime::words::CompileLevel;
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What came of a candidate.
@@ -46,13 +45,6 @@ pub(super) struct Passed {
     pub(super) failure: Option<String>,
 }
 
-/// What a panic said.
-fn said(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    format!("it panicked: {}", text.unwrap_or("without a word"))
-}
-
 impl Bisection<'_> {
     /// Compiles and runs the graph; at the level of the configuration where none is given.
     pub(super) fn outcome(&self, level: Option<CompileLevel>, limits: PassLimits) -> Outcome {
@@ -75,7 +67,7 @@ impl Bisection<'_> {
         match catch_unwind(AssertUnwindSafe(run)) {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(error)) => Outcome::Failed(error.to_string()),
-            Err(panic) => Outcome::Failed(said(&*panic)),
+            Err(panic) => Outcome::Failed(format!("it panicked: {}", panic_text(&*panic))),
         }
     }
 
@@ -100,7 +92,7 @@ impl Bisection<'_> {
         };
         let failure = match catch_unwind(AssertUnwindSafe(run)) {
             Ok(done) => done.err(),
-            Err(panic) => Some(said(&*panic)),
+            Err(panic) => Some(format!("it panicked: {}", panic_text(&*panic))),
         };
         // What a pass left half done need not even print.
         let text = failure.is_none().then(|| print_module(&module)).unwrap_or_default();

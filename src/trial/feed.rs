@@ -132,11 +132,49 @@ fn by_ids(
     if ids.is_empty() {
         return Err(TrialError::NoIds);
     }
-    let mut steps = Vec::new();
-    for (number, chunk) in ids.chunks(most).enumerate() {
-        let step = step_of_ids(roles, &[((number * most) as u64, chunk)], ChunkRows::All)?;
-        let step = step.ok_or(TrialError::TooManyIds { ids: ids.len() })?;
-        steps.push(step.with(|data| {
+    let chunks = ids.chunks(most).enumerate();
+    let steps = chunks.map(|(number, chunk)| {
+        of_chunks(roles, &[((number * most) as u64, chunk)], ChunkRows::All)?
+            .ok_or(TrialError::TooManyIds { ids: ids.len() })
+    });
+    steps.collect()
+}
+
+/// Steps of several sequences, which begin anew with each feed and never fill more than a page: of each
+/// step the position of the first token of each sequence and its ids. What no role fills is random.
+///
+/// # Errors
+/// As for [`Feed::of`].
+pub(crate) fn batches_of(
+    graph: &Graph,
+    ops: &OpRegistry,
+    batches: &[Vec<(u64, Vec<u32>)>],
+    seed: u64,
+) -> Result<Feed, TrialError> {
+    let symbols = SymbolTable::new(graph.symbols()).map_err(ModelError::from)?;
+    let roles = RoleMap::resolve(&of_roles(graph), &symbols, ops).map_err(TrialError::Ids)?;
+    let steps = (seed..).step_by(1 << 10).zip(batches).map(|(seed, chunks)| {
+        let chunks = Vec::from_iter(chunks.iter().map(|(start, ids)| (*start, ids.as_slice())));
+        let tokens = chunks.iter().map(|(_, ids)| ids.len()).sum();
+        let filled = of_chunks(&roles, &chunks, ChunkRows::Last)?;
+        let (sizes, mut filled) = filled.ok_or(TrialError::TooManyIds { ids: tokens })?;
+        let random = random_arrays(graph, &sizes, seed)?;
+        let inputs = graph.inputs().iter().zip(random.inputs);
+        let inputs = inputs.map(|(input, random)| filled.remove(&input.name).unwrap_or(random));
+        Ok(FeedStep { inputs: inputs.collect(), sizes })
+    });
+    Ok(Feed { steps: steps.collect::<Result<_, TrialError>>()? })
+}
+
+/// A step of these sequences; `None` where there is no room for them.
+fn of_chunks(
+    roles: &RoleMap,
+    chunks: &[(u64, &[u32])],
+    rows: ChunkRows,
+) -> Result<Option<Filled>, TrialError> {
+    let step = step_of_ids(roles, chunks, rows)?;
+    Ok(step.map(|step| {
+        step.with(|data| {
             let filled = roles.inputs.iter().zip(data.inputs).enumerate().map(|(i, (input, bytes))| {
                 let short = data.short_rows.iter().find(|(at, _)| *at == i);
                 let dims = Vec::from_iter(input.ty.dims(data.counts).iter().map(|&n| n as usize));
@@ -145,9 +183,8 @@ fn by_ids(
                 (input.name.clone(), array)
             });
             (data.counts.to_vec(), filled.collect())
-        }));
-    }
-    Ok(steps)
+        })
+    }))
 }
 
 /// An input of which the first columns of each row are given, or all of it.
