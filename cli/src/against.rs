@@ -28,7 +28,9 @@ impl FromStr for Against {
             return Ok(Self::Level(TrialLevel::Compiled(Some(level))));
         }
         let file = PathBuf::from(text);
-        match file.extension().is_some_and(|extension| extension == "pw" || extension == "safetensors")
+        match file
+            .extension()
+            .is_some_and(|extension| extension == "pw" || extension == "safetensors")
         {
             true => Ok(Self::File(file)),
             false => Err(format!(

@@ -53,7 +53,9 @@ pub(crate) struct WrongArgs {
 /// Reads a tolerance.
 pub(crate) fn tolerance(text: &str) -> Result<f64, String> {
     let read = text.parse::<f64>().ok().filter(|x| x.is_finite() && *x >= 0.0);
-    read.ok_or_else(|| format!("`{text}` is no tolerance; write one such as 1e-3, or 0 for equal bits"))
+    read.ok_or_else(|| {
+        format!("`{text}` is no tolerance; write one such as 1e-3, or 0 for equal bits")
+    })
 }
 
 pub(crate) fn run(args: &BisectArgs, registries: &Registries) -> anyhow::Result<ExitCode> {

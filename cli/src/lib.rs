@@ -70,6 +70,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use flags::Flags;
 use logs::{LogArgs, Logging};
 use piecewise::assembly::Registries;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Compiles transformer models, cuts them at attention into pieces, and replays the pieces, or whole
@@ -140,9 +141,17 @@ enum Command {
 /// Does what the command line of this process asks for, and gives the exit code: the `main` of a program
 /// whose commands know `registries`.
 pub fn main_with(registries: Registries) -> ExitCode {
+    main_of(registries, std::env::args_os())
+}
+
+/// The same for arguments of one's own, the first of which is the name of the program.
+pub fn main_of(
+    registries: Registries,
+    arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+) -> ExitCode {
     let flags = || Flags::of(&Arguments::command());
-    let arguments =
-        Arguments::try_parse().unwrap_or_else(|error| usage::answered(error, &flags()).exit());
+    let arguments = Arguments::try_parse_from(arguments)
+        .unwrap_or_else(|error| usage::answered(error, &flags()).exit());
     let logging = match &arguments.command {
         Command::Serve(args) => Logging::Server { access: !args.no_access_log },
         Command::Worker(_) => Logging::Worker,

@@ -55,7 +55,8 @@ pub(crate) fn run(args: &ReduceArgs, registries: &Registries) -> anyhow::Result<
     let mut tests = 0;
     let mut still: Box<dyn FnMut(&Graph) -> bool> = match test {
         Some(command) => {
-            let folder = std::env::temp_dir().join(format!("piecewise-reduce-{}", std::process::id()));
+            let folder =
+                std::env::temp_dir().join(format!("piecewise-reduce-{}", std::process::id()));
             std::fs::create_dir_all(&folder)
                 .with_context(|| format!("can't make {}", folder.display()))?;
             let folder = Scratch(folder);

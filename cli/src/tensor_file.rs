@@ -26,7 +26,8 @@ pub(crate) fn write_arrays(out: &Path, outputs: &Outputs) -> anyhow::Result<()> 
     let arrays = outputs.names.iter().zip(&outputs.arrays).zip(&bytes);
     let views = arrays.map(|((name, array), bytes)| {
         let stored = DTYPES.iter().find(|(dtype, _)| *dtype == array.dtype);
-        let (_, stored) = stored.with_context(|| format!("no file has tensors of {}", array.dtype))?;
+        let (_, stored) =
+            stored.with_context(|| format!("no file has tensors of {}", array.dtype))?;
         Ok((name.as_str(), TensorView::new(*stored, array.shape.clone(), bytes)?))
     });
     let views = views.collect::<anyhow::Result<Vec<_>>>()?;

@@ -46,7 +46,9 @@ impl FromStr for InputArg {
         let (name, value) = split.ok_or("write NAME=VALUE, such as x=random:f32[5,8]")?;
         let value = match (value.strip_prefix('@'), value.split_once(':')) {
             (Some(file), _) => InputValue::File(file.into()),
-            (None, Some(("random", ty))) => tensor_type(ty).map(|(d, s)| InputValue::Random(d, s))?,
+            (None, Some(("random", ty))) => {
+                tensor_type(ty).map(|(d, s)| InputValue::Random(d, s))?
+            }
             (None, Some(("zeros", ty))) => tensor_type(ty).map(|(d, s)| InputValue::Zeros(d, s))?,
             _ => InputValue::Elements(elements(value)?),
         };
@@ -57,12 +59,14 @@ impl FromStr for InputArg {
 }
 
 fn elements(text: &str) -> Result<Vec<f64>, String> {
-    let element = |part: &str| match part.trim() {
+    let element = |part: &str| {
+        match part.trim() {
         "true" => Ok(1.0),
         "false" => Ok(0.0),
         number => number.parse().map_err(|_| {
             format!("`{part}` is no number; write 1,2.5,3, @FILE.safetensors, random:f32[5,8] or zeros:f32[5,8]")
         }),
+    }
     };
     text.split(',').map(element).collect()
 }
@@ -96,7 +100,10 @@ impl TrialArgs {
                     let declared = graph.inputs().iter().find(|input| input.name == arg.name);
                     let declared = declared.map(|input| graph.ty(input.value).dtype);
                     if let Some(declared) = declared.filter(|declared| declared != dtype) {
-                        bail!("input %{} is of {declared}; write that in place of {dtype}", arg.name);
+                        bail!(
+                            "input %{} is of {declared}; write that in place of {dtype}",
+                            arg.name
+                        );
                     }
                     match arg.value {
                         InputValue::Random(..) => GivenInput::Random(shape.clone()),
@@ -142,13 +149,16 @@ mod tests {
     #[test]
     fn values_of_inputs_are_read() {
         let read = |text: &str| text.parse::<InputArg>().map(|arg| (arg.name, arg.value));
-        let is = |text: &str, value: InputValue| assert_eq!(read(text), Ok(("x".to_owned(), value)));
+        let is =
+            |text: &str, value: InputValue| assert_eq!(read(text), Ok(("x".to_owned(), value)));
         is("x=random:f32[5,8]", InputValue::Random(DType::F32, vec![5, 8]));
         is("%x=zeros:i32[3]", InputValue::Zeros(DType::I32, vec![3]));
         is("x=zeros:bf16", InputValue::Zeros(DType::BF16, vec![]));
         is("x=1,-2.5,true", InputValue::Elements(vec![1.0, -2.5, 1.0]));
         is("x=@a/b.safetensors", InputValue::File("a/b.safetensors".into()));
-        for wrong in ["x", "=1", "x=", "x=a", "x=random:f33[2]", "x=random:f32[2", "x=zeros:f32[-1]"] {
+        for wrong in
+            ["x", "=1", "x=", "x=a", "x=random:f33[2]", "x=random:f32[2", "x=zeros:f32[-1]"]
+        {
             assert!(read(wrong).is_err(), "{wrong}");
         }
     }

@@ -19,7 +19,7 @@ use piecewise_ir::op::Op;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_passes::RunReport;
 use piecewise_passes::manager::check_awaited;
-use piecewise_runtime::batch::{RoleMap, row_probe};
+use piecewise_runtime::batch::{RoleMap, probes, row_probe};
 use piecewise_runtime::device::check_layers;
 use piecewise_runtime::engine::Engine;
 use piecewise_runtime::measure::StepTimer;
@@ -364,7 +364,17 @@ impl Planned {
 
     /// The model, of whose steps every output is read back: whoever steps it brings inputs in their order.
     pub(crate) fn model(self) -> Result<Box<dyn Model>, AssemblyError> {
-        let options = self.options_there(None)?;
+        let options = match self.roles() {
+            // Batches of a decoder show more than rows of padding do.
+            Ok(roles) => {
+                let mut options = self.options(None)?;
+                if self.settings.config.probes() {
+                    options.probes = probes(&roles, &options.dispatcher);
+                }
+                options
+            }
+            Err(_) => self.options_there(None)?,
+        };
         Ok(self.build(options)?.into_model())
     }
 

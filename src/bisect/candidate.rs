@@ -72,11 +72,7 @@ impl Bisection<'_> {
     }
 
     /// The graph after the first passes of the pipeline alone, where all of them do so many rewrites.
-    pub(super) fn passed(
-        &self,
-        first: usize,
-        rewrites: Option<u64>,
-    ) -> Result<Passed, TrialError> {
+    pub(super) fn passed(&self, first: usize, rewrites: Option<u64>) -> Result<Passed, TrialError> {
         let subject = &self.trial.subject;
         let mut pipeline = subject.pipeline()?;
         pipeline.passes.truncate(first);

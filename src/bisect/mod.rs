@@ -72,3 +72,6 @@ impl Bisection<'_> {
         search::Search::new(self, say)?.run()
     }
 }
+
+#[cfg(test)]
+mod tests;

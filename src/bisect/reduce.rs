@@ -3,8 +3,8 @@
 use piecewise_ir::entity::{Entity, Node, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::literal::Scalar;
-use piecewise_passes::optimize::remove_dead;
 use piecewise_ir::verify::verify_graph;
+use piecewise_passes::optimize::remove_dead;
 
 /// What became of a graph.
 #[derive(Clone, PartialEq, Debug)]
@@ -20,11 +20,7 @@ pub struct Reduction {
 /// Shrinks a graph as long as `still` says of what is left that it shows the same, at most `most` times:
 /// it returns less, values become inputs, nodes are passed over and effects left out. What it asks of
 /// is always a valid graph, which custom ops are not held against their definitions for.
-pub fn reduce(
-    graph: &Graph,
-    most: usize,
-    still: &mut dyn FnMut(&Graph) -> bool,
-) -> Reduction {
+pub fn reduce(graph: &Graph, most: usize, still: &mut dyn FnMut(&Graph) -> bool) -> Reduction {
     let mut shrinking = Shrinking { graph: tidied(graph.clone()), most, tests: 0, still };
     loop {
         let before = size(&shrinking.graph);

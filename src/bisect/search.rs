@@ -133,11 +133,7 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     /// Whether a rewrite is wrong or a kernel that is made of it, and the first value that is.
-    fn judged(
-        &self,
-        before: &Passed,
-        after: &Passed,
-    ) -> (Verdict, Option<WrongValue>) {
+    fn judged(&self, before: &Passed, after: &Passed) -> (Verdict, Option<WrongValue>) {
         let exposed = [before, after].map(|passed| Exposed::of(&passed.graph));
         let tolerance = self.of.tolerance;
         let both = |values: [Result<Vec<_>, TrialError>; 2]| match values {
@@ -191,7 +187,10 @@ impl<'a, 'b> Search<'a, 'b> {
             run_on_device(assembly.set("checks.compare", true), graph, &self.of.feed).map(drop)
         };
         run().err().map_or_else(
-            || "the check of each replay against a launch (`--check compare`) finds nothing".to_owned(),
+            || {
+                "the check of each replay against a launch (`--check compare`) finds nothing"
+                    .to_owned()
+            },
             |error| error.to_string(),
         )
     }

@@ -116,7 +116,10 @@ impl<'a> OpCase<'a> {
     #[must_use]
     pub fn reference(
         mut self,
-        evaluate: impl Fn(&[Array], &Attrs, &[u64]) -> Result<Vec<Array>, String> + Send + Sync + 'static,
+        evaluate: impl Fn(&[Array], &Attrs, &[u64]) -> Result<Vec<Array>, String>
+        + Send
+        + Sync
+        + 'static,
     ) -> Self {
         self.reference = Some(Arc::new(evaluate));
         self

@@ -1,6 +1,6 @@
 //! The checks of an op on one device.
 
-use super::case::{Evaluated, Operand, OpCase, SEQUENCES, TOKENS};
+use super::case::{Evaluated, OpCase, Operand, SEQUENCES, TOKENS};
 use super::report::{OpCheckError, OpReport, Steps};
 use crate::assembly::Assembly;
 use crate::device::{DeviceSpec, OpenDevice};
@@ -12,7 +12,6 @@ use piecewise_ir::graph::Graph;
 use piecewise_ir::op::RowTreatment;
 use piecewise_ir::random::Rng;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_kernels::step::CaptureSupport;
 use piecewise_runtime::words::{CompileLevel, GraphMode};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -30,7 +29,6 @@ pub(super) struct Checks<'a> {
     trial: Trial,
     feeds: Vec<Feed>,
     device: String,
-    support: Option<CaptureSupport>,
 }
 
 /// A way to put the graph together.
@@ -46,10 +44,6 @@ impl<'a> Checks<'a> {
         let name = case.name();
         let spec = device.spec();
         let is_cpu = spec == DeviceSpec::Cpu;
-        let support = match is_cpu {
-            true => registry.cpu(name).map(|op| op.capture_support()),
-            false => registry.cuda(name).map(|op| op.capture_support()),
-        };
         let mut registry = registry.clone();
         if let Some(evaluate) = &case.reference
             && let Some(def) = registry.defs().get(name).cloned()
@@ -57,12 +51,13 @@ impl<'a> Checks<'a> {
             registry.define(Arc::new(Evaluated { def, evaluate: Arc::clone(evaluate) }));
         }
         let assembly = Assembly::graph(graph.clone()).ops(registry.clone()).weights(case.weights());
-        let assembly = assembly.level(CompileLevel::Piecewise).on(&device);
+        // Made-up batches are no batches: the checks themselves show whether it can be captured.
+        let assembly = assembly.level(CompileLevel::Piecewise).probe_capture(false).on(&device);
         let trial = Trial::new(assembly)?;
         let feeds = (0..BATCHES).map(|seed| feed(case, &graph, &registry, seed));
         let feeds = feeds.collect::<Result<_, _>>()?;
         let device = if is_cpu { "cpu" } else { "cuda" }.to_owned();
-        Ok(Self { case, graph, registry, trial, feeds, device, support })
+        Ok(Self { case, graph, registry, trial, feeds, device })
     }
 
     /// Makes all checks; what the op gives as a split op, where it gives anything.
@@ -73,7 +68,7 @@ impl<'a> Checks<'a> {
         let Some(base) = self.tried(report, "runs", &pieces, &self.feeds) else { return None };
         let results = |steps: &Steps| self.results(steps);
         let base_results = results(&base);
-        let mut same = |report: &mut OpReport, check: &str, why: &str, way: Way<'_>| {
+        let same = |report: &mut OpReport, check: &str, why: &str, way: Way<'_>| {
             if let Some(found) = self.tried(report, check, way, &self.feeds) {
                 report.compare(&self.named(check), why, &base_results, &results(&found));
             }
@@ -89,7 +84,6 @@ impl<'a> Checks<'a> {
         same(report, "launched", "computes otherwise launched than in a captured graph", &launched);
         let whole = |assembly: Assembly| split(assembly).graph_mode(GraphMode::Full);
         same(report, "replay", "computes otherwise in a captured graph", &whole);
-        self.captures(report, &whole);
         if self.case.def.rows().is_padding_safe() {
             let inside =
                 |assembly: Assembly| pieces(assembly).never_split().capture_sizes([TOKENS]);
@@ -99,13 +93,20 @@ impl<'a> Checks<'a> {
             let why = "reads rows past the true counts inside of a piece, which hold NaN here";
             same(report, "padding inside", why, &poisoned);
         } else {
-            report.skip(&self.named("split and inside"), "an op that mixes rows with padding is split at");
+            report.skip(
+                &self.named("split and inside"),
+                "an op that mixes rows with padding is split at",
+            );
         }
         self.empty(report, &pieces, &base_results);
         self.rows(report, &pieces);
         self.writes(report, &base);
         self.reference(report, &base_results);
         Some(base_results)
+    }
+
+    pub(super) fn tolerance(&self) -> f64 {
+        tolerance_of(&self.graph)
     }
 
     fn named(&self, check: &str) -> String {
@@ -148,25 +149,6 @@ impl<'a> Checks<'a> {
         }
     }
 
-    /// An op that says that it can be captured must stand the batches that show whether it can.
-    fn captures(&self, report: &mut OpReport, whole: Way<'_>) {
-        let check = self.named("capture");
-        if self.support != Some(CaptureSupport::Always) {
-            return report.skip(&check, "the op does not say that it can be captured in every step");
-        }
-        let reduced = || -> Result<Option<String>, TrialError> {
-            let assembly = whole(self.trial.subject.assembly(self.graph.clone())?);
-            Ok(assembly.plan()?.model()?.reduced_mode().map(str::to_owned))
-        };
-        // What fails here failed above as well.
-        if let Ok(Ok(reduced)) = catch_unwind(AssertUnwindSafe(reduced)) {
-            report.done.push(check.clone());
-            if let Some(reason) = reduced {
-                report.fault(&check, format!("it can't be captured as it says: {reason}"));
-            }
-        }
-    }
-
     /// A step without a sequence between others changes nothing.
     fn empty(&self, report: &mut OpReport, way: Way<'_>, base: &Steps) {
         let with = self.feeds.iter().map(|feed| {
@@ -181,7 +163,8 @@ impl<'a> Checks<'a> {
         };
         let Some(found) = self.tried(report, "empty step", way, &with) else { return };
         let is_empty = |i: &usize| *i % (STEPS as usize + 1) == 1;
-        let found = found.into_iter().enumerate().filter(|(i, _)| !is_empty(i)).map(|(_, step)| step);
+        let found =
+            found.into_iter().enumerate().filter(|(i, _)| !is_empty(i)).map(|(_, step)| step);
         let found = self.results(&found.collect());
         let why = "does something in a step whose true counts are 0";
         report.compare(&self.named("empty step"), why, base, &found);
@@ -251,7 +234,8 @@ impl<'a> Checks<'a> {
                 };
                 let what = format!("operand {operand} in step {step}");
                 if let Some(wrong) = difference(&what, &expected, found, 0.0) {
-                    return report.fault(&check, format!("it writes what it does not mutate: {wrong}"));
+                    return report
+                        .fault(&check, format!("it writes what it does not mutate: {wrong}"));
                 }
             }
         }
@@ -263,7 +247,7 @@ impl<'a> Checks<'a> {
         match steps.collect::<Result<Vec<_>, _>>() {
             Ok(steps) => {
                 let expected = self.results(&steps.into_iter().flatten().collect());
-                let tolerance = tolerance_of(&self.graph);
+                let tolerance = self.tolerance();
                 let why = "is not what its definition evaluates to";
                 report.compare_within(&check, why, (&expected, base), tolerance);
             }

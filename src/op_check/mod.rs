@@ -23,7 +23,7 @@ use piecewise_kernels::op::OpRegistry;
 /// | `empty step` | an op that does something where all true counts are 0 |
 /// | `split and inside` | one that computes otherwise inside of a piece than between two |
 /// | `sizes` | one whose results depend on the padded size |
-/// | `replay` | one that a captured graph computes otherwise, or that reads what a replay can't have |
+/// | `launched`, `replay` | one that a captured graph computes otherwise, since it reads what a replay can't have |
 /// | `again` | one that keeps what no state holds |
 /// | `rows` | one that says that rows are apart, and mixes them |
 /// | `writes` | one that writes an operand that it does not declare as mutated |
@@ -70,7 +70,8 @@ use piecewise_kernels::op::OpRegistry;
 /// What is false, each with how it showed; or that the op can't be put into a graph at all.
 pub fn check(registry: &OpRegistry, case: &OpCase<'_>) -> Result<OpReport, OpCheckError> {
     let mut report = OpReport::default();
-    let on_cpu = Checks::new(registry, case, DeviceSpec::Cpu.open(2)?)?.run(&mut report);
+    let checks = Checks::new(registry, case, DeviceSpec::Cpu.open(2)?)?;
+    let on_cpu = checks.run(&mut report);
     let name = case.name();
     match registry.cuda(name).map(|_| DeviceSpec::Auto.resolve()) {
         None => report.skip("cuda", "the op has no CUDA implementation"),
@@ -82,9 +83,13 @@ pub fn check(registry: &OpRegistry, case: &OpCase<'_>) -> Result<OpReport, OpChe
             let device: OpenDevice = device.open(2)?;
             let on_cuda = Checks::new(registry, case, device)?.run(&mut report);
             if let (Some(cpu), Some(cuda)) = (&on_cpu, &on_cuda) {
-                report.compare("cuda", "computes otherwise than the CPU", cpu, cuda);
+                let why = "computes otherwise than the CPU";
+                report.compare_within("cuda", why, (cpu, cuda), checks.tolerance());
             }
         }
     }
     report.finish(name)
 }
+
+#[cfg(test)]
+mod tests;

@@ -160,6 +160,9 @@ mod tests {
         let nan = found(&[f64::NAN, -4.0, 0.5, 2.0]).unwrap();
         assert_eq!((nan.wrong, nan.error, &*nan.first.index), (2, f64::INFINITY, &[0, 0][..]));
         let ints = |x: f64| Array { dtype: DType::I32, shape: vec![1], data: vec![x] };
-        assert!(difference("i", &ints(1e6), &ints(1e6 + 1.0), 0.01).is_some(), "ids are equal or not");
+        assert!(
+            difference("i", &ints(1e6), &ints(1e6 + 1.0), 0.01).is_some(),
+            "ids are equal or not"
+        );
     }
 }

@@ -82,12 +82,13 @@ impl Feed {
         };
         let steps = steps.into_iter().map(|(sizes, mut filled)| {
             let random = random_arrays(graph, &sizes, given.seed)?;
-            let inputs = graph.inputs().iter().zip(random.inputs).map(|(input, random)| {
-                match given.inputs.get(&input.name) {
-                    Some(given) => shaped(graph, input, given, random),
-                    None => Ok(filled.remove(&input.name).unwrap_or(random)),
-                }
-            });
+            let inputs =
+                graph.inputs().iter().zip(random.inputs).map(|(input, random)| {
+                    match given.inputs.get(&input.name) {
+                        Some(given) => shaped(graph, input, given, random),
+                        None => Ok(filled.remove(&input.name).unwrap_or(random)),
+                    }
+                });
             Ok(FeedStep { inputs: inputs.collect::<Result<_, TrialError>>()?, sizes })
         });
         Ok(Self { steps: steps.collect::<Result<_, TrialError>>()? })
@@ -119,11 +120,7 @@ fn of_roles(graph: &Graph) -> Graph {
 type Filled = (Vec<u64>, BTreeMap<String, Array>);
 
 /// A sequence in steps that each have room for, every token with a row of logits.
-fn by_ids(
-    roles: &RoleMap,
-    symbols: &SymbolTable,
-    ids: &[u32],
-) -> Result<Vec<Filled>, TrialError> {
+fn by_ids(roles: &RoleMap, symbols: &SymbolTable, ids: &[u32]) -> Result<Vec<Filled>, TrialError> {
     let most = |class| match symbols.count(class, symbols.bounds()) {
         0 => usize::MAX,
         bound => bound as usize,
@@ -175,13 +172,15 @@ fn of_chunks(
     let step = step_of_ids(roles, chunks, rows)?;
     Ok(step.map(|step| {
         step.with(|data| {
-            let filled = roles.inputs.iter().zip(data.inputs).enumerate().map(|(i, (input, bytes))| {
-                let short = data.short_rows.iter().find(|(at, _)| *at == i);
-                let dims = Vec::from_iter(input.ty.dims(data.counts).iter().map(|&n| n as usize));
-                let padding = input.input.padding().to_f64();
-                let array = whole(input.ty.dtype, dims, bytes, short.map(|(_, n)| *n), padding);
-                (input.name.clone(), array)
-            });
+            let filled =
+                roles.inputs.iter().zip(data.inputs).enumerate().map(|(i, (input, bytes))| {
+                    let short = data.short_rows.iter().find(|(at, _)| *at == i);
+                    let dims =
+                        Vec::from_iter(input.ty.dims(data.counts).iter().map(|&n| n as usize));
+                    let padding = input.input.padding().to_f64();
+                    let array = whole(input.ty.dtype, dims, bytes, short.map(|(_, n)| *n), padding);
+                    (input.name.clone(), array)
+                });
             (data.counts.to_vec(), filled.collect())
         })
     }))
@@ -195,7 +194,9 @@ fn whole(
     columns: Option<u64>,
     padding: f64,
 ) -> Array {
-    let Some(columns) = columns.map(|n| n as usize) else { return Array::from_bytes(dtype, dims, bytes) };
+    let Some(columns) = columns.map(|n| n as usize) else {
+        return Array::from_bytes(dtype, dims, bytes);
+    };
     let rows = dims[0];
     let given = Array::from_bytes(dtype, vec![rows, columns], bytes);
     let width = dims[1..].iter().product::<usize>();
@@ -223,7 +224,9 @@ fn sizes_of(graph: &Graph, symbols: &SymbolTable, given: &Given) -> Result<Vec<u
             }
             if !(decl.min..=decl.max).contains(&of_symbol) {
                 let (name, min, max) = (&decl.name, decl.min, decl.max);
-                return refuse(format!("that makes {name} = {of_symbol}, declared from {min} to {max}"));
+                return refuse(format!(
+                    "that makes {name} = {of_symbol}, declared from {min} to {max}"
+                ));
             }
             let count = of_symbol / over.times;
             match said.iter().find(|(class, ..)| *class == over.class) {
@@ -342,13 +345,15 @@ mod tests {
     fn graph() -> Graph {
         let b = Builder::new("given");
         let t = b.symbol("T", 1, 8);
-        let (x, at) = (b.input("x", DType::F32, (t, 2)), b.input("at", DType::I32, [t]).padding(0.0));
+        let (x, at) =
+            (b.input("x", DType::F32, (t, 2)), b.input("at", DType::I32, [t]).padding(0.0));
         let table = b.input("table", DType::F32, (3, 2));
         b.finish([x + table.gather(at)]).unwrap()
     }
 
     fn of(inputs: &[(&str, GivenInput)]) -> Result<FeedStep, String> {
-        let inputs = inputs.iter().map(|(name, given)| ((*name).to_owned(), given.clone())).collect();
+        let inputs =
+            inputs.iter().map(|(name, given)| ((*name).to_owned(), given.clone())).collect();
         let given = Given { inputs, ..Given::default() };
         let feed = Feed::of(&graph(), &OpRegistry::builtin(), &given);
         feed.map(|mut feed| feed.steps.remove(0)).map_err(|error| error.to_string())
@@ -361,20 +366,32 @@ mod tests {
     #[test]
     fn sizes_follow_from_what_is_given_and_the_rest_is_random_and_safe() {
         let step = of(&[("at", elements(&[2.0, 0.0, 1.0]))]).unwrap();
-        assert_eq!((step.sizes.as_slice(), step.inputs[0].shape.as_slice()), (&[3][..], &[3, 2][..]));
+        assert_eq!(
+            (step.sizes.as_slice(), step.inputs[0].shape.as_slice()),
+            (&[3][..], &[3, 2][..])
+        );
         assert_eq!(step.inputs[1].data, [2.0, 0.0, 1.0]);
         let random = of(&[("x", GivenInput::Random(vec![7, 2]))]).unwrap();
         assert_eq!(random.sizes, [7]);
-        assert!(random.inputs[1].data.iter().all(|&at| (0.0..3.0).contains(&at)), "rows of the table");
+        assert!(
+            random.inputs[1].data.iter().all(|&at| (0.0..3.0).contains(&at)),
+            "rows of the table"
+        );
         assert_eq!(of(&[]).unwrap().sizes, [ROWS]);
     }
 
     #[test]
     fn what_does_not_fit_is_named() {
         let error = |inputs: &[(&str, GivenInput)]| of(inputs).unwrap_err();
-        assert_eq!(error(&[("y", elements(&[]))]), "the graph has no input %y; it has: %x, %at, %table");
+        assert_eq!(
+            error(&[("y", elements(&[]))]),
+            "the graph has no input %y; it has: %x, %at, %table"
+        );
         let odd = error(&[("x", elements(&[1.0; 3]))]);
-        assert!(odd.contains("%x is f32[T,2]") && odd.contains("3 elements: a row of it has 2"), "{odd}");
+        assert!(
+            odd.contains("%x is f32[T,2]") && odd.contains("3 elements: a row of it has 2"),
+            "{odd}"
+        );
         let many = error(&[("x", GivenInput::Random(vec![9, 2]))]);
         assert!(many.contains("T = 9, declared from 1 to 8"), "{many}");
         let two = error(&[("x", elements(&[1.0; 4])), ("at", elements(&[0.0]))]);

@@ -56,10 +56,9 @@ impl<'a> Reference<'a> {
         let Some(first) = feed.steps.first() else { return Ok(Vec::new()) };
         let mut states = self.states(&first.sizes);
         let evaluator = Evaluator::new(self.graph, self.ops).rounding(Rounding::Typed);
-        let steps = feed
-            .steps
-            .iter()
-            .map(|step| Ok(evaluator.run(&step.sizes, &step.inputs, &self.weights, &mut states)?));
+        let steps = feed.steps.iter().map(|step| {
+            Ok(evaluator.run(&step.sizes, &step.inputs, &self.weights, &mut states)?)
+        });
         steps.collect()
     }
 }

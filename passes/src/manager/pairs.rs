@@ -67,7 +67,8 @@ mod tests {
             names[piecewise_ir::entity::Entity::index(value)].clone().unwrap_or_default()
         };
         let pairs = paired_values(&before, &after);
-        let named = pairs.iter().map(|&(a, b)| format!("{}={}", names(&before, a), names(&after, b)));
+        let named =
+            pairs.iter().map(|&(a, b)| format!("{}={}", names(&before, a), names(&after, b)));
         assert_eq!(Vec::from_iter(named), ["v0=v0", "v1=v2", "v2=v3"]);
     }
 }

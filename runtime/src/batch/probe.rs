@@ -181,9 +181,9 @@ fn and_lesser(plans: [Plan; 3]) -> impl Iterator<Item = [Plan; 3]> {
 
 /// A step of made-up tokens; nothing where it does not fit.
 pub(super) fn step(roles: &RoleMap, plan: &Plan, rows: ChunkRows) -> Option<ProbeStep> {
-    let ids = (0..).zip(plan).map(|(number, &(_, tokens))| {
-        Vec::from_iter((0..tokens as u32).map(|i| (i + number) % 2))
-    });
+    let ids = (0..)
+        .zip(plan)
+        .map(|(number, &(_, tokens))| Vec::from_iter((0..tokens as u32).map(|i| (i + number) % 2)));
     let ids = Vec::from_iter(ids);
     let chunks = plan.iter().zip(&ids).map(|(&(start, _), ids)| (start, ids.as_slice()));
     // An input that can't be filled is named when the first real step comes.
