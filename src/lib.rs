@@ -82,14 +82,30 @@
 pub use piecewise_backend as backend;
 pub use piecewise_cache as cache;
 pub use piecewise_ir as ir;
-pub use piecewise_kernels as kernels;
 pub use piecewise_passes as passes;
 pub use piecewise_planner as planner;
 pub use piecewise_runtime as runtime;
 
 pub mod assembly;
+pub mod bisect;
 pub mod device;
 pub mod encoding;
 pub mod models;
+mod op_check;
 pub mod prelude;
 pub mod session;
+pub mod trial;
+
+/// What computes, and the traits by which custom ops are implemented: the crate `piecewise-kernels`, with
+/// the check of an op's declarations.
+pub mod kernels {
+    #[doc(inline)]
+    pub use piecewise_kernels::*;
+
+    /// Implementations of custom ops, and whether they are what they declare.
+    pub mod op {
+        pub use crate::op_check::{OpCase, OpCheckError, OpFault, OpReport, check};
+        #[doc(inline)]
+        pub use piecewise_kernels::op::*;
+    }
+}

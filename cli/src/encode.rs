@@ -3,11 +3,11 @@
 mod args;
 mod images;
 mod items;
-mod tensors;
 mod texts;
 
 use super::encoder_args::{print_settings_of_encoder, refuse_flags_of_writers};
 use super::out_file::OutFile;
+use super::tensor_file::TensorFile;
 use anyhow::bail;
 pub(crate) use args::EncodeArgs;
 use items::Output;
@@ -15,7 +15,6 @@ use piecewise::models::encoder::Modality;
 use safetensors::tensor::{Dtype, TensorView};
 use std::path::Path;
 use std::process::ExitCode;
-use tensors::TensorFile;
 
 pub(crate) fn run(args: EncodeArgs) -> anyhow::Result<ExitCode> {
     refuse_flags_of_writers(&args.model.model, &args.model.bounds, &[])?;

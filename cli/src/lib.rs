@@ -18,8 +18,10 @@
 //! }
 //! ```
 
+mod against;
 mod amounts;
 mod bench;
+mod bisect;
 mod cache;
 mod cache_flags;
 mod chat;
@@ -51,12 +53,15 @@ mod plan;
 mod preset_weights;
 mod print;
 mod progress;
+mod reduce;
 mod report;
 mod run;
 mod serve;
 mod set_keys;
 mod start;
 mod step_file;
+mod tensor_file;
+mod trial_args;
 mod tune;
 mod usage;
 mod worker;
@@ -65,6 +70,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use flags::Flags;
 use logs::{LogArgs, Logging};
 use piecewise::assembly::Registries;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Compiles transformer models, cuts them at attention into pieces, and replays the pieces, or whole
@@ -124,16 +130,28 @@ enum Command {
     Plan(Box<plan::PlanArgs>),
     /// Run passes on a textual graph.
     Opt(Box<opt::OptArgs>),
-    /// Run a textual graph with a checkpoint's weights.
+    /// Run a textual graph on ids or on tensors, and compare what comes out.
     Run(Box<run::RunArgs>),
+    /// Find what makes a graph wrong: a pass, one of its rewrites, or a kernel.
+    Bisect(Box<bisect::BisectArgs>),
+    /// Shrink a textual graph as long as it shows the same fault.
+    Reduce(Box<reduce::ReduceArgs>),
 }
 
 /// Does what the command line of this process asks for, and gives the exit code: the `main` of a program
 /// whose commands know `registries`.
 pub fn main_with(registries: Registries) -> ExitCode {
+    main_of(registries, std::env::args_os())
+}
+
+/// The same for arguments of one's own, the first of which is the name of the program.
+pub fn main_of(
+    registries: Registries,
+    arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+) -> ExitCode {
     let flags = || Flags::of(&Arguments::command());
-    let arguments =
-        Arguments::try_parse().unwrap_or_else(|error| usage::answered(error, &flags()).exit());
+    let arguments = Arguments::try_parse_from(arguments)
+        .unwrap_or_else(|error| usage::answered(error, &flags()).exit());
     let logging = match &arguments.command {
         Command::Serve(args) => Logging::Server { access: !args.no_access_log },
         Command::Worker(_) => Logging::Worker,
@@ -168,6 +186,8 @@ fn run(command: Command, registries: &Registries) -> anyhow::Result<ExitCode> {
         Command::Plan(args) => plan::run(*args),
         Command::Opt(args) => opt::run(*args, registries),
         Command::Run(args) => run::run(*args, registries),
+        Command::Bisect(args) => bisect::run(&args, registries),
+        Command::Reduce(args) => reduce::run(&args, registries),
     }
 }
 

@@ -4,6 +4,7 @@ use super::amounts::parse_bytes;
 use super::cache_flags::CacheFlags;
 use super::named::{float, named};
 use super::set_keys::{put, put_by, turn_off, turn_on};
+use anyhow::bail;
 use piecewise::device::DeviceSpec;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
@@ -86,6 +87,37 @@ pub(crate) struct SharedArgs {
     pub cache: CacheFlags,
 }
 
+/// A level, or none that compiles.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Level {
+    Compiled(CompileLevel),
+    /// The reference evaluator.
+    Reference,
+}
+
+impl std::str::FromStr for Level {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "reference" => Ok(Self::Reference),
+            text => text.parse().map(Self::Compiled),
+        }
+    }
+}
+
+impl Level {
+    fn compiled(self) -> anyhow::Result<CompileLevel> {
+        match self {
+            Self::Compiled(level) => Ok(level),
+            Self::Reference => bail!(
+                "--level reference compiles nothing: `piecewise run` computes by the reference evaluator, \
+                 and `piecewise bisect --against reference` holds what is compiled against it"
+            ),
+        }
+    }
+}
+
 /// How a graph is compiled and run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompileArgs {
@@ -99,7 +131,7 @@ pub(crate) struct CompileArgs {
     /// run unfused), compile (regions, launched) or piecewise (regions, captured and replayed), or
     /// 0 to 3 for them [default: piecewise].
     #[arg(long)]
-    pub level: Option<CompileLevel>,
+    pub level: Option<Level>,
     /// Which CUDA graphs to capture: none, piecewise, full, full_decode_only or full_and_piecewise
     /// [default: full_and_piecewise].
     #[arg(long, alias = "cudagraph-mode", value_name = "MODE")]
@@ -226,11 +258,16 @@ impl SharedArgs {
 }
 
 impl CompileArgs {
+    /// Whether the reference evaluator is asked for, in the place of a level; it is no setting then.
+    pub(crate) fn takes_reference(&mut self) -> bool {
+        self.level.take_if(|level| *level == Level::Reference).is_some()
+    }
+
     /// The file and the flags.
     pub(crate) fn layers(&self) -> anyhow::Result<ConfigLayers> {
         let layers = self.shared.layers()?;
         let layers = put(layers, "device", self.device.map(|d| d.to_string()))?;
-        let layers = put(layers, "level", self.level)?;
+        let layers = put(layers, "level", self.level.map(Level::compiled).transpose()?)?;
         let layers = put(layers, "graph_mode", self.graph_mode)?;
         let eager = self.enforce_eager.then_some(GraphMode::None);
         let layers = put_by(layers, "--enforce-eager", "graph_mode", eager)?;

@@ -8,8 +8,8 @@ use super::progress::watcher;
 use anyhow::{Context, bail};
 use piecewise::assembly::{Assembly, Registries};
 use piecewise::encoding::{LoadError, folder_assembly, other_assemblies, tower_assembly};
-use piecewise::models::Preset;
 use piecewise::models::encoder::is_encoder;
+use piecewise::models::{Checkpoint, Preset};
 use piecewise_ir::module::Module;
 use piecewise_ir::text::parse_module;
 use std::path::{Path, PathBuf};
@@ -58,6 +58,35 @@ impl SourceArgs {
         Ok(match folder.map(|folder| is_encoder(folder).unwrap_or(false)) {
             Some(true) => assembly,
             Some(false) => assembly.check_weights(),
+            None => assembly.weights(WEIGHTS),
+        })
+    }
+
+    /// The same with weights, for one sequence: those of `weights` for a text, of the folder, or random ones.
+    pub(crate) fn tried(
+        &self,
+        registries: &Registries,
+        weights: Option<&Path>,
+    ) -> anyhow::Result<Assembly> {
+        let assembly = match weights {
+            Some(folder) => self.assembly(registries)?.checkpoint(Checkpoint::open(folder)?),
+            None => self.weighted(registries)?,
+        };
+        Ok(assembly.sequences(1))
+    }
+
+    /// Another text, put together as this one is.
+    pub(crate) fn tried_text(
+        &self,
+        file: &Path,
+        registries: &Registries,
+        weights: Option<&Path>,
+    ) -> anyhow::Result<Assembly> {
+        let assembly = Assembly::file(file)?.registries(registries.clone());
+        let assembly = assembly.configure(self.bounds.layers()?).watch(watcher());
+        let folder = weights.or_else(|| self.model.as_deref().filter(|model| model.is_dir()));
+        Ok(match folder {
+            Some(folder) => assembly.checkpoint(Checkpoint::open(folder)?),
             None => assembly.weights(WEIGHTS),
         })
     }

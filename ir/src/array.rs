@@ -1,6 +1,7 @@
 //! Values of the reference evaluator.
 
 use crate::dtype::DType;
+use crate::literal::Scalar;
 
 /// A tensor of concrete shape whose elements are held in f64.
 #[derive(Clone, PartialEq, Debug)]
@@ -23,6 +24,21 @@ impl Array {
     /// Zeros of `shape`.
     pub fn zeros(dtype: DType, shape: Vec<usize>) -> Self {
         Self::from_fn(dtype, shape, |_| 0.0)
+    }
+
+    /// The array that row-major little-endian bytes hold, as many elements as `shape` has.
+    pub fn from_bytes(dtype: DType, shape: Vec<usize>, bytes: &[u8]) -> Self {
+        let element = |chunk: &[u8]| {
+            let mut bits = [0; 8];
+            bits[..chunk.len()].copy_from_slice(chunk);
+            Scalar::from_bits(dtype, u64::from_le_bytes(bits)).to_f64()
+        };
+        Self { dtype, shape, data: bytes.chunks_exact(dtype.size()).map(element).collect() }
+    }
+
+    /// Its elements, each rounded to the dtype, as row-major little-endian bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.data.iter().flat_map(|&x| Scalar::new(self.dtype, x).to_bytes()).collect()
     }
 
     /// The number of elements of one row: the product of all dimensions but the outermost.

@@ -16,6 +16,7 @@ pub mod entity;
 pub mod eval;
 pub mod literal;
 pub mod module;
+pub mod random;
 mod terms;
 #[cfg(test)]
 #[path = "../../testing/src/graphs/mod.rs"]

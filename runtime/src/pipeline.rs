@@ -5,6 +5,7 @@ use piecewise_ir::custom::OpDefs;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_passes::pipeline::{DEFAULT_PIPELINE, OptionValue};
+use piecewise_passes::rewrite::Rewrites;
 use piecewise_passes::{
     Observer, PassContext, PassError, PassManager, Pipeline, PipelineError, Registry, RunReport,
 };
@@ -21,9 +22,13 @@ pub enum PlanError {
     Pass(#[from] PassError),
 }
 
-/// At the level `eager` nothing runs before the split. The split ops are as configured: `None`
+/// The passes that run at a level: at `eager` nothing runs before the split. The split ops are as configured: `None`
 /// leaves them to the text and to the definitions of the ops, an empty list never cuts.
-fn of_level(mut pipeline: Pipeline, level: CompileLevel, split_ops: Option<&[String]>) -> Pipeline {
+pub fn pipeline_of_level(
+    mut pipeline: Pipeline,
+    level: CompileLevel,
+    split_ops: Option<&[String]>,
+) -> Pipeline {
     let split = pipeline.passes.iter().position(|pass| pass.name == "split");
     if let (Some(split), Some(ops)) = (split, split_ops) {
         let options = &mut pipeline.passes[split].options;
@@ -33,6 +38,16 @@ fn of_level(mut pipeline: Pipeline, level: CompileLevel, split_ops: Option<&[Str
         pipeline.passes.drain(..split.unwrap_or(0));
     }
     pipeline
+}
+
+/// How much of the passes is done: what a bisection halves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PassLimits {
+    /// Passes of the pipeline that run, from the first on, and of those after them what a plan can't do
+    /// without; all without it.
+    pub passes: Option<usize>,
+    /// Rewrites that all passes do together; all without it.
+    pub rewrites: Option<u64>,
 }
 
 /// How a graph is planned.
@@ -48,6 +63,8 @@ pub struct Planner<'a> {
     pub split_ops: Option<&'a [String]>,
     /// What calls of custom ops are held against, and passes may ask.
     pub defs: &'a OpDefs,
+    /// How much of the passes is done; at the level `eager` all that runs is.
+    pub limits: PassLimits,
 }
 
 impl Planner<'_> {
@@ -76,15 +93,25 @@ impl Planner<'_> {
         level: CompileLevel,
         observers: Vec<Box<dyn Observer>>,
     ) -> Result<(Module, RunReport), PlanError> {
-        let pipeline = of_level(self.pipeline.clone(), level, self.split_ops);
+        let pipeline = pipeline_of_level(self.pipeline.clone(), level, self.split_ops);
         let mut manager = PassManager::new(&pipeline, self.registry)?;
         for observer in observers {
             manager = manager.observe(observer);
+        }
+        let limits = match level {
+            CompileLevel::Eager => PassLimits::default(),
+            _ => self.limits,
+        };
+        if let Some(first) = limits.passes {
+            manager = manager.only_first(first);
         }
         let form = if level == CompileLevel::Eager { "launched" } else { "compiled" };
         let _form = tracing::info_span!("plan", form).entered();
         let mut module = Module::new(graph);
         let mut cx = PassContext::of(self.defs.clone());
+        if let Some(first) = limits.rewrites {
+            cx.rewrites = Rewrites::only_first(first);
+        }
         let report = manager.run(&mut module, &mut cx)?;
         Ok((module, report))
     }
@@ -104,6 +131,7 @@ pub fn plan(
     let registry = &Registry::standard();
     let defs = &OpDefs::new();
     let pipeline = &Pipeline::parse(DEFAULT_PIPELINE)?;
-    let planner = Planner { level, pipeline, registry, split_ops, defs };
+    let limits = PassLimits::default();
+    let planner = Planner { level, pipeline, registry, split_ops, defs, limits };
     planner.plan(graph, observers)
 }

@@ -11,6 +11,7 @@ use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_passes::Observer;
 use piecewise_runtime::config::{ConfigError, ConfigLayers};
+use piecewise_runtime::pipeline::PassLimits;
 use std::sync::Arc;
 
 /// Where the graph comes from.
@@ -77,6 +78,7 @@ pub struct Assembly {
     pub(super) embedding_rows: Option<u64>,
     pub(super) checks_weights: bool,
     pub(super) built_by_settings: bool,
+    pub(super) limits: PassLimits,
 }
 
 impl Assembly {
@@ -98,6 +100,7 @@ impl Assembly {
             embedding_rows: None,
             checks_weights: false,
             built_by_settings: false,
+            limits: PassLimits::default(),
         }
     }
 }

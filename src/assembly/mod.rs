@@ -39,8 +39,10 @@ mod notice;
 mod options;
 pub mod plan_view;
 mod planned;
+mod prepared;
 mod registries;
 mod settings;
+mod subject;
 
 pub use error::{AssemblyError, BoundOfGraph};
 pub use given::Assembly;
@@ -49,6 +51,7 @@ pub use options::Purpose;
 pub use planned::{LoweredPiece, LoweredUnique, Planned, Tuned};
 pub use registries::Registries;
 pub use settings::Settings;
+pub(crate) use subject::Subject;
 
 use given::Model;
 
@@ -301,6 +304,22 @@ impl Assembly {
     /// Calls `observer` after each pass.
     pub fn observe(mut self, observer: Box<dyn Observer>) -> Self {
         self.observers.push(observer);
+        self
+    }
+
+    /// Runs the first `passes` of the pipeline, and of those after them what a plan can't do without:
+    /// with fewer and fewer of them, a pass that breaks something is found.
+    /// `piecewise bisect` does that.
+    pub fn only_first(mut self, passes: usize) -> Self {
+        self.limits.passes = Some(passes);
+        self
+    }
+
+    /// Does the first `rewrites` of all passes together; [`RunReport::rewrites`] says which was the last.
+    ///
+    /// [`RunReport::rewrites`]: piecewise_passes::RunReport::rewrites
+    pub fn only_rewrites(mut self, rewrites: u64) -> Self {
+        self.limits.rewrites = Some(rewrites);
         self
     }
 

@@ -2,27 +2,24 @@
 
 use super::dumps::passes::of_passes;
 use super::error::AssemblyError;
-use super::given::{Assembly, Model};
+use super::given::Assembly;
 use super::notice::{Notice, Watcher, tell, telling};
 use super::options::{Purpose, build_options, engine_options};
+use super::prepared::{Prepared, prepare};
 use super::settings::{Settings, symbols_of};
 use crate::device::OpenDevice;
-use crate::models::{Checkpoint, DecoderBounds, DecoderFacts};
+use crate::models::DecoderFacts;
 use crate::session::{InMemoryWeights, Session, StepSymbol};
 use piecewise_backend::compiler::{Compiler, CompilerOptions, NoStore, Store};
 use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::WeightSource;
-use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{Module, Stitch};
 use piecewise_ir::op::Op;
-use piecewise_ir::text::render;
-use piecewise_ir::verify::verify_graph_with;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_passes::RunReport;
 use piecewise_passes::manager::check_awaited;
-use piecewise_runtime::batch::{RoleMap, row_probe};
-use piecewise_runtime::config::RuntimeConfig;
+use piecewise_runtime::batch::{RoleMap, probes, row_probe};
 use piecewise_runtime::device::check_layers;
 use piecewise_runtime::engine::{Engine, EngineOptions};
 use piecewise_runtime::measure::ModelTimer;
@@ -37,15 +34,12 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-mod checkpoint;
 mod lowering;
 mod room;
 mod tuned;
 
 pub use lowering::{LoweredPiece, LoweredUnique};
 pub use tuned::Tuned;
-
-use checkpoint::check_checkpoint;
 
 /// A planned module with what it is to be compiled and run by. Each piece is lowered at most once
 /// at each size, by the first who asks for it.
@@ -92,105 +86,48 @@ fn check_split_ops(names: &[String], graph: &Graph) -> Result<(), AssemblyError>
     }
 }
 
-/// A text that brings its plan runs no pass, which would hold what it says of custom ops against
-/// their definitions.
-fn check_calls(name: String, module: &Module, ops: &OpRegistry) -> Result<(), AssemblyError> {
-    verify_graph_with(module.graph(), ops.defs()).map_err(|found| AssemblyError::Text {
-        name,
-        what: "is not valid",
-        reason: render(module.graph(), &found),
-    })
-}
-
-/// Slots of states of which each sequence has one row: a quarter more than sequences run, for
-/// conversations that are kept.
-fn slots_of(sequences: u64) -> u64 {
-    sequences + (sequences / 4).max(1)
-}
-
-fn bounds(config: &RuntimeConfig, kv_rows: u64, embedding_rows: Option<u64>) -> DecoderBounds {
-    DecoderBounds {
-        activations: config.dtype.unwrap_or(DType::F32),
-        max_tokens: config.max_num_tokens,
-        max_rows: config.max_num_rows(),
-        max_sequences: config.max_num_seqs(),
-        max_length: config.max_seq_len,
-        kv_rows,
-        state_slots: slots_of(config.max_num_seqs()),
-        embedding_rows: embedding_rows.unwrap_or(config.max_seq_len),
-        sampling_controls: config.sampling_controls,
-    }
-}
-
-pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
-    let mut settings = assembly.settings()?;
+pub(super) fn plan(assembly: Assembly) -> Result<Planned, AssemblyError> {
+    let limits = assembly.limits;
+    let Prepared {
+        settings,
+        graph,
+        brought,
+        facts,
+        weights,
+        registries,
+        mut observers,
+        mut watcher,
+        device,
+        threads,
+        store,
+        purpose,
+    } = prepare(assembly)?;
     let config = &settings.config;
-    if let Some(dump) = of_passes(&config.dump, &assembly.registries.passes)? {
+    if let Some(dump) = of_passes(&config.dump, &registries.passes)? {
         // Before those that may stop the passes.
-        assembly.observers.insert(0, Box::new(dump));
+        observers.insert(0, Box::new(dump));
     }
-    let mut watcher = assembly.watcher.take();
-    let mut warn = |text: &str| tell(&mut watcher, Notice::Warning(text));
-    let (mut decoder, mut facts) = (None, None);
-    let checkpoint = match (assembly.checkpoint, &assembly.weights) {
-        // Who brings weights does not need those of the folder.
-        (_, Some(_)) | (None, None) => None,
-        (Some(Err(error)), None) if assembly.checks_weights => return Err(error.into()),
-        (Some(checkpoint), None) => checkpoint.ok(),
-    };
-    let mut brought = None;
-    let graph = match assembly.model {
-        Model::Graph(graph) => graph,
-        Model::Text { name, module } => {
-            if module.layout().is_some() {
-                check_calls(name, &module, &assembly.registries.ops)?;
-                // No pass runs over a text with its plan.
-                check_awaited(&assembly.observers, &[]).map_err(PlanError::from)?;
-                brought = Some(Module::clone(&module));
-            }
-            module.into_graph()
-        }
-        Model::Decoder { model, facts: known } => {
-            known.warnings.iter().for_each(|warning| warn(warning));
-            if let Some((longest, key @ "sliding_window")) = known.longest_sequence
-                && config.max_seq_len == longest as u64
-            {
-                let why = "attention here sees all, so a sequence has at most as many tokens";
-                warn(&format!("config.json: layers see `{key}` = {longest} positions; {why}"));
-            }
-            // Tensors of another type than the configuration's make other pieces.
-            let stored = checkpoint.as_ref().map(Checkpoint::dtypes);
-            let stored = Box::new(move |name: &str| stored.as_ref()?(name));
-            let rows = settings.most_kv_rows(assembly.sequences);
-            let kv_rows = assembly.kv_rows.unwrap_or(rows);
-            let bounds = bounds(config, kv_rows, assembly.embedding_rows);
-            let graph = model.graph(&bounds, stored)?;
-            settings = settings.held_by(&graph, &assembly.registries.ops)?;
-            (decoder, facts) = (Some(model), Some(known));
-            graph
-        }
-    };
-    if let (Some(checkpoint), true) = (&checkpoint, assembly.checks_weights) {
-        check_checkpoint(&graph, checkpoint, decoder.as_deref(), &mut warn)?;
-    }
-    let weights = assembly.weights.or_else(|| checkpoint.map(|c| Box::new(c) as _));
     for warning in settings.warnings() {
-        warn(&warning.to_string());
+        tell(&mut watcher, Notice::Warning(&warning.to_string()));
     }
-    let config = &settings.config;
     settings.check_own_rows(&graph)?;
     let split_ops = config.splitting_ops.as_deref();
     check_split_ops(split_ops.unwrap_or_default(), &graph)?;
     let (module, passes) = match brought {
-        Some(module) => (module, RunReport::default()),
+        Some(module) => {
+            // No pass runs over a text with its plan.
+            check_awaited(&observers, &[]).map_err(PlanError::from)?;
+            (module, RunReport::default())
+        }
         None => Planner {
             level: config.level,
-            pipeline: assembly.registries.pipeline().map_err(PlanError::from)?,
-            registry: &assembly.registries.passes,
+            pipeline: registries.pipeline().map_err(PlanError::from)?,
+            registry: &registries.passes,
             split_ops,
-            defs: assembly.registries.ops.defs(),
+            defs: registries.ops.defs(),
+            limits,
         }
-        .plan(graph, assembly.observers)?,
+        .plan(graph, observers)?,
     };
     check_layers(&config.capture_exclude, module.graph())?;
     let mut planned = Planned {
@@ -200,12 +137,12 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
         passes,
         facts,
         weights,
-        ops: Arc::new(assembly.registries.ops),
-        purpose: assembly.purpose,
-        threads: assembly.threads,
-        kept: assembly.store,
+        ops: Arc::new(registries.ops),
+        purpose,
+        threads,
+        kept: store,
         store: OnceCell::new(),
-        device: assembly.device.map_or_else(OnceCell::new, OnceCell::from),
+        device: device.map_or_else(OnceCell::new, OnceCell::from),
         compiler: OnceCell::new(),
         lowering: OnceCell::new(),
         watcher: RefCell::new(watcher),
@@ -425,6 +362,22 @@ impl Planned {
         let model = self.build(options)?;
         let options = engine_options(&config, EngineOptions::of(&model, &roles));
         Ok(Engine::new(model, roles, options)?)
+    }
+
+    /// The model, of whose steps every output is read back: whoever steps it brings inputs in their order.
+    pub(crate) fn model(self) -> Result<CompiledModel, AssemblyError> {
+        let options = match self.roles() {
+            // Batches of a decoder show more than rows of padding do.
+            Ok(roles) => {
+                let mut options = self.options(None)?;
+                if self.settings.config.probes() {
+                    options.probes = probes(&roles, &options.dispatcher);
+                }
+                options
+            }
+            Err(_) => self.options_there(None)?,
+        };
+        self.build(options)
     }
 
     /// A session over the model. Every output is read back.

@@ -180,6 +180,11 @@ impl Settings {
         Err(BoundOfGraph { from, key, asked, graph, own }.into())
     }
 
+    /// What was set, by whom.
+    pub(super) fn layers(&self) -> &ConfigLayers {
+        &self.layers
+    }
+
     /// What the configuration allows but hardly anybody wants.
     pub fn warnings(&self) -> Vec<ConfigWarning> {
         self.config.warnings(&self.dispatcher)

@@ -23,3 +23,4 @@ pub use compiler::CpuCompiler;
 pub use device::CpuDevice;
 pub use profile::LaunchTime;
 pub use program::CpuProgram;
+pub use random::normal_numbers;

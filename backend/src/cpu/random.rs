@@ -28,6 +28,14 @@ impl Normal {
     }
 }
 
+/// The first `count` numbers of [`TensorSource::Normal`](crate::weights::TensorSource::Normal) for a
+/// tensor, before they are rounded to its dtype: the same as on every device.
+pub fn normal_numbers(name: &str, seed: u64, std: f32, count: usize) -> Vec<f32> {
+    let normal = Normal::new(name, seed, std);
+    let blocks = (0..count.div_ceil(BLOCK) as u64).flat_map(|block| normal.block(block));
+    blocks.take(count).collect()
+}
+
 fn pair(a: u32, b: u32) -> (f32, f32) {
     const SCALE: f32 = 1.0 / 16_777_216.0;
     // In (0, 1], so that the logarithm is finite.

@@ -4,7 +4,7 @@ use super::super::images::item_of_file;
 use super::super::progress::watcher;
 use super::args::EncodeArgs;
 use super::items::{Named, Output, encode_items};
-use super::tensors::Tensors;
+use crate::tensor_file::Tensors;
 use anyhow::{Context, anyhow, bail};
 use piecewise::encoding::{ImageItem, ImageProcessor, ItemOutputs, OutputRows, VisionEncoder};
 use piecewise::models::encoder::VisionConfig;

@@ -3,7 +3,7 @@
 use super::super::progress::watcher;
 use super::args::EncodeArgs;
 use super::items::{Named, Output, encode_items};
-use super::tensors::{TensorFile, Tensors};
+use crate::tensor_file::{TensorFile, Tensors};
 use anyhow::bail;
 use piecewise::encoding::{TextEncoder, TextItem};
 use piecewise::models::Checkpoint;

@@ -6,6 +6,7 @@
 mod ahead;
 mod bad_input;
 mod bench;
+mod bisect;
 #[path = "../../../tests/support/bounded.rs"]
 mod bounded;
 mod cache;

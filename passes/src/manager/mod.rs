@@ -7,6 +7,7 @@ mod diff;
 mod dump;
 mod error;
 mod observer;
+mod pairs;
 mod pass;
 mod registry;
 
@@ -16,6 +17,7 @@ pub use diff::unified_diff;
 pub use dump::DumpDir;
 pub use error::PassError;
 pub use observer::{AfterPass, Observer, PrintAfter, PrintModule, StopAfter};
+pub use pairs::paired_values;
 pub use pass::{Pass, PassContext, PassReport, Remark};
 pub use registry::{OptionReader, Registry};
 
@@ -44,6 +46,8 @@ pub struct RunReport {
     pub passes: Vec<PassRun>,
     /// Whether an observer ended the run before the last pass.
     pub stopped: bool,
+    /// The rewrites of all passes, and under a limit the last of them.
+    pub rewrites: Rewrites,
 }
 
 impl RunReport {
@@ -152,6 +156,7 @@ impl<'a> PassManager<'a> {
                 break;
             }
         }
+        run.rewrites = cx.rewrites.clone();
         // Whatever ran last may be anybody's.
         if module.layout().is_some() {
             let last = run.passes.last().map(|run| format!("`{}`, the last pass", run.name));

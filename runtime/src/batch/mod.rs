@@ -12,7 +12,7 @@ pub use error::RoleError;
 pub use piecewise_kernels::inputs::{FollowingIds, TokenValues};
 pub use piecewise_kernels::sampling::{SampleControls, Sampling};
 pub(crate) use probe::made_up;
-pub use probe::{Probe, ProbeStep, probes, row_probe};
+pub use probe::{Probe, ProbeStep, probes, row_probe, step_of_ids};
 pub use role_map::{BoundInput, RoleMap};
 pub use synthetic::{SyntheticStep, full_steps};
 

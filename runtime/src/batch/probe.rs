@@ -4,7 +4,7 @@ use super::buffers::{BatchBuffers, Chunk, ChunkRows, ChunkTokens};
 use super::role_map::RoleMap;
 use crate::dispatch::Dispatcher;
 use crate::memory::{PagePool, PageTable, StateSlot};
-use crate::words::{StepData, StepSizes, SymbolClass, SymbolTable};
+use crate::words::{FillError, StepData, StepSizes, SymbolClass, SymbolTable};
 use piecewise_ir::dim::SymbolDecl;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Symbol};
@@ -181,24 +181,45 @@ fn and_lesser(plans: [Plan; 3]) -> impl Iterator<Item = [Plan; 3]> {
 
 /// A step of made-up tokens; nothing where it does not fit.
 pub(super) fn step(roles: &RoleMap, plan: &Plan, rows: ChunkRows) -> Option<ProbeStep> {
+    let ids = (0..)
+        .zip(plan)
+        .map(|(number, &(_, tokens))| Vec::from_iter((0..tokens as u32).map(|i| (i + number) % 2)));
+    let ids = Vec::from_iter(ids);
+    let chunks = plan.iter().zip(&ids).map(|(&(start, _), ids)| (start, ids.as_slice()));
+    // An input that can't be filled is named when the first real step comes.
+    step_of_ids(roles, &Vec::from_iter(chunks), rows).ok().flatten()
+}
+
+/// A step of sequences that nobody else shares pages with, each with the position of its first token
+/// and the ids that it brings: what an engine would stage for them. A later step of one
+/// sequence alone finds what its earlier steps have kept. `None` where the graph has no room for them.
+///
+/// # Errors
+/// When an input can't be filled.
+pub fn step_of_ids(
+    roles: &RoleMap,
+    chunks: &[(u64, &[u32])],
+    rows: ChunkRows,
+) -> Result<Option<ProbeStep>, FillError> {
     // A pool of all its rows would take long to make, and its first pages come first in a small one, too.
-    let all = plan.iter().map(|(start, tokens)| (start + tokens).next_multiple_of(PAGE_ROWS));
+    let ends = chunks.iter().map(|(start, ids)| start + ids.len() as u64);
+    let all = ends.map(|end| end.next_multiple_of(PAGE_ROWS));
     let mut pool = PagePool::new(roles.kv_rows.min(all.sum()));
     let mut batch = BatchBuffers::new(roles.clone());
-    for (number, &(start, tokens)) in (0..).zip(plan) {
+    for (number, &(start, ids)) in (0..).zip(chunks) {
         let mut table = PageTable::default();
-        if roles.table_pages.is_some() {
-            table.grow(&mut pool, start + tokens).ok()?;
+        let length = start + ids.len() as u64;
+        if roles.table_pages.is_some() && table.grow(&mut pool, length).is_err() {
+            return Ok(None);
         }
         let wide = roles.table_pages.is_none_or(|columns| table.pages().len() <= columns);
         let slot = StateSlot::probed(number);
         let has_slot = u64::from(number) < roles.state_slots;
         if !wide || (roles.state_slots > 0 && !has_slot) {
-            return None;
+            return Ok(None);
         }
-        let ids: Vec<u32> = (0..tokens as u32).map(|i| (i + number) % 2).collect();
         batch.push(&Chunk {
-            tokens: ChunkTokens::Ids(&ids),
+            tokens: ChunkTokens::Ids(ids),
             start,
             table: &table,
             slot: has_slot.then_some(&slot),
@@ -209,13 +230,12 @@ pub(super) fn step(roles: &RoleMap, plan: &Plan, rows: ChunkRows) -> Option<Prob
             controls: SampleControls::default(),
         });
     }
-    // An input that can't be filled is named when the first real step comes.
-    let view = batch.view().ok()?;
+    let view = batch.view()?;
     let data = view.data();
-    Some(ProbeStep {
+    Ok(Some(ProbeStep {
         counts: data.counts.to_vec(),
         inputs: data.inputs.iter().map(|bytes| bytes.to_vec()).collect(),
         short_rows: data.short_rows.to_vec(),
         query_length: data.query_length,
-    })
+    }))
 }

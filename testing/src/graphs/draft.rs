@@ -1,12 +1,12 @@
 //! A graph under construction: ops pushed with inferred types.
 
-use super::rng::Rng;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Value;
 use piecewise_ir::graph::{Graph, Loc};
 use piecewise_ir::literal::{Literal, Scalar};
 use piecewise_ir::op::{BinaryOp, Op, ReduceOp, UnaryOp, infer_type};
+use piecewise_ir::random::Rng;
 use piecewise_ir::types::{IntoShape, Shape, TensorType};
 use piecewise_ir::weight::Recipe;
 

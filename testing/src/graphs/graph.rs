@@ -1,12 +1,12 @@
 //! Random graphs that look like steps of a model.
 
 use super::draft::{Draft, Rows};
-use super::rng::Rng;
 use piecewise_ir::dim::SymbolDecl;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Value;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::op::Op;
+use piecewise_ir::random::Rng;
 use piecewise_ir::types::TensorType;
 
 /// What random graphs are made of. Every graph keeps the verifier's rules, computes rows of the

@@ -1,17 +1,14 @@
 //! Random graphs and arrays for property tests, and how far results may be apart.
 
-mod arrays;
 mod blocks;
 mod draft;
 mod graph;
 mod mix;
-mod rng;
 mod row_probe;
 
-pub use arrays::{RandomArrays, random_arrays, random_weight};
 pub use graph::RandomGraph;
 pub use mix::{MixOp, mix_ops};
-pub use rng::Rng;
+pub use piecewise_ir::random::{RandomArrays, Rng, random_arrays, random_weight};
 pub use row_probe::{RowProbe, row_probe};
 
 /// `count` times the number in `PIECEWISE_SOAK`, which `tests/soak.sh` sets; `count` without it.

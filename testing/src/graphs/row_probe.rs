@@ -1,11 +1,11 @@
 //! Which rows reach which: one row perturbed, and the rows that change looked at.
 
-use super::arrays::random_arrays;
 use piecewise_ir::custom::OpDefs;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Symbol;
 use piecewise_ir::eval::{Array, EvalError, Evaluator};
 use piecewise_ir::graph::Graph;
+use piecewise_ir::random::random_arrays;
 use piecewise_ir::types::TensorType;
 
 /// What evaluation shows of the rows of a symbol.

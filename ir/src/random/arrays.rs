@@ -1,13 +1,14 @@
 //! Arrays that fit a graph: bounded floats, and indices that are safe where they are used.
 
 use super::rng::Rng;
-use piecewise_ir::dtype::DType;
-use piecewise_ir::entity::{Entity, Symbol, Value};
-use piecewise_ir::eval::{Array, EvalError, evaluate_recipe};
-use piecewise_ir::graph::Graph;
-use piecewise_ir::op::Op;
-use piecewise_ir::region::Region;
-use piecewise_ir::types::TensorType;
+use crate::array::Array;
+use crate::dtype::DType;
+use crate::entity::{Entity, Symbol, Value};
+use crate::eval::{EvalError, evaluate_recipe};
+use crate::graph::Graph;
+use crate::op::Op;
+use crate::region::Region;
+use crate::types::TensorType;
 
 /// Rows of the smallest static table that indices are made for.
 const FEW_ROWS: u64 = 8;

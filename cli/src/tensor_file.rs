@@ -2,30 +2,58 @@
 
 use anyhow::{Context, anyhow, bail};
 use half::{bf16, f16};
+use piecewise::trial::Outputs;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::eval::Array;
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use std::path::{Path, PathBuf};
 
+/// The types of tensors of graphs, as files have them.
+const DTYPES: [(DType, Dtype); 7] = [
+    (DType::F32, Dtype::F32),
+    (DType::F16, Dtype::F16),
+    (DType::BF16, Dtype::BF16),
+    (DType::I32, Dtype::I32),
+    (DType::I64, Dtype::I64),
+    (DType::U8, Dtype::U8),
+    (DType::Bool, Dtype::BOOL),
+];
+
+/// Writes arrays by their names.
+pub(crate) fn write_arrays(out: &Path, outputs: &Outputs) -> anyhow::Result<()> {
+    let bytes = Vec::from_iter(outputs.arrays.iter().map(Array::to_bytes));
+    let arrays = outputs.names.iter().zip(&outputs.arrays).zip(&bytes);
+    let views = arrays.map(|((name, array), bytes)| {
+        let stored = DTYPES.iter().find(|(dtype, _)| *dtype == array.dtype);
+        let (_, stored) =
+            stored.with_context(|| format!("no file has tensors of {}", array.dtype))?;
+        Ok((name.as_str(), TensorView::new(*stored, array.shape.clone(), bytes)?))
+    });
+    let views = views.collect::<anyhow::Result<Vec<_>>>()?;
+    Ok(safetensors::serialize_to_file(views, None, out)?)
+}
+
 /// A safetensors file in memory.
-pub(super) struct TensorFile {
+pub(crate) struct TensorFile {
     file: PathBuf,
     bytes: Vec<u8>,
 }
 
 /// Tensors of a file that parsed.
-pub(super) struct Tensors<'a> {
+pub(crate) struct Tensors<'a> {
     file: &'a Path,
     tensors: SafeTensors<'a>,
 }
 
 impl TensorFile {
-    pub(super) fn read(file: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn read(file: &Path) -> anyhow::Result<Self> {
         let bytes =
             std::fs::read(file).with_context(|| format!("can't read {}", file.display()))?;
         Ok(Self { file: file.to_owned(), bytes })
     }
 
-    pub(super) fn tensors(&self) -> anyhow::Result<Tensors<'_>> {
+    pub(crate) fn tensors(&self) -> anyhow::Result<Tensors<'_>> {
         let tensors = SafeTensors::deserialize(&self.bytes);
         let tensors =
             tensors.with_context(|| format!("{} is no safetensors file", self.file.display()))?;
@@ -34,16 +62,16 @@ impl TensorFile {
 }
 
 impl Tensors<'_> {
-    pub(super) fn file(&self) -> std::path::Display<'_> {
+    pub(crate) fn file(&self) -> std::path::Display<'_> {
         self.file.display()
     }
 
-    pub(super) fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.tensors.tensor(name).is_ok()
     }
 
     /// The numbers of the tensors `{prefix}_{number}`, ascending.
-    pub(super) fn numbers(&self, prefix: &str) -> Vec<u64> {
+    pub(crate) fn numbers(&self, prefix: &str) -> Vec<u64> {
         let number = |name: &str| {
             let number = name.strip_prefix(prefix)?.strip_prefix('_')?;
             // No sign, no leading zero: the outputs have the same name.
@@ -60,7 +88,7 @@ impl Tensors<'_> {
     }
 
     /// The shape of a tensor of integers, and its values.
-    pub(super) fn integers(&self, name: &str) -> anyhow::Result<(Vec<usize>, Vec<i64>)> {
+    pub(crate) fn integers(&self, name: &str) -> anyhow::Result<(Vec<usize>, Vec<i64>)> {
         let tensor = self.tensor(name)?;
         let data = tensor.data();
         let values = match tensor.dtype() {
@@ -72,7 +100,7 @@ impl Tensors<'_> {
     }
 
     /// A list of numbers that are not negative and below 2^32.
-    pub(super) fn list(&self, name: &str) -> anyhow::Result<Vec<u32>> {
+    pub(crate) fn list(&self, name: &str) -> anyhow::Result<Vec<u32>> {
         let (shape, values) = self.integers(name)?;
         if shape.len() != 1 {
             bail!("`{name}` has the shape {shape:?}; give it as [n]");
@@ -84,8 +112,24 @@ impl Tensors<'_> {
         values.into_iter().map(number).collect()
     }
 
+    /// The names of all tensors, sorted.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let mut names = Vec::from_iter(self.tensors.names().into_iter().map(str::to_owned));
+        names.sort_unstable();
+        names
+    }
+
+    /// A tensor of any type that a graph may have.
+    pub(crate) fn array(&self, name: &str) -> anyhow::Result<Array> {
+        let tensor = self.tensor(name)?;
+        let Some((dtype, _)) = DTYPES.iter().find(|(_, stored)| *stored == tensor.dtype()) else {
+            bail!("`{name}` is of {:?}, which no graph has", tensor.dtype());
+        };
+        Ok(Array::from_bytes(*dtype, tensor.shape().to_vec(), tensor.data()))
+    }
+
     /// The shape of a tensor of floats, and its values.
-    pub(super) fn floats(&self, name: &str) -> anyhow::Result<(Vec<usize>, Vec<f32>)> {
+    pub(crate) fn floats(&self, name: &str) -> anyhow::Result<(Vec<usize>, Vec<f32>)> {
         let tensor = self.tensor(name)?;
         let data = tensor.data();
         let values = match tensor.dtype() {

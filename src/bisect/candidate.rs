@@ -1,0 +1,97 @@
+//! A graph compiled with a part of its passes, and what came of it.
+
+use super::Bisection;
+use crate::trial::{TrialError, differences, panic_text, run_on_device};
+use piecewise_ir::graph::Graph;
+use piecewise_ir::module::Module;
+use piecewise_ir::text::print_module;
+use piecewise_passes::rewrite::Rewrites;
+use piecewise_passes::{PassContext, PassManager};
+use piecewise_runtime::pipeline::PassLimits;
+use piecewise_runtime::words::CompileLevel;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What came of a candidate.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum Outcome {
+    Right,
+    /// The first output that is not, in words.
+    Wrong(String),
+    /// It can't be compiled or run, or something panicked.
+    Failed(String),
+}
+
+impl Outcome {
+    pub(super) fn is_right(&self) -> bool {
+        *self == Self::Right
+    }
+
+    /// What is wrong, if anything is.
+    pub(super) fn said(&self) -> Option<&str> {
+        match self {
+            Self::Right => None,
+            Self::Wrong(said) | Self::Failed(said) => Some(said),
+        }
+    }
+}
+
+/// A graph after some passes.
+pub(super) struct Passed {
+    pub(super) graph: Graph,
+    /// Its text, with as much of a plan as there is.
+    pub(super) text: String,
+    pub(super) rewrites: Rewrites,
+    /// Why the last pass did not end.
+    pub(super) failure: Option<String>,
+}
+
+impl Bisection<'_> {
+    /// Compiles and runs the graph; at the level of the configuration where none is given.
+    pub(super) fn outcome(&self, level: Option<CompileLevel>, limits: PassLimits) -> Outcome {
+        let run = || -> Result<Outcome, TrialError> {
+            let (subject, graph) = (&self.trial.subject, self.trial.graph());
+            let mut assembly = subject.assembly(graph.clone())?;
+            if let Some(level) = level {
+                assembly = assembly.level(level);
+            }
+            if let Some(passes) = limits.passes {
+                assembly = assembly.only_first(passes);
+            }
+            if let Some(rewrites) = limits.rewrites {
+                assembly = assembly.only_rewrites(rewrites);
+            }
+            let found = self.trial.outputs(run_on_device(assembly, graph, &self.feed)?);
+            let wrong = differences(&self.expected, &found, self.tolerance)?;
+            Ok(wrong.first().map_or(Outcome::Right, |wrong| Outcome::Wrong(wrong.to_string())))
+        };
+        match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(error)) => Outcome::Failed(error.to_string()),
+            Err(panic) => Outcome::Failed(format!("it panicked: {}", panic_text(&*panic))),
+        }
+    }
+
+    /// The graph after the first passes of the pipeline alone, where all of them do so many rewrites.
+    pub(super) fn passed(&self, first: usize, rewrites: Option<u64>) -> Result<Passed, TrialError> {
+        let subject = &self.trial.subject;
+        let mut pipeline = subject.pipeline()?;
+        pipeline.passes.truncate(first);
+        let mut module = Module::new(subject.graph.clone());
+        let mut cx = PassContext::of(subject.registries.ops.defs().clone());
+        if let Some(limit) = rewrites {
+            cx.rewrites = Rewrites::only_first(limit);
+        }
+        let run = || -> Result<(), String> {
+            let manager = PassManager::new(&pipeline, &subject.registries.passes);
+            let mut manager = manager.map_err(|error| error.to_string())?;
+            manager.run(&mut module, &mut cx).map(drop).map_err(|error| error.to_string())
+        };
+        let failure = match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(done) => done.err(),
+            Err(panic) => Some(format!("it panicked: {}", panic_text(&*panic))),
+        };
+        // What a pass left half done need not even print.
+        let text = failure.is_none().then(|| print_module(&module)).unwrap_or_default();
+        Ok(Passed { graph: module.graph().clone(), text, rewrites: cx.rewrites, failure })
+    }
+}
