@@ -62,7 +62,7 @@ fn each_field_of_sampling_is_the_engine_s_own() {
             Sampling { repetition_penalty: 1.5, ..cool },
         ),
     ] {
-        let (found, expected) = (token_ids(&fields), offline(&mut *alone, sampling));
+        let (found, expected) = (token_ids(&fields), offline(&mut alone, sampling));
         assert_eq!(found, json!(expected), "{fields}");
         assert!(
             !seen.contains(&expected),

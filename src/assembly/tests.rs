@@ -226,8 +226,8 @@ fn a_size_of_its_own_is_lowered_once_a_step_wants_it() {
     let lowered = |engine: &Engine| engine.model().statistics().compile.total_compiled();
     let own = || tiny().set("compile_sizes", vec![3u64]);
     let mut without = tiny().engine().unwrap();
-    let at_start = lowered(&*without);
-    let expected = generated(&mut *without);
+    let at_start = lowered(&without);
+    let expected = generated(&mut without);
     let mut engine = own().engine().unwrap();
     assert_eq!(lowered(&engine), at_start, "nothing more than without it");
     let started = Instant::now();

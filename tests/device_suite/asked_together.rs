@@ -3,7 +3,7 @@
 use crate::sampling_controls::{engine_of, got};
 use crate::small_decoder::Setup;
 use crate::target::Cpu;
-use piecewise_runtime::engine::{Engine, Request, TokenConstraint};
+use piecewise_runtime::engine::{Request, TokenConstraint};
 use piecewise_runtime::words::FinishReason;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;

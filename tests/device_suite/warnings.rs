@@ -4,7 +4,7 @@ use crate::sampling_controls::{engine_of, got};
 use crate::small_decoder::Setup;
 use crate::target::{Breakable, Breaks, Cpu, Strike};
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::engine::{Engine, Request};
+use piecewise_runtime::engine::Request;
 use piecewise_runtime::words::{CaptureWhen, GraphMode, OnCaptureFailure};
 use piecewise_testing::{FaultKind, FaultPoint};
 use std::io::Write;

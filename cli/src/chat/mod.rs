@@ -178,7 +178,7 @@ fn talk(mut conversation: Conversation, system: Option<&str>) -> anyhow::Result<
             "/help" => print_line(HELP)?,
             command if command.split_whitespace().next() == Some("/graphs") => {
                 let what = command.trim_start_matches("/graphs").trim();
-                match graphs::command(&mut *conversation.engine, what) {
+                match graphs::command(&mut conversation.engine, what) {
                     Ok(text) => print_line(&text)?,
                     Err(error) => warn(&format!("{error:#}")),
                 }

@@ -3,21 +3,15 @@
 use super::error::EngineError;
 use super::masks::Masks;
 use super::order::Turns;
-use super::request::{EngineOptions, Request, RequestEvent, RowSource, check_length};
+use super::request::{EngineOptions, Request, RequestEvent, check_length};
 use super::sequence::{Planned, Sequence};
 use super::watch::{StepObserver, TraceObserver};
-use crate::batch::{BatchBuffers, RoleMap, full_steps};
-use crate::memory::{
-    EmbeddingPool, KvObserver, KvPoison, PagePool, RowsId, SampleStates, SlotPool,
-};
-use crate::observe::{Metrics, Snapshot, Ticker};
+use crate::batch::{BatchBuffers, RoleMap};
+use crate::memory::{EmbeddingPool, KvObserver, KvPoison, PagePool, SampleStates, SlotPool};
+use crate::observe::{Metrics, Ticker};
 use crate::steps::{CompiledModel, Ticket};
-use crate::words::{
-    EngineLoad, GraphMode, ModelError, PrefixCounts, RequestId, SuspendedWeights, Usage,
-};
+use crate::words::{EngineLoad, ModelError, PrefixCounts, RequestId, Usage};
 use piecewise_backend::device::DeviceError;
-use piecewise_backend::tuning::TuneMode;
-use piecewise_backend::weights::WeightSource;
 use piecewise_ir::dtype::DType;
 use piecewise_planner::IterationRecord;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

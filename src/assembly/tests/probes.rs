@@ -166,7 +166,7 @@ fn ids(engine: &mut Engine) -> Vec<(RequestId, u32)> {
 fn an_op_is_captured_for_no_batch_for_which_a_probe_shows_it_wrong() {
     for (splits, had) in [(true, GraphMode::FullAndPiecewise), (false, GraphMode::FullDecodeOnly)] {
         let op = BySequence { splits, is_wary: false };
-        let expected = ids(&mut *assembly(op).graph_mode(GraphMode::None).engine().unwrap());
+        let expected = ids(&mut assembly(op).graph_mode(GraphMode::None).engine().unwrap());
         let mut engine = assembly(op).engine().unwrap();
         let reason = engine.model().reduced_mode().unwrap();
         assert!(reason.contains("`test.by_sequence`"), "{reason}");
@@ -176,6 +176,6 @@ fn an_op_is_captured_for_no_batch_for_which_a_probe_shows_it_wrong() {
         let error = assembly(op).set("strict", true).engine().unwrap_err().to_string();
         assert!(error.contains("`test.by_sequence`"), "{error}");
         let mut believed = assembly(op).set("probe_capture", false).engine().unwrap();
-        assert_ne!(ids(&mut *believed), expected, "the test would see no mistake");
+        assert_ne!(ids(&mut believed), expected, "the test would see no mistake");
     }
 }
