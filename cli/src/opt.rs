@@ -20,13 +20,19 @@ use std::process::ExitCode;
 #[command(after_help = "Examples:
   piecewise opt model.pw --pipeline canonicalize,cse,dce
   piecewise opt model.pw --pipeline fuse,split --print-after all
+  piecewise opt --list-passes            # what a pipeline may name
   piecewise opt model.pw --print-changed # a diff for each pass that changed something
   piecewise opt model.pw --bisect 3      # only the first 3 passes, and those that must run
   piecewise opt model.pw --bisect-rewrites 40 # only the first 40 rewrites of all passes
   piecewise opt model.pw --json          # what each pass matched, and why not more")]
 pub(crate) struct OptArgs {
     /// A textual graph, or a graph with its plan.
-    file: PathBuf,
+    #[arg(required_unless_present = "list_passes")]
+    file: Option<PathBuf>,
+    /// Print the passes that a pipeline may name, those of a compile first with their places in it, and
+    /// stop.
+    #[arg(long)]
+    list_passes: bool,
     /// Passes in order, with options in braces [default: those of a compile].
     #[arg(long)]
     pipeline: Option<String>,
@@ -49,7 +55,10 @@ pub(crate) struct OptArgs {
 }
 
 pub(crate) fn run(args: OptArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
-    let mut module = read_module(&args.file)?;
+    let Some(file) = args.file.filter(|_| !args.list_passes) else {
+        return list_passes(registries);
+    };
+    let mut module = read_module(&file)?;
     let pipeline = match &args.pipeline {
         Some(text) => Pipeline::parse(text)?,
         None => registries.pipeline()?.clone(),
@@ -103,5 +112,17 @@ pub(crate) fn run(args: OptArgs, registries: &Registries) -> anyhow::Result<Exit
     } else if !args.print_changed {
         print_line(print_module(&module).trim_end())?;
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Passes in the order in which a compile runs them, and after them those that only a pipeline names.
+fn list_passes(registries: &Registries) -> anyhow::Result<ExitCode> {
+    let pipeline = registries.pipeline()?;
+    for (place, pass) in pipeline.passes.iter().enumerate() {
+        print_line(&format!("{:>3}  {}", place + 1, pass.name))?;
+    }
+    let runs = |name: &&str| pipeline.passes.iter().any(|pass| pass.name == *name);
+    let others = registries.passes.names().filter(|name| !runs(name));
+    others.map(|name| format!("     {name}")).try_for_each(|line| print_line(&line))?;
     Ok(ExitCode::SUCCESS)
 }

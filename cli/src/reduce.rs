@@ -1,6 +1,7 @@
 //! `piecewise reduce`: a textual graph made small that shows the same fault.
 
 use super::bisect::WrongArgs;
+use super::load::print_settings;
 use super::logs::say;
 use super::model_source::SourceArgs;
 use super::out_file::OutFile;
@@ -49,8 +50,12 @@ enum Fault {
 
 pub(crate) fn run(args: &ReduceArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
     let ReduceArgs { source, wrong, test, max_tests, out } = args;
+    let assembly = source.tried(registries, wrong.weights.as_deref())?;
+    if source.prints_settings() {
+        return print_settings(&assembly.settings()?, false);
+    }
     let out = out.as_deref().map(OutFile::claim).transpose()?;
-    let trial = Trial::new(source.tried(registries, wrong.weights.as_deref())?)?;
+    let trial = Trial::new(assembly)?;
     let graph = trial.graph().clone();
     let mut tests = 0;
     let mut still: Box<dyn FnMut(&Graph) -> bool> = match test {

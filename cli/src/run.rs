@@ -135,7 +135,7 @@ impl RunArgs {
         let assembly = Assembly::file(file)?.registries(registries.clone());
         let assembly = assembly.configure(layers.clone()).watch(watcher());
         Ok(match &self.weights {
-            Some(folder) => assembly.checkpoint(Checkpoint::open(folder)?).check_weights(),
+            Some(folder) => assembly.checkpoint(Checkpoint::open(folder)?),
             None => assembly.weights(WEIGHTS),
         })
     }

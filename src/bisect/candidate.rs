@@ -91,7 +91,7 @@ impl Bisection<'_> {
             Err(panic) => Some(format!("it panicked: {}", panic_text(&*panic))),
         };
         // What a pass left half done need not even print.
-        let text = failure.is_none().then(|| print_module(&module)).unwrap_or_default();
+        let text = if failure.is_none() { print_module(&module) } else { String::new() };
         Ok(Passed { graph: module.graph().clone(), text, rewrites: cx.rewrites, failure })
     }
 }

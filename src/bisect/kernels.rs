@@ -44,7 +44,7 @@ pub(super) fn look(of: &Bisection<'_>, exposed: &Exposed) -> Result<Kernels, Tri
             };
             let Some(made) = made else {
                 touched.for_each(|at| is_known[at] = false);
-                let name = data.op.name().to_string();
+                let name = data.op.name().to_owned();
                 if !unseen.contains(&name) {
                     unseen.push(name);
                 }

@@ -167,15 +167,15 @@ fn replaced(graph: &Graph, values: &[(Value, Value)], gone: &[Node]) -> Graph {
 fn with_inputs(graph: &Graph, nodes: &[Node]) -> Graph {
     let mut with = graph.clone();
     let used = graph.inputs().iter().filter_map(|input| input.name.strip_prefix("cut"));
-    let mut next = used.filter_map(|n| n.parse::<usize>().ok()).max().map_or(0, |n| n + 1);
-    let mut values = Vec::new();
-    for &result in nodes.iter().flat_map(|&node| &graph.node(node).results) {
+    let first = used.filter_map(|n| n.parse::<usize>().ok()).max().map_or(0, |n| n + 1);
+    let results = nodes.iter().flat_map(|&node| &graph.node(node).results);
+    let values = (first..).zip(results).map(|(number, &result)| {
         let ty = graph.ty(result).clone();
         // An index that is safe in every table.
         let padding = ty.dtype.is_index().then(|| Scalar::new(ty.dtype, 0.0));
-        values.push((result, with.add_input(format!("cut{next}"), ty, padding, None)));
-        next += 1;
-    }
+        (result, with.add_input(format!("cut{number}"), ty, padding, None))
+    });
+    let values = Vec::from_iter(values);
     replaced(&with, &values, nodes)
 }
 

@@ -275,7 +275,7 @@ fn what_is_wrong_shrinks_to_what_shows_it() {
         }
     };
     let reduction = reduce(trial.graph(), 400, &mut |graph| is_wrong(graph));
-    let ops = reduction.graph.nodes().map(|node| reduction.graph.node(node).op.name().to_string());
+    let ops = reduction.graph.nodes().map(|node| reduction.graph.node(node).op.name().to_owned());
     assert!(reduction.is_done, "{} tries", reduction.tests);
     assert_eq!(Vec::from_iter(ops), ["sub"]);
 }

@@ -65,7 +65,7 @@ impl<'a> Checks<'a> {
         let name = self.case.name();
         let split = |assembly: Assembly| assembly.split_at([name]).capture_sizes([TOKENS]);
         let pieces = |assembly: Assembly| split(assembly).graph_mode(GraphMode::Piecewise);
-        let Some(base) = self.tried(report, "runs", &pieces, &self.feeds) else { return None };
+        let base = self.tried(report, "runs", &pieces, &self.feeds)?;
         let results = |steps: &Steps| self.results(steps);
         let base_results = results(&base);
         let same = |report: &mut OpReport, check: &str, why: &str, way: Way<'_>| {

@@ -19,6 +19,7 @@ enum Fault {
     KnowsThePaddedSize,
     KnowsWhetherItIsReplayed,
     Counts,
+    KnowsWhereItsOperandsLie,
     WritesAnOperand,
     WritesAState,
     Doubles,
@@ -78,6 +79,9 @@ impl CpuOp for Sums {
         let (x, spans, read) = (args.read::<f32>(0)?, args.read::<i32>(2)?, args.read::<f32>(3)?);
         let (state, y) = (args.write::<f32>(1)?, args.write::<f32>(4)?);
         let launches = self.launches.fetch_add(1, Ordering::Relaxed);
+        let [x_at, y_at, spans_at] =
+            [x.as_ptr() as usize, y.as_ptr() as usize, spans.as_ptr() as usize];
+        let apart = x_at.abs_diff(y_at) + 31 * spans_at.abs_diff(y_at);
         let is_replayed = matches!(args.context(), LaunchContext::Capture(_));
         let sequences = args.true_dim(2, 0);
         assert!(self.fault != Fault::Panics || sequences < 3, "no room for so many");
@@ -92,6 +96,7 @@ impl CpuOp for Sums {
                     Fault::KnowsThePaddedSize => args.dim(0, 0) as f32,
                     Fault::KnowsWhetherItIsReplayed => f32::from(u8::from(is_replayed)),
                     Fault::Counts => launches as f32,
+                    Fault::KnowsWhereItsOperandsLie => (apart % 8191) as f32,
                     Fault::Doubles => sum[at % width],
                     _ => 0.0,
                 };
@@ -169,7 +174,7 @@ fn each_planted_fault_is_found_by_its_check() {
     for (fault, check) in [
         (Fault::ReadsPadding, "cpu: padding"),
         (Fault::AddsToGarbage, "cpu: padding"),
-        (Fault::AddsToGarbage, "cpu: split and inside"),
+        (Fault::KnowsWhereItsOperandsLie, "cpu: split and inside"),
         (Fault::WritesWithoutRows, "cpu: empty step"),
         (Fault::KnowsThePaddedSize, "cpu: sizes"),
         (Fault::KnowsWhetherItIsReplayed, "cpu: launched"),

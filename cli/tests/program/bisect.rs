@@ -7,6 +7,7 @@ use piecewise::passes::analysis::Names;
 use piecewise::prelude::*;
 use serde_json::Value;
 use std::process::{Command, ExitCode, Output};
+use std::sync::Arc;
 
 /// Where a run of this test program finds the arguments that it is to be called with.
 const ARGUMENTS: &str = "PIECEWISE_PLANTED_ARGUMENTS";
@@ -41,12 +42,47 @@ impl Pass for Turned {
     }
 }
 
+/// The op of `examples/block.pw`: a row is the sum of all rows up to it.
+#[derive(Debug)]
+struct Mix;
+
+impl CustomOpDef for Mix {
+    fn name(&self) -> &str {
+        "any.mix"
+    }
+
+    fn infer(&self, operands: &[TensorType], _: &Attrs) -> Result<Vec<TensorType>, String> {
+        Ok(operands.to_vec())
+    }
+
+    fn rows(&self) -> RowTreatment {
+        RowTreatment::Mixed
+    }
+}
+
+impl CpuOp for Mix {
+    fn name(&self) -> &str {
+        "any.mix"
+    }
+
+    fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError> {
+        let (x, y) = (args.read::<f32>(0)?, args.write::<f32>(1)?);
+        let width = args.dim(0, 1);
+        for at in 0..args.true_dim(0, 0) * width {
+            y[at] = x[at] + if at < width { 0.0 } else { y[at - width] };
+        }
+        Ok(())
+    }
+}
+
 /// The program, where it is called as one; what this prints beside it is a line of the test harness.
 #[test]
 fn program_of_one_s_own() {
     let Ok(arguments) = std::env::var(ARGUMENTS) else { return };
-    let registries =
-        Registries::standard().pass_after("canonicalize", "turned", &[], |_| Ok(Box::new(Turned)));
+    let mut ops = OpRegistry::builtin();
+    ops.define(Arc::new(Mix)).implement_cpu(Arc::new(Mix));
+    let registries = Registries::standard().ops(ops);
+    let registries = registries.pass_after("canonicalize", "turned", &[], |_| Ok(Box::new(Turned)));
     let arguments = std::iter::once("own").chain(arguments.split('\n'));
     let code = piecewise_cli::main_of(registries, arguments);
     std::process::exit(if code == ExitCode::SUCCESS { 0 } else { 3 });
@@ -172,6 +208,20 @@ fn a_graph_runs_on_tensors_and_is_compared() {
     let level = piecewise(&["inspect", &graph, "--level", "reference"]);
     let level = String::from_utf8_lossy(&level.stderr).into_owned();
     assert!(level.contains("--level reference compiles nothing"), "{level}");
+}
+
+/// A graph with a split op of one's own, in its program.
+#[test]
+fn graphs_with_ops_of_one_s_own_run_by_hand() {
+    let graph = "examples/block.pw";
+    let run = own(&["run", graph, "--input", "x=random:f32[5,8]", "--compare", "eager"]);
+    let shown = said(&run);
+    assert!(run.status.success() && shown.contains("output_0 f32 [5, 8], blake3 "), "{shown}");
+    assert!(said(&own(&["inspect", graph, "--sizes"])).contains("any.mix"));
+    let passes = said(&own(&["opt", "--list-passes"]));
+    assert!(passes.contains("  1  canonicalize\n  2  turned\n  3  fold\n"), "{passes}");
+    let none = piecewise(&["run", graph]);
+    assert!(String::from_utf8_lossy(&none.stderr).contains("has no implementation on cpu"));
 }
 
 /// The logits of the engine, of the reference evaluator and of an encoder's graph.

@@ -481,8 +481,16 @@ impl Builder {
     }
 
     fn loc(&self, caller: &Location<'_>) -> Loc {
-        Loc { scope: self.path(""), source: format!("{}:{}", caller.file(), caller.line()) }
+        let file = told_file(caller.file());
+        Loc { scope: self.path(""), source: format!("{file}:{}", caller.line()) }
     }
+}
+
+/// A file of this library from the folder of its crates on, wherever that lies: dumps of two machines are
+/// the same. Any other is told as the compiler was given it.
+fn told_file(file: &str) -> &str {
+    let crates = env!("CARGO_MANIFEST_DIR").rsplit_once('/').map_or("", |(crates, _)| crates);
+    file.strip_prefix(crates).and_then(|file| file.strip_prefix('/')).unwrap_or(file)
 }
 
 #[cfg(test)]
