@@ -2,6 +2,7 @@
 
 use super::super::index::{Index, Run};
 use super::emit::{Emitter, Reduced, Value};
+use super::reads::Table;
 use super::source::{From, Id, is_uniform};
 use super::text;
 use crate::cuda::text::{lane, storage};
@@ -149,8 +150,8 @@ impl Emitter<'_, '_> {
             false => (self.named('s', table.value), 16, dtype),
         };
         let extent = match table.extent {
-            Some(extent) => format!("{extent}ull"),
-            None => self.extent(table.value),
+            Some(extent) if !self.has_rows(&table, extent) => format!("{extent}ull"),
+            _ => self.extent(table.value),
         };
         let plus = if table.offset == 0 { String::new() } else { format!(" + {}u", table.offset) };
         let size = dtype.size() as u64;
@@ -177,6 +178,13 @@ impl Emitter<'_, '_> {
             }
         };
         Ok(as_dtype(loaded, stored, dtype))
+    }
+
+    /// Whether so many rows are all that an operand has which the kernel has the length of.
+    fn has_rows(&self, table: &Table, rows: u64) -> bool {
+        let arg = self.source.operand(table.value).filter(|_| table.offset == 0);
+        let length = arg.and_then(|arg| self.source.length(arg as usize));
+        length.and_then(|length| length.as_constant()) == Some(rows)
     }
 
     /// The rows of a table whose extent is known when the kernel runs.

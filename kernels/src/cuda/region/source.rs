@@ -97,11 +97,21 @@ impl<'a> Source<'a> {
     /// The rows of a table that the kernel has as a parameter, so that tables of other lengths have the same
     /// kernel.
     pub(super) fn length(&self, arg: usize) -> Option<Dim> {
-        let decl = self.args.get(arg).filter(|decl| self.is_kernel && decl.kind == ArgKind::Table)?;
-        match decl.extent {
-            None => Some(Dim::constant(decl.rows)),
-            Some(symbol) => decl.state.then(|| Dim::from(symbol)),
+        let decl = self.args.get(arg).filter(|_| self.is_kernel)?;
+        match (decl.kind, decl.extent) {
+            (ArgKind::Table, None) => Some(Dim::constant(decl.rows)),
+            (ArgKind::Table, Some(symbol)) => decl.state.then(|| Dim::from(symbol)),
+            (ArgKind::Whole, _) => self.gathered_rows(arg).map(Dim::constant),
+            (ArgKind::Row, _) => None,
         }
+    }
+
+    /// The rows of an operand of static extent, where a gather reads one of them.
+    fn gathered_rows(&self, arg: usize) -> Option<u64> {
+        let tables = self.statements.iter().filter(|statement| matches!(statement.op, Op::Gather));
+        let mut tables = tables.map(|statement| statement.operands[0]);
+        let table = tables.find(|table| self.operand(*table) == Some(arg as u32))?;
+        self.value(table).shape.first().copied()
     }
 
     /// # Errors
