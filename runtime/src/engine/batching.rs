@@ -5,17 +5,23 @@ use super::masks::Masks;
 use super::order::Turns;
 use super::request::{EngineOptions, Request, RequestEvent, check_length};
 use super::sequence::{Planned, Sequence};
-use super::watch::{StepObserver, TraceObserver};
 use crate::batch::{BatchBuffers, RoleMap};
 use crate::memory::{EmbeddingPool, KvObserver, KvPoison, PagePool, SampleStates, SlotPool};
 use crate::observe::{Metrics, Ticker};
 use crate::steps::{CompiledModel, Ticket};
-use crate::words::{EngineLoad, ModelError, PrefixCounts, RequestId, Usage};
+use crate::words::{EngineLoad, ModelError, PrefixCounts, RequestId, StepTrace, Usage};
 use piecewise_backend::device::DeviceError;
 use piecewise_ir::dtype::DType;
 use piecewise_planner::IterationRecord;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
+
+/// Is called with every step that was read back, with its wall time and the device's (see
+/// [`StepTimes`](crate::words::StepTimes)).
+pub type StepObserver = Box<dyn FnMut(&IterationRecord) + Send>;
+
+/// Is called with every traced step that was read back.
+pub type TraceObserver = Box<dyn FnMut(StepTrace) + Send>;
 
 #[derive(Default, derive_more::Debug)]
 #[debug("Watchers")]

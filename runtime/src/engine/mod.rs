@@ -41,12 +41,11 @@ mod watch;
 
 pub use crate::batch::TokenValues;
 pub use crate::memory::{KvEvent, KvObserver, PageHash, RowsError, RowsId};
-pub use batching::Engine;
+pub use batching::{Engine, StepObserver, TraceObserver};
 pub use constraint::{TokenConstraint, TokenLogprobs};
 pub use error::EngineError;
 pub use piecewise_kernels::sampling::{MAX_LOGIT_BIASES, MAX_TOP_LOGPROBS};
 pub use request::{Client, EngineOptions, GivenRows, Request, RequestEvent, RowSource};
-pub use watch::{StepObserver, TraceObserver};
 
 #[cfg(test)]
 mod tests;

@@ -1,19 +1,10 @@
 //! What those who watch an engine get to see, and when.
 
-use super::batching::Engine;
+use super::batching::{Engine, StepObserver, TraceObserver};
 use super::error::EngineError;
 use crate::memory::KvObserver;
 use crate::observe::{Metrics, PUBLISH_EVERY, Snapshot};
-use crate::words::StepTrace;
-use piecewise_planner::IterationRecord;
 use std::time::Instant;
-
-/// Is called with every step that was read back, with its wall time and the device's (see
-/// [`StepTimes`](crate::words::StepTimes)).
-pub type StepObserver = Box<dyn FnMut(&IterationRecord) + Send>;
-
-/// Is called with every traced step that was read back.
-pub type TraceObserver = Box<dyn FnMut(StepTrace) + Send>;
 
 impl Engine {
     /// Calls `observer` with every step that was read back.
