@@ -24,6 +24,7 @@ mod model_folders;
 #[path = "../examples/outside/src/model.rs"]
 mod outside;
 mod planted_faults;
+mod quantized_pieces;
 mod reading;
 mod segment_means;
 mod sentence_folders;

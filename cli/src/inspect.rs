@@ -111,6 +111,22 @@ fn show(plan: &PlanView) -> anyhow::Result<()> {
         [step.id.clone(), step.kind.to_owned(), unique(step.unique), repeated(&step.ops)]
     });
     show_table("steps", ["id", "kind", "unique", "ops"], rows)?;
+    let rows = plan.scaled.iter().map(|row| {
+        let listed =
+            |extents: &[u64]| extents.iter().map(u64::to_string).collect::<Vec<_>>().join("x");
+        [
+            row.products.to_string(),
+            row.dtype.to_owned(),
+            row.bits.to_string(),
+            listed(&row.shape),
+            listed(&row.block),
+            if row.zeros { "yes" } else { "no" }.to_owned(),
+            row.bytes.to_string(),
+            row.scale_bytes.to_string(),
+        ]
+    });
+    let columns = ["products", "dtype", "bits", "weight", "block", "zeros", "bytes", "of scales"];
+    show_table("products with scales", columns, rows)?;
     let rows = plan.unique.iter().map(|unique| {
         let over = unique.over.clone().unwrap_or_else(|| "-".to_owned());
         [unique.id.clone(), over, unique.nodes.to_string(), short(&unique.hash).to_owned()]

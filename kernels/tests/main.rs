@@ -18,6 +18,7 @@ mod cuda_emulated;
 mod cuda_kernels;
 mod cuda_regions;
 mod cuda_ring;
+mod cuda_scaled;
 mod cuda_segments;
 mod cuda_tensor;
 mod cuda_tiles;

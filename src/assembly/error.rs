@@ -71,6 +71,13 @@ pub enum AssemblyError {
          the configuration belongs to other weights"
     )]
     UnknownBias { tensor: String },
+    /// A tensor of a packed layer that nothing reads.
+    #[error(
+        "checkpoint tensor \"{tensor}\" belongs to a layer that is kept in few bits, but what config.json \
+         says of that layer does not read it: `quantization_config` belongs to other weights, or is \
+         missing"
+    )]
+    UnreadScale { tensor: String },
     /// The graph of a family.
     #[error(transparent)]
     Build(#[from] BuildErrors),

@@ -232,7 +232,15 @@ pub(super) fn linear<'b>(
     bias: bool,
 ) -> Tensor<'b> {
     let _scope = b.scope(name);
-    with_bias(b, x.linear(b.weight("weight", shape)), shape[0], bias)
+    let weight = b.weight("weight", shape);
+    if weight.dtype().is_narrow() {
+        let (path, dtype) = (b.path("weight"), weight.dtype());
+        return b.fail(format!(
+            "checkpoint tensor \"{path}\" is stored as {dtype}, but `quantization_config` of config.json \
+             does not say how the layer is kept, so its scales would be left out"
+        ));
+    }
+    with_bias(b, x.linear(weight), shape[0], bias)
 }
 
 fn with_bias<'b>(b: &'b Builder, y: Tensor<'b>, width: u64, bias: bool) -> Tensor<'b> {

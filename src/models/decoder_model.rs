@@ -1,6 +1,7 @@
 //! What the engine can serve, whoever wrote it: what is known of a decoder before it has a graph, and
 //! the graph that settings make of it.
 
+use super::checkpoint::{Checkpoint, CheckpointError};
 use super::config::fields::Fields;
 use super::config::{ConfigError, DecoderConfig, Quantization, read_dtype};
 use super::decoder::{DecoderBounds, decoder};
@@ -92,6 +93,14 @@ pub trait DecoderModel: Send + Sync {
     /// Mistakes of this function.
     fn graph(&self, bounds: &DecoderBounds, stored: StoredDTypes) -> Result<Graph, BuildErrors>;
 
+    /// Holds against a checkpoint what the model relies on without reading it into a weight.
+    ///
+    /// # Errors
+    /// The first tensor that holds something else.
+    fn check_tensors(&self, _checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
+        Ok(())
+    }
+
     /// Whether a tensor of the checkpoint is known to be without use, so that nobody is warned of it.
     fn is_inert(&self, _tensor: &str) -> bool {
         false
@@ -125,6 +134,10 @@ impl DecoderModel for DecoderConfig {
 
     fn graph(&self, bounds: &DecoderBounds, stored: StoredDTypes) -> Result<Graph, BuildErrors> {
         decoder(self, bounds, stored)
+    }
+
+    fn check_tensors(&self, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
+        self.quantization.iter().try_for_each(|how| how.check_orders(checkpoint))
     }
 
     fn is_inert(&self, tensor: &str) -> bool {

@@ -27,6 +27,7 @@ use piecewise_ir::op::Op;
 use piecewise_ir::text::Names;
 use piecewise_kernels::cuda::{
     LaunchRecipe, OperandRole, narrow_region_kernel, node_kernel, region_kernel,
+    scaled_matmul_kernel,
 };
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::op::cuda::CudaImplementation;
@@ -165,10 +166,15 @@ impl CudaCompiler {
         let data = graph.node(site.node);
         match &data.op {
             Op::MatMul { .. } => self.matmul(site),
-            Op::ScaledMatMul { .. } => {
-                let reason = "there is no kernel of products with scales for this device yet; run the \
-                              model on the CPU, or take a checkpoint of wider weights";
-                Err(self.unsupported(site, reason.to_owned()))
+            Op::ScaledMatMul { block } => {
+                let (operands, out) =
+                    (graph.operand_types(site.node), graph.result_types(site.node));
+                let [out] = &out[..] else {
+                    return Err(self.unsupported(site, "it has no result".to_owned()));
+                };
+                let recipe = scaled_matmul_kernel(*block, &operands, out);
+                let recipe = recipe.map_err(|e| self.unsupported(site, e.to_string()))?;
+                Ok(vec![Choice::of(Way::General, self.kernel(site, recipe), 0)])
             }
             Op::Custom(call) => self.custom(site, call),
             op => {

@@ -27,6 +27,7 @@ mod once;
 mod output;
 #[path = "../../../tests/support/overflowing.rs"]
 mod overflowing;
+mod packings;
 mod plan;
 mod report;
 mod serve;

@@ -7,9 +7,8 @@ use crate::graph::Graph;
 /// or prologue op as a graph of one node, or of a split op among the regions that it may absorb.
 /// Compiled, tuned and cached once.
 ///
-/// It is a graph: its inputs are boundary values and inputs of the step; its weights carry
-/// recipes whose checkpoint names are canonical (`"0"`, `"1"`, in order of first use, equal where
-/// the checkpoint tensor is the same); its states are declared once each; its outputs are the
+/// It is a graph: its inputs are boundary values and inputs of the step; its weights are
+/// plain tensors (`"0"`, `"1"`, in order of first use), for how they come about is the use's; its states are declared once each; its outputs are the
 /// values that something after it reads. Operands are named by position: inputs, weights,
 /// states, then the results of the nodes in program order (see [`UniquePiece::operands`]).
 #[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]

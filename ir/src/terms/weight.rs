@@ -4,8 +4,8 @@ use crate::dtype::DType;
 use crate::graph::Graph;
 use crate::types::TensorType;
 
-/// How the bytes of a weight come about. Evaluated once at load; part of a piece's identity by
-/// structure, never by checkpoint name.
+/// How the bytes of a weight come about. Evaluated once at load; no part of a piece's
+/// identity.
 #[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum Recipe {
     /// A tensor of the checkpoint as it is stored.

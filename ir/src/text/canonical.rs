@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// The text that two pieces share if they compute the same: without the graph's name, places,
 /// roles, the names of inputs, states and regions, and the bounds of symbols. Symbols are named
 /// by order of first use, checkpoint tensors by order of first occurrence. All that can change
-/// the result is in: ops, attributes, types, literals, recipes, padding values, the symbol
+/// the result is in: ops, attributes, types, literals, padding values, the symbol
 /// iterated over, and which operands are one value.
 ///
 /// The text does not parse back.

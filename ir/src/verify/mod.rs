@@ -66,7 +66,7 @@
 //! - `P0204`: a node has the op of the unique piece's.
 //! - `P0205`: a node's operands and results are those of the unique piece's, by position.
 //! - `P0206`: different operands of a unique piece are different values.
-//! - `P0207`: weights have the recipes of the unique piece's up to checkpoint names.
+//! - `P0207`: the weights of a unique piece are plain tensors: how they come about is the use's.
 //! - `P0208`: what is read after a step is an output of its unique piece.
 //!
 //! Rows:

@@ -1,62 +1,10 @@
-//! Equality up to names and places: of ops, programs and recipes.
+//! Equality up to names and places: of ops and programs.
 
 use crate::custom::{Attr, CustomCall};
 use crate::entity::Value;
 use crate::graph::Graph;
 use crate::op::Op;
-use crate::weight::Recipe;
 use std::collections::BTreeMap;
-
-/// Checkpoint names of one graph against those of another: a bijection so far.
-#[derive(Default)]
-pub(super) struct NamePairs {
-    forward: BTreeMap<String, String>,
-    backward: BTreeMap<String, String>,
-}
-
-impl NamePairs {
-    fn pair(&mut self, a: &str, b: &str) -> bool {
-        let b_of_a = self.forward.entry(a.to_owned()).or_insert_with(|| b.to_owned());
-        let a_of_b = self.backward.entry(b.to_owned()).or_insert_with(|| a.to_owned());
-        b_of_a == b && a_of_b == a
-    }
-}
-
-pub(super) fn same_recipe(a: &Recipe, b: &Recipe, names: &mut NamePairs) -> bool {
-    match (a, b) {
-        (Recipe::Checkpoint { name: a, ty: at }, Recipe::Checkpoint { name: b, ty: bt }) => {
-            at == bt && names.pair(a, b)
-        }
-        (Recipe::Concat { axis: a, parts: ap }, Recipe::Concat { axis: b, parts: bp }) => {
-            a == b
-                && ap.len() == bp.len()
-                && ap.iter().zip(bp).all(|(a, b)| same_recipe(a, b, names))
-        }
-        (
-            Recipe::Slice { axis: aa, start: a0, len: an, of: a },
-            Recipe::Slice { axis: ba, start: b0, len: bn, of: b },
-        ) => (aa, a0, an) == (ba, b0, bn) && same_recipe(a, b, names),
-        (Recipe::Transpose { perm: ap, of: a }, Recipe::Transpose { perm: bp, of: b }) => {
-            ap == bp && same_recipe(a, b, names)
-        }
-        (Recipe::Cast { to: at, of: a }, Recipe::Cast { to: bt, of: b }) => {
-            at == bt && same_recipe(a, b, names)
-        }
-        (Recipe::Reshape { shape: ashape, of: a }, Recipe::Reshape { shape: bshape, of: b }) => {
-            ashape == bshape && same_recipe(a, b, names)
-        }
-        (
-            Recipe::Broadcast { shape: ashape, of: a },
-            Recipe::Broadcast { shape: bshape, of: b },
-        ) => ashape == bshape && same_recipe(a, b, names),
-        (
-            Recipe::Unpack { axis: aa, order: ao, less: am, len: an, of: a },
-            Recipe::Unpack { axis: ba, order: bo, less: bm, len: bn, of: b },
-        ) => (aa, ao, am, an) == (ba, bo, bm, bn) && same_recipe(a, b, names),
-        (Recipe::Graph(a), Recipe::Graph(b)) => same_program(a, b),
-        _ => false,
-    }
-}
 
 pub(super) fn same_op(a: &Op, b: &Op) -> bool {
     match (a, b) {
@@ -94,12 +42,9 @@ fn same_program(a: &Graph, b: &Graph) -> bool {
     if counts(a) != counts(b) {
         return false;
     }
-    let mut names = NamePairs::default();
     let declared = a.inputs().iter().zip(b.inputs()).all(|(x, y)| pair(&mut map, x.value, y.value))
         && a.states().iter().zip(b.states()).all(|(x, y)| pair(&mut map, x.value, y.value))
-        && a.weights().iter().zip(b.weights()).all(|(x, y)| {
-            pair(&mut map, x.value, y.value) && same_recipe(&x.recipe, &y.recipe, &mut names)
-        });
+        && a.weights().iter().zip(b.weights()).all(|(x, y)| pair(&mut map, x.value, y.value));
     let maps_to = |map: &BTreeMap<Value, Value>, xs: &[Value], ys: &[Value]| {
         xs.len() == ys.len() && xs.iter().zip(ys).all(|(x, y)| map.get(x) == Some(y))
     };

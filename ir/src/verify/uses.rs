@@ -1,11 +1,12 @@
 //! Uses of unique pieces: the module's nodes and values, position by position.
 
-use super::same::{NamePairs, same_op, same_recipe};
+use super::same::same_op;
 use crate::diagnostic::{Anchor, Diagnostics};
 use crate::entity::{Entity, PieceId, Value};
 use crate::graph::{Graph, ValueDef};
 use crate::module::{PieceUse, Stitch, UniquePiece};
 use crate::text::Names;
+use crate::weight::Recipe;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Checks P0202 to P0208 where the unique piece's ids are sound.
@@ -73,7 +74,7 @@ impl Use<'_> {
         let map: BTreeMap<Value, Value> =
             own.iter().copied().zip(self.piece.operands.iter().copied()).collect();
         self.operands(&own, found);
-        self.weights(&map, found);
+        self.weights(found);
         self.nodes(&map, found);
         self.outputs(&own, readers, found);
     }
@@ -110,15 +111,14 @@ impl Use<'_> {
         }
     }
 
-    fn weights(&self, map: &BTreeMap<Value, Value>, found: &mut Diagnostics) {
-        let mut names = NamePairs::default();
-        for weight in self.unique.graph.weights() {
-            let Some(&given) = map.get(&weight.value) else { continue };
-            // Another kind of value is a finding already.
-            let ValueDef::Weight(i) = self.graph.def(given) else { continue };
-            if !same_recipe(&weight.recipe, &self.graph.weights()[i].recipe, &mut names) {
+    fn weights(&self, found: &mut Diagnostics) {
+        let unique = &self.unique.graph;
+        for weight in unique.weights() {
+            let is_plain = matches!(&weight.recipe, Recipe::Checkpoint { ty, .. } if ty == unique.ty(weight.value));
+            if !is_plain {
                 let message = format!(
-                    "weight w{i} is made otherwise than {} of {}, or of tensors shared otherwise",
+                    "{} of {} is derived, but how a weight comes about is no part of a unique piece; \
+                     declare it as a plain tensor of its type",
                     self.own_names.value(weight.value),
                     self.piece.unique
                 );

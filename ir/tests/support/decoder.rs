@@ -2,7 +2,7 @@
 
 use piecewise_ir::custom::{Attr, Attrs, CustomCall};
 use piecewise_ir::dim::{Dim, SymbolDecl};
-use piecewise_ir::dtype::DType::{self, BF16, Bool, F32, I32, I64, U8};
+use piecewise_ir::dtype::DType::{self, BF16, Bool, F32, I4, I32, I64, U8};
 use piecewise_ir::entity::{Symbol, Value};
 use piecewise_ir::graph::{Graph, Loc};
 use piecewise_ir::literal::{Literal, Scalar};
@@ -169,6 +169,18 @@ pub(crate) fn every_format() -> Graph {
     let pair = vec![ty(F32, [row.clone(), d(2)]), ty(I32, [row.clone(), d(2)])];
     g.push_node(Op::TopK { axis: 1 }, vec![x], pair, Loc::default());
     g.push_node(Op::Scatter, vec![state, ids, rows], vec![], Loc::default());
+    let [codes, scales, zeros] =
+        [ty(I4, [d(6), d(4)]), ty(F32, [d(3), d(1)]), ty(I4, [d(3), d(1)])];
+    let words = |name: &str, shape: [Dim; 2]| Box::new(checkpoint(name, &ty(I32, shape)));
+    let order = [0, 2, 4, 6, 1, 3, 5, 7];
+    let unpack = |of, axis, len| Recipe::Unpack { axis, order, less: 8, len, of };
+    let codes = g.add_weight(codes, unpack(words("codes", [d(6), d(1)]), 1, 4));
+    let one = Box::new(checkpoint("scale", &ty(F32, [d(1)])));
+    let scales = g.add_weight(scales, Recipe::Broadcast { shape: vec![3, 1], of: one });
+    let zeros = g.add_weight(zeros, unpack(words("zeros", [d(1), d(1)]), 0, 3));
+    let product = Op::ScaledMatMul { block: [2, 4] };
+    let operands = vec![x, codes, scales, zeros];
+    g.push(product, operands, ty(F32, [row.clone(), d(6)]), Loc::default());
     let attrs = Attrs::from([
         ("dtype".to_owned(), Attr::DType(BF16)),
         ("nan".to_owned(), Attr::Float(f64::NAN)),

@@ -19,6 +19,7 @@ pub(crate) use attention::{kernels as attention_kernels, others as other_attenti
 pub use beside::BesideOp;
 pub use matmul::{
     AfterProduct, BeforeProduct, MatMulSpec, RING_ROWS, RingForm, STREAM_ROWS, TENSOR_ROWS,
+    scaled_matmul_kernel,
 };
 pub use region::{PartParam, RegionPart, narrow_region_kernel, node_kernel, region_kernel};
 pub use sampling::{controlled_sample_kernels, sample_kernels};

@@ -13,19 +13,12 @@ pub(super) struct PieceBuilder<'a> {
     inputs: Vec<Value>,
     weights: Vec<Value>,
     states: Vec<Value>,
-    tensors: BTreeMap<String, usize>,
 }
 
 impl<'a> PieceBuilder<'a> {
     /// A builder of members of `source`.
     pub(super) fn new(source: &'a Graph) -> Self {
-        Self {
-            source,
-            inputs: Vec::new(),
-            weights: Vec::new(),
-            states: Vec::new(),
-            tensors: BTreeMap::new(),
-        }
+        Self { source, inputs: Vec::new(), weights: Vec::new(), states: Vec::new() }
     }
 
     /// The graph of `nodes`, and for each operand position of the unique piece the value of the
@@ -42,11 +35,11 @@ impl<'a> PieceBuilder<'a> {
             let ty = self.source.ty(value).clone();
             renamed.insert(value, piece.add_input(format!("x{i}"), ty, padding, None));
         }
-        for value in std::mem::take(&mut self.weights) {
-            let ValueDef::Weight(at) = self.source.def(value) else { continue };
-            let recipe = self.recipe(self.source.weights()[at].recipe.clone());
-            renamed.insert(value, piece.add_weight(self.source.ty(value).clone(), recipe));
-            self.weights.push(value);
+        for (i, &value) in self.weights.iter().enumerate() {
+            let ty = self.source.ty(value).clone();
+            // How a weight comes about is no part of a piece.
+            let recipe = Recipe::Checkpoint { name: i.to_string(), ty: ty.clone() };
+            renamed.insert(value, piece.add_weight(ty, recipe));
         }
         for (i, &value) in self.states.iter().enumerate() {
             let ty = self.source.ty(value).clone();
@@ -85,26 +78,6 @@ impl<'a> PieceBuilder<'a> {
             }
             seen.extend(data.results.iter().map(|&v| (v, ())));
         }
-    }
-
-    /// A recipe without names: tensors are counted in order of first mention.
-    fn recipe(&mut self, mut recipe: Recipe) -> Recipe {
-        let tensors = &mut self.tensors;
-        recipe.change_leaves(&mut |leaf| match leaf {
-            Recipe::Checkpoint { name, .. } => {
-                let next = tensors.len();
-                *name = tensors.entry(std::mem::take(name)).or_insert(next).to_string();
-            }
-            Recipe::Graph(graph) => **graph = nameless(graph),
-            Recipe::Concat { .. }
-            | Recipe::Slice { .. }
-            | Recipe::Transpose { .. }
-            | Recipe::Cast { .. }
-            | Recipe::Reshape { .. }
-            | Recipe::Broadcast { .. }
-            | Recipe::Unpack { .. } => {}
-        });
-        recipe
     }
 }
 

@@ -1,8 +1,10 @@
 //! A plan as data: what `piecewise inspect --json` prints and the report page draws.
 
 mod images;
+mod products;
 
 pub use images::ImageRow;
+pub use products::ScaledRow;
 
 use super::launches::{OperandRow, PieceView, SizeRow};
 use super::{AssemblyError, Planned};
@@ -42,6 +44,8 @@ pub struct PlanView {
     pub regions: usize,
     /// Matrix products among the nodes of the graph.
     pub matmuls: usize,
+    /// Products whose weights are in 8 or 4 bits.
+    pub scaled: Vec<ScaledRow>,
     /// The number of nodes of the step: slots live at positions below it.
     pub positions: usize,
     /// What the arena takes, and how much of it the host writes.
@@ -180,6 +184,7 @@ impl PlanView {
             kernels: in_pieces + stitch.split_op_count(),
             regions: count(|op| matches!(op, Op::Region(_))),
             matmuls: count(|op| matches!(op.class(), OpClass::Product { .. })),
+            scaled: products::scaled_rows(graph),
             positions,
             arena: ArenaRow { bytes: layout.bytes, staged: layout.staged, align: layout.align },
             memory: planned.ledger()?,

@@ -7,6 +7,21 @@ use piecewise_ir::graph::Graph;
 /// Tensors that a warning names.
 const MOST_NAMED: usize = 8;
 
+/// What a tensor is called without which the codes beside it mean something else.
+const PARTS_OF_PACKED: [&str; 11] = [
+    "weight_scale",
+    "weight_scale_inv",
+    "weight_scale_2",
+    "weight_global_scale",
+    "weight_zero_point",
+    "weight_packed",
+    "weight_g_idx",
+    "qweight",
+    "qzeros",
+    "scales",
+    "g_idx",
+];
+
 /// Holds the weights of a graph against a checkpoint: all there, of the right shape, and none left
 /// over that would change the result. The others that are left over are warned of.
 pub(super) fn check_checkpoint(
@@ -16,6 +31,7 @@ pub(super) fn check_checkpoint(
     warn: &mut dyn FnMut(&str),
 ) -> Result<(), AssemblyError> {
     check_weights(graph, checkpoint)?;
+    model.map_or(Ok(()), |model| model.check_tensors(checkpoint))?;
     let is_inert = |name: &str| {
         name.ends_with("rotary_emb.inv_freq") || model.is_some_and(|model| model.is_inert(name))
     };
@@ -23,6 +39,12 @@ pub(super) fn check_checkpoint(
     unused.retain(|name| !is_inert(name));
     if let Some(name) = unused.iter().find(|name| name.ends_with(".bias")) {
         return Err(AssemblyError::UnknownBias { tensor: (*name).to_owned() });
+    }
+    let is_part = |name: &&&str| {
+        name.rsplit_once('.').is_some_and(|(_, leaf)| PARTS_OF_PACKED.contains(&leaf))
+    };
+    if let Some(name) = unused.iter().find(is_part) {
+        return Err(AssemblyError::UnreadScale { tensor: (*name).to_owned() });
     }
     let named = unused.iter().take(MOST_NAMED).map(|name| format!("\"{name}\""));
     let more = unused.len().saturating_sub(MOST_NAMED);

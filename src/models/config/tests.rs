@@ -215,7 +215,6 @@ fn options_that_change_the_maths_are_refused_by_name() {
             ("hidden_act", json!("gelu")),
             ("hidden_act", json!("swiglu")),
             ("hidden_activation", json!("gelu")),
-            ("quantization_config", json!({"quant_method": "fp8"})),
             ("num_experts", json!(8)),
             ("num_local_experts", json!(8)),
             ("num_experts_per_tok", json!(2)),

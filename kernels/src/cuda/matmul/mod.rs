@@ -4,11 +4,13 @@
 mod finish;
 mod panel;
 mod ring;
+mod scaled;
 mod stream;
 mod tensor;
 mod tile;
 
 pub use ring::{RING_ROWS, RingForm};
+pub use scaled::scaled_matmul_kernel;
 pub use stream::{AfterProduct, BeforeProduct};
 pub use tensor::TENSOR_ROWS;
 

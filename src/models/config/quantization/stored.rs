@@ -67,6 +67,17 @@ struct Parts {
 }
 
 impl Stored {
+    /// Columns of `inner` that share a scale.
+    pub(super) fn group(&self, inner: u64) -> u64 {
+        match *self {
+            Self::Float8 { block, .. } => group_of(block.map(|block| block[1]), inner),
+            Self::Float8Rows => group_of(None, inner),
+            Self::Packed { group, .. } | Self::Awq { group } | Self::Gptq { group, .. } => {
+                group_of(group, inner)
+            }
+        }
+    }
+
     /// Its tensors that are of no use here.
     pub(super) fn inert(&self) -> &'static [&'static str] {
         match self {
