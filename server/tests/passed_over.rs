@@ -4,8 +4,8 @@
 use crate::client::{ask, bind_as, serve_at};
 use crate::tiny_engine::{folder, golden, tiny_engine};
 use piecewise::models::TextTokenizer;
-use piecewise_server::{Limits, ServedModel};
 use piecewise_server::chat::{ChatTemplate, ReplyFormat};
+use piecewise_server::{Limits, ServedModel};
 use piecewise_testing::DeviceFaults;
 use serde_json::{Map, Value, json};
 use std::net::SocketAddr;

@@ -139,12 +139,11 @@ fn check(args: &ScaledArgs<'_>) -> Result<(), CpuMathError> {
     if !p.codes.is_narrow() {
         return bad("codes", p.codes.size(), "of a narrow dtype");
     }
-    let product = |a: usize, b: usize| a.checked_mul(b).unwrap_or(usize::MAX);
     let [down, across] = p.blocks();
     let floats = [
-        ("x", p.x, x.dtype(), x.len(), product(*rows, p.k)),
-        ("scales", p.scales, scales.dtype(), scales.len(), product(down, across)),
-        ("out", p.out, out.dtype(), out.len(), product(*rows, p.n)),
+        ("x", p.x, x.dtype(), x.len(), rows.saturating_mul(p.k)),
+        ("scales", p.scales, scales.dtype(), scales.len(), down.saturating_mul(across)),
+        ("out", p.out, out.dtype(), out.len(), rows.saturating_mul(p.n)),
     ];
     for (operand, want, have, elements, need) in floats {
         if have != want {
@@ -153,9 +152,9 @@ fn check(args: &ScaledArgs<'_>) -> Result<(), CpuMathError> {
         at_least(CALL, operand, elements, need)?;
     }
     let line = |extent: usize| p.codes.line_bytes(extent as u64) as usize;
-    at_least(CALL, "codes", codes.len(), product(p.n, line(p.k)))?;
+    at_least(CALL, "codes", codes.len(), p.n.saturating_mul(line(p.k)))?;
     if let Some(zeros) = zeros {
-        at_least(CALL, "zeros", zeros.len(), product(down, line(across)))?;
+        at_least(CALL, "zeros", zeros.len(), down.saturating_mul(line(across)))?;
     }
     let need = row_panel_bytes(&p.rows(), p.k, *rows).saturating_add(p.panel_bytes());
     scratch::check(CALL, scratch, need, "scaled_matmul_scratch_bytes")

@@ -231,14 +231,16 @@ impl Lane for f32 {
             }
             // SAFETY: the caller's promise.
             DType::F16 => unsafe { load_converted::<f16>(from, n, buffer, f16::to_f32) },
-            // SAFETY: the caller's promise; programs are checked for dtypes, so it is f32.
             DType::F32
             | DType::I32
             | DType::I64
             | DType::U8
             | DType::Bool
             | DType::E4M3
-            | DType::I4 => unsafe { load_same(from, n, buffer) },
+            | DType::I4 => {
+                // SAFETY: the caller's promise; programs are checked for dtypes, so it is f32.
+                unsafe { load_same(from, n, buffer) }
+            }
         }
     }
 
@@ -273,7 +275,10 @@ impl Lane for f32 {
             | DType::U8
             | DType::Bool
             | DType::E4M3
-            | DType::I4 => unsafe { store_converted(to, elements, |x: f32| x) },
+            | DType::I4 => {
+                // SAFETY: as above.
+                unsafe { store_converted(to, elements, |x: f32| x) }
+            }
         }
     }
 

@@ -5,11 +5,7 @@ use super::super::fields::{Field, field, schema};
 /// The fields that [`Params::take`](super::Params::take) takes.
 pub(crate) const FIELDS: &[Field] = &[
     field("max_tokens", schema::COUNT, "The most tokens to generate."),
-    field(
-        "n",
-        r#"{"type":"integer","minimum":1}"#,
-        "How many answers to each prompt.",
-    ),
+    field("n", r#"{"type":"integer","minimum":1}"#, "How many answers to each prompt."),
     field("stream", schema::FLAG, "Answer piece by piece, as server-sent events."),
     field(
         "stream_options",
