@@ -73,7 +73,7 @@ impl CompiledModel {
         let Choices { by_unique, report, .. } = &mut origin.choices;
         for (place, record) in measured {
             report.measured += 1;
-            let key = RecordKey::new(&mut **device, &site, place);
+            let key = RecordKey::new(&**device, &site, place);
             report.refused += usize::from(!key.keep(store, &record));
             let chosen = &mut by_unique[place.0.index()][place.1];
             chosen.origin = WaysOrigin::Measured;
