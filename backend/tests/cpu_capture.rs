@@ -50,7 +50,7 @@ fn symbols(graph: &mut Graph) -> [Dim; 2] {
 }
 
 /// x + x, then copied by a custom op if wanted.
-fn doubled(custom: bool) -> (UniquePiece, Value) {
+pub(crate) fn doubled(custom: bool) -> (UniquePiece, Value) {
     let mut g = Graph::new("doubled");
     let [t, _] = symbols(&mut g);
     let ty = TensorType::new(F32, [t, 3u64.into()]);
@@ -72,7 +72,7 @@ fn doubled(custom: bool) -> (UniquePiece, Value) {
     (unique(g, over), x)
 }
 
-fn bound(
+pub(crate) fn bound(
     piece: UniquePiece,
     support: CaptureSupport,
 ) -> (Bench, piecewise_backend::artifact::Artifact) {

@@ -14,6 +14,7 @@ mod cuda_nvrtc;
 mod cuda_prompts;
 mod cuda_regions;
 mod cuda_segments;
+mod handles;
 mod harness;
 mod nvtx;
 #[path = "../../tests/support/skip.rs"]

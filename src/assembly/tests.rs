@@ -326,7 +326,7 @@ fn a_device_that_makes_no_stream_is_named_by_its_own_number() {
     faults.fail(CallFault::always("cuStreamCreate", 2));
     let error = graph().on(&device).session().unwrap_err();
     let AssemblyError::Device(error) = &error else { panic!("{error}") };
-    assert!(matches!(**error, OpenError::Cuda { ordinal: 1, .. }), "{error}");
+    assert!(matches!(**error, OpenError::Device { device: DeviceSpec::Cuda(1), .. }), "{error}");
 }
 
 #[test]

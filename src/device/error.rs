@@ -1,5 +1,6 @@
 //! Why a device can't be opened.
 
+use super::spec::DeviceSpec;
 use piecewise_backend::cuda::{Arch, CudaError};
 use piecewise_backend::device::DeviceError;
 
@@ -19,7 +20,7 @@ pub enum OpenError {
     /// The name of an architecture that no kernel is written for.
     #[error("kernels are not written for {arch}: they need at least {needed}")]
     TooOld { arch: Arch, needed: Arch },
-    /// There is no room for another model, or none for the threads of the processor.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
+    /// The device has no room for another model, or the processor none for its threads.
+    #[error("can't run on {device}; `piecewise doctor` says more")]
+    Device { device: DeviceSpec, source: DeviceError },
 }

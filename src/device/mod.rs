@@ -54,7 +54,10 @@ impl DeviceSpec {
                 return Err(OpenError::TooOld { arch, needed: Arch::OLDEST });
             }
             Self::Arch(arch) => OpenDevice::of_arch(arch),
-            Self::Cpu | Self::Auto => CpuDevice::new(Arc::new(OpRegistry::new()), threads)?.into(),
+            Self::Cpu | Self::Auto => {
+                let device = CpuDevice::new(Arc::new(OpRegistry::new()), threads);
+                device.map_err(|source| OpenError::Device { device: Self::Cpu, source })?.into()
+            }
         })
     }
 }

@@ -81,7 +81,8 @@ impl OpenDevice {
 
     /// Room on it for one model with these ops.
     pub(crate) fn share(&self, ops: &Arc<OpRegistry>) -> Result<Box<dyn Device>, OpenError> {
-        Ok(self.device()?.share(Arc::clone(ops))?)
+        let shared = self.device()?.share(Arc::clone(ops));
+        shared.map_err(|source| OpenError::Device { device: self.spec(), source })
     }
 }
 

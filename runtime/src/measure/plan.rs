@@ -14,7 +14,7 @@ pub enum StepTokens {
 /// The tokens that one sequence brings to a step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlannedChunk {
-    /// One of [`StepTimer`](super::interface::StepTimer)'s own, from 0.
+    /// One of [`ModelTimer`](super::timer::ModelTimer)'s own, from 0.
     pub sequence: usize,
     /// The position of the first token.
     pub start: u64,

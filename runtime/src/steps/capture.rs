@@ -113,7 +113,7 @@ impl CompiledModel {
     /// Drops every graph and captures those of a mode. From then on nothing is captured lazily.
     ///
     /// # Errors
-    /// As for [`Model::set_graph_mode`], and whenever a capture fails.
+    /// As for [`Self::set_graph_mode`], and whenever a capture fails.
     pub fn recapture(
         &mut self,
         mode: GraphMode,

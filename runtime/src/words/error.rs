@@ -146,7 +146,7 @@ pub enum ModelError {
 }
 
 impl ModelError {
-    /// Whether the device was lost: nothing works before [`crate::steps::Model::recover`].
+    /// Whether the device was lost: nothing works before [`crate::steps::CompiledModel::recover`].
     pub fn is_lost(&self) -> bool {
         match self {
             Self::Lost => true,

@@ -63,7 +63,7 @@ impl GraphKey {
     }
 }
 
-/// A graph, ready or not, as [`crate::steps::Model::graphs`] tells of it.
+/// A graph, ready or not, as [`crate::steps::CompiledModel::graphs`] tells of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GraphReport {
     /// The whole step at its sizes, or a stretch of it at one.

@@ -21,7 +21,7 @@ impl Counts {
     }
 
     /// A processor on which they are counted, with all its threads.
-    pub fn open(&self) -> Result<OpenDevice, OpenError> {
+    pub fn open(&self) -> Result<OpenDevice, DeviceError> {
         let device = CpuDevice::new(Arc::new(OpRegistry::new()), 0)?;
         Ok(OpenDevice::new(DeviceSpec::Cpu, HookedDevice::new(device, self.clone())))
     }

@@ -126,7 +126,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             _ => replays > 0,
         };
         if !counts_fit {
-            return Err(format!("{how}, {ran} steps: {launches} launches, {replays} replays").into());
+            return Err(
+                format!("{how}, {ran} steps: {launches} launches, {replays} replays").into()
+            );
         }
         let expected = expected.get_or_insert_with(|| found.clone());
         if found != *expected || removed * extended == 0 || ran == 0 {
