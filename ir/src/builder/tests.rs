@@ -273,9 +273,9 @@ fn scopes_that_end_together_end_in_any_order() {
 #[test]
 fn files_of_the_library_are_told_from_its_crates_on() {
     let own = concat!(env!("CARGO_MANIFEST_DIR"), "/src/builder/composites.rs");
-    let told = super::told_file(own);
+    let told = told_file(own);
     assert!(told.ends_with("/src/builder/composites.rs") && !told.starts_with('/'), "{told}");
     for other in ["src/model.rs", "/elsewhere/src/model.rs"] {
-        assert_eq!(super::told_file(other), other);
+        assert_eq!(told_file(other), other);
     }
 }
