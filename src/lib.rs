@@ -104,7 +104,7 @@ pub mod kernels {
 
     /// Implementations of custom ops, and whether they are what they declare.
     pub mod op {
-        pub use crate::op_check::{OpCase, OpCheckError, OpFault, OpReport, check};
+        pub use crate::op_check::{OpCase, OpCheckError, OpFault, OpReport, check, check_beside};
         #[doc(inline)]
         pub use piecewise_kernels::op::*;
     }

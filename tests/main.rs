@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 
 mod architecture;
+mod bisect;
 mod checkpoint_bad_input;
 mod checks;
 mod compile_cache;
@@ -20,6 +21,7 @@ mod image_processor;
 mod layer_count;
 mod model_folder_bad_input;
 mod model_folders;
+mod op_check;
 #[allow(dead_code, unreachable_pub, reason = "a package of its own has it as its crate")]
 #[path = "../examples/outside/src/model.rs"]
 mod outside;

@@ -1,13 +1,11 @@
 //! A graph compiled with a part of its passes, and what came of it.
 
-use super::Bisection;
+use super::bisection::Bisection;
 use crate::trial::{TrialError, differences, panic_text, run_on_device};
 use piecewise_ir::graph::Graph;
-use piecewise_ir::module::Module;
 use piecewise_ir::text::print_module;
 use piecewise_passes::rewrite::Rewrites;
-use piecewise_passes::{PassContext, PassManager};
-use piecewise_runtime::pipeline::PassLimits;
+use piecewise_runtime::pipeline::{PassLimits, Planner};
 use piecewise_runtime::words::CompileLevel;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -38,11 +36,17 @@ impl Outcome {
 /// A graph after some passes.
 pub(super) struct Passed {
     pub(super) graph: Graph,
-    /// Its text, with as much of a plan as there is.
+    /// Its text, with as much of a plan as there is; empty where a pass did not end.
     pub(super) text: String,
-    pub(super) rewrites: Rewrites,
-    /// Why the last pass did not end.
-    pub(super) failure: Option<String>,
+    /// Nothing where a pass did not end.
+    pub(super) rewrites: Option<Rewrites>,
+}
+
+impl Passed {
+    /// The rewrites of all its passes.
+    pub(super) fn done(&self) -> u64 {
+        self.rewrites.as_ref().map_or(0, Rewrites::done)
+    }
 }
 
 impl Bisection<'_> {
@@ -76,22 +80,25 @@ impl Bisection<'_> {
         let subject = &self.trial.subject;
         let mut pipeline = subject.pipeline()?;
         pipeline.passes.truncate(first);
-        let mut module = Module::new(subject.graph.clone());
-        let mut cx = PassContext::of(subject.registries.ops.defs().clone());
-        if let Some(limit) = rewrites {
-            cx.rewrites = Rewrites::only_first(limit);
-        }
-        let run = || -> Result<(), String> {
-            let manager = PassManager::new(&pipeline, &subject.registries.passes);
-            let mut manager = manager.map_err(|error| error.to_string())?;
-            manager.run(&mut module, &mut cx).map(drop).map_err(|error| error.to_string())
+        let planner = Planner {
+            level: CompileLevel::Compile,
+            pipeline: &pipeline,
+            registry: &subject.registries.passes,
+            split_ops: subject.config().splitting_ops.as_deref(),
+            defs: subject.registries.ops.defs(),
+            limits: PassLimits { passes: None, rewrites },
         };
-        let failure = match catch_unwind(AssertUnwindSafe(run)) {
-            Ok(done) => done.err(),
-            Err(panic) => Some(format!("it panicked: {}", panic_text(&*panic))),
-        };
-        // What a pass left half done need not even print.
-        let text = if failure.is_none() { print_module(&module) } else { String::new() };
-        Ok(Passed { graph: module.graph().clone(), text, rewrites: cx.rewrites, failure })
+        let graph = &subject.graph;
+        let run = || planner.plan(graph.clone(), Vec::new()).ok();
+        Ok(match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(Some((module, report))) => Passed {
+                text: print_module(&module),
+                graph: module.into_graph(),
+                rewrites: Some(report.rewrites),
+            },
+            Ok(None) | Err(_) => {
+                Passed { graph: graph.clone(), text: String::new(), rewrites: None }
+            }
+        })
     }
 }

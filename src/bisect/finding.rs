@@ -25,7 +25,7 @@ pub enum Culprit {
         /// What the check of replays against launches says.
         said: String,
     },
-    /// A pass.
+    /// With the pass it is wrong, and without it right.
     Pass(Box<PassFault>),
     /// No pass, but a kernel.
     Kernel(WrongValue),
@@ -53,14 +53,14 @@ pub struct PassFault {
     pub first_wrong: Option<WrongValue>,
 }
 
-/// A rewrite.
+/// One application of a rule, with which a graph is wrong.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct RewriteFault {
     /// Its number among those of all passes, from 1 on.
     pub number: u64,
     /// How many there are up to the end of its pass.
     pub of: u64,
-    /// The rule that it is of.
+    /// By name, as reports and diffs have it.
     pub rule: String,
     /// To what it was done.
     pub place: String,

@@ -1,6 +1,6 @@
 //! Each kernel of a graph against the definition of its op, on the operands that it had.
 
-use super::Bisection;
+use super::bisection::Bisection;
 use super::finding::WrongValue;
 use super::values::{Exposed, Values, wrong_value};
 use crate::trial::{FeedStep, Reference, TrialError, difference, run_node};

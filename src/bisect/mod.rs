@@ -5,6 +5,7 @@
 //! found. Where no pass is at fault, or the rewrite is right, each kernel is held against the definition
 //! of its op on the operands that it had.
 
+mod bisection;
 mod candidate;
 mod finding;
 mod kernels;
@@ -12,66 +13,6 @@ mod reduce;
 mod search;
 mod values;
 
+pub use bisection::Bisection;
 pub use finding::{Culprit, Finding, PassFault, RewriteFault, Verdict, WrongValue};
 pub use reduce::{Reduction, reduce};
-
-use crate::trial::{Feed, Outputs, Trial, TrialError};
-
-/// A graph that is wrong, and what it should return.
-///
-/// ```
-/// use piecewise::bisect::{Bisection, Culprit};
-/// use piecewise::ir::op::{BinaryOp, Op};
-/// use piecewise::passes::rewrite::{New, Rule, RulePass};
-/// use piecewise::prelude::*;
-/// use piecewise::trial::{Given, Trial, TrialLevel};
-///
-/// /// `b - a` for `a - b`, which is wrong.
-/// const RULES: [Rule; 1] = [Rule::new("turned", |op| *op == Op::Binary(BinaryOp::Sub), |site| {
-///     let first = site.definition(0).is_some_and(|made| made.op == Op::Binary(BinaryOp::Mul));
-///     let turned = || New::Value(site.operands[0]);
-///     first.then(|| site.nodes(Op::Binary(BinaryOp::Add), [New::Value(site.operands[1]), turned()]))
-/// })];
-///
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let b = Builder::new("halves");
-/// let x = b.input("x", DType::F32, (b.symbol("T", 1, 8), 4));
-/// let graph = b.finish([(x * x) - x.exp(), x.exp() - x])?;
-/// let pass = |_: &mut OptionReader<'_>| Ok(Box::new(RulePass::new("turn", &RULES)) as Box<dyn Pass>);
-///
-/// let trial = Trial::new(Assembly::graph(graph).pass_after("canonicalize", "turn", &[], pass))?;
-/// let feed = trial.feed(&Given::default())?;
-/// let expected = trial.run(TrialLevel::Reference, &feed)?;
-/// let bisection = Bisection { trial: &trial, feed, expected, tolerance: 1e-4 };
-/// let Culprit::Pass(fault) = bisection.run(&mut |_| {})?.culprit else {
-///     return Err("a pass is at fault".into());
-/// };
-/// assert_eq!((fault.number, fault.name.as_str()), (2, "turn"));
-/// assert_eq!(fault.rewrite.ok_or("one rewrite is")?.rule, "turned");
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug)]
-pub struct Bisection<'a> {
-    /// The graph, with all that it is compiled by.
-    pub trial: &'a Trial,
-    /// What its steps read.
-    pub feed: Feed,
-    /// What they should return.
-    pub expected: Outputs,
-    /// How far elements may be from that: see [`Difference::error`](crate::trial::Difference::error).
-    pub tolerance: f64,
-}
-
-impl Bisection<'_> {
-    /// Finds what is at fault. `say` is told of each try.
-    ///
-    /// # Errors
-    /// When the graph can't be put together even without its passes, in a way that shows nothing of them.
-    pub fn run(&self, say: &mut dyn FnMut(&str)) -> Result<Finding, TrialError> {
-        search::Search::new(self, say)?.run()
-    }
-}
-
-#[cfg(test)]
-mod tests;

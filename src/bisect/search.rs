@@ -1,6 +1,6 @@
 //! The search: levels, then passes, then rewrites, then kernels.
 
-use super::Bisection;
+use super::bisection::Bisection;
 use super::candidate::{Outcome, Passed};
 use super::finding::{Culprit, Finding, PassFault, RewriteFault, Verdict, WrongValue};
 use super::kernels::{self, Kernels};
@@ -8,10 +8,24 @@ use super::values::{Exposed, first_wrong};
 use crate::trial::{TrialError, run_on_device};
 use piecewise_passes::Pipeline;
 use piecewise_passes::manager::unified_diff;
+use piecewise_passes::rewrite::Rewrites;
 use piecewise_runtime::pipeline::PassLimits;
 use piecewise_runtime::words::CompileLevel;
 
-pub(super) struct Search<'a, 'b> {
+/// More rewrites than a pass does.
+const MOST_REWRITES: u64 = 1 << 24;
+
+impl Bisection<'_> {
+    /// Finds what is at fault. `say` is told of each try.
+    ///
+    /// # Errors
+    /// When the graph can't be put together even without its passes, in a way that shows nothing of them.
+    pub fn run(&self, say: &mut dyn FnMut(&str)) -> Result<Finding, TrialError> {
+        Search::new(self, say)?.run()
+    }
+}
+
+struct Search<'a, 'b> {
     of: &'a Bisection<'a>,
     say: &'b mut dyn FnMut(&str),
     pipeline: Pipeline,
@@ -19,10 +33,7 @@ pub(super) struct Search<'a, 'b> {
 }
 
 impl<'a, 'b> Search<'a, 'b> {
-    pub(super) fn new(
-        of: &'a Bisection<'a>,
-        say: &'b mut dyn FnMut(&str),
-    ) -> Result<Self, TrialError> {
+    fn new(of: &'a Bisection<'a>, say: &'b mut dyn FnMut(&str)) -> Result<Self, TrialError> {
         Ok(Self { of, say, pipeline: of.trial.subject.pipeline()?, runs: 0 })
     }
 
@@ -48,7 +59,7 @@ impl<'a, 'b> Search<'a, 'b> {
         outcome
     }
 
-    pub(super) fn run(mut self) -> Result<Finding, TrialError> {
+    fn run(mut self) -> Result<Finding, TrialError> {
         let level = self.of.trial.subject.config().level;
         let whole = self.of.outcome(None, PassLimits::default());
         let whole = self.told(&format!("at the level {}", level.name()), whole);
@@ -93,7 +104,9 @@ impl<'a, 'b> Search<'a, 'b> {
     /// The pass at a place, from 1 on, with which the graph is wrong and without which it is right.
     fn pass(&mut self, number: usize) -> Result<PassFault, TrialError> {
         let (without, with) = (self.of.passed(number - 1, None)?, self.of.passed(number, None)?);
-        let (first, last) = (without.rewrites.done(), with.rewrites.done());
+        let first = without.done();
+        // Of a pass that does not end nobody knows how many it would do.
+        let last = with.rewrites.as_ref().map_or(first + MOST_REWRITES, Rewrites::done);
         let counts = last > first && self.tried(number, Some(first)).is_right();
         let (mut before, mut after, mut rewrite) = (without, with, None);
         if counts {
@@ -107,7 +120,8 @@ impl<'a, 'b> Search<'a, 'b> {
             }
             before = self.of.passed(number, Some(right))?;
             after = self.of.passed(number, Some(wrong))?;
-            rewrite = after.rewrites.last().map(|(rule, place)| RewriteFault {
+            let known = after.rewrites.as_ref().and_then(Rewrites::last);
+            rewrite = known.map(|(rule, place)| RewriteFault {
                 number: wrong,
                 of: last,
                 rule: rule.to_owned(),
@@ -123,7 +137,7 @@ impl<'a, 'b> Search<'a, 'b> {
             first_wrong: None,
             name,
         };
-        if after.failure.is_some() {
+        if after.rewrites.is_none() {
             return Ok(fault);
         }
         let [old, new] = ["before", "after"].map(|when| format!("{when} {}", fault.name));

@@ -1,6 +1,6 @@
 //! All values of a graph, and the first that is another than it should be.
 
-use super::Bisection;
+use super::bisection::Bisection;
 use super::finding::WrongValue;
 use crate::trial::{Difference, TrialError, difference, run_on_device};
 use piecewise_ir::entity::{Entity, Value};

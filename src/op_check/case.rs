@@ -24,7 +24,7 @@ pub(super) const SEQUENCES: u64 = 4;
 /// Evaluates an op in f64, as [`CustomOpDef::evaluate`] does.
 type Evaluate = dyn Fn(&[Array], &Attrs, &[u64]) -> Result<Vec<Array>, String> + Send + Sync;
 
-/// What an operand is.
+/// Where the values of an operand come from.
 #[derive(Clone, Debug)]
 pub(super) enum Operand {
     /// A row a token, computed by the graph of random values.

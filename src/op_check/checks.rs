@@ -38,7 +38,7 @@ impl<'a> Checks<'a> {
     pub(super) fn new(
         registry: &OpRegistry,
         case: &'a OpCase<'a>,
-        device: OpenDevice,
+        device: &OpenDevice,
     ) -> Result<Self, OpCheckError> {
         let graph = case.graph()?;
         let name = case.name();
@@ -52,7 +52,7 @@ impl<'a> Checks<'a> {
         }
         let assembly = Assembly::graph(graph.clone()).ops(registry.clone()).weights(case.weights());
         // Made-up batches are no batches: the checks themselves show whether it can be captured.
-        let assembly = assembly.level(CompileLevel::Piecewise).probe_capture(false).on(&device);
+        let assembly = assembly.level(CompileLevel::Piecewise).probe_capture(false).on(device);
         let trial = Trial::new(assembly)?;
         let feeds = (0..BATCHES).map(|seed| feed(case, &graph, &registry, seed));
         let feeds = feeds.collect::<Result<_, _>>()?;

@@ -69,27 +69,49 @@ use piecewise_kernels::op::OpRegistry;
 /// # Errors
 /// What is false, each with how it showed; or that the op can't be put into a graph at all.
 pub fn check(registry: &OpRegistry, case: &OpCase<'_>) -> Result<OpReport, OpCheckError> {
-    let mut report = OpReport::default();
-    let checks = Checks::new(registry, case, DeviceSpec::Cpu.open(2)?)?;
-    let on_cpu = checks.run(&mut report);
-    let name = case.name();
-    match registry.cuda(name).map(|_| DeviceSpec::Auto.resolve()) {
-        None => report.skip("cuda", "the op has no CUDA implementation"),
+    match registry.cuda(case.name()).map(|_| DeviceSpec::Auto.resolve()) {
+        None => on_devices(registry, case, Err("the op has no CUDA implementation")),
         Some((DeviceSpec::Cpu, reason)) => {
             let reason = reason.map_or_else(String::new, |reason| reason.to_string());
-            report.skip("cuda", &reason);
+            on_devices(registry, case, Err(&reason))
         }
-        Some((device, _)) => {
-            let device: OpenDevice = device.open(2)?;
-            let on_cuda = Checks::new(registry, case, device)?.run(&mut report);
-            if let (Some(cpu), Some(cuda)) = (&on_cpu, &on_cuda) {
+        Some((device, _)) => check_beside(registry, case, &device.open(THREADS)?),
+    }
+}
+
+/// The same on the CPU and on a device of one's own, whose checks are called `cuda`.
+///
+/// # Errors
+/// As for [`check`].
+pub fn check_beside(
+    registry: &OpRegistry,
+    case: &OpCase<'_>,
+    device: &OpenDevice,
+) -> Result<OpReport, OpCheckError> {
+    on_devices(registry, case, Ok(device))
+}
+
+/// Of the CPU, so that an op may use several.
+const THREADS: usize = 2;
+
+/// The checks on the CPU and on another device, or why there is none.
+fn on_devices(
+    registry: &OpRegistry,
+    case: &OpCase<'_>,
+    beside: Result<&OpenDevice, &str>,
+) -> Result<OpReport, OpCheckError> {
+    let mut report = OpReport::default();
+    let checks = Checks::new(registry, case, &DeviceSpec::Cpu.open(THREADS)?)?;
+    let on_cpu = checks.run(&mut report);
+    match beside {
+        Err(reason) => report.skip("cuda", reason),
+        Ok(device) => {
+            let there = Checks::new(registry, case, device)?.run(&mut report);
+            if let (Some(cpu), Some(there)) = (&on_cpu, &there) {
                 let why = "computes otherwise than the CPU";
-                report.compare_within("cuda", why, (cpu, cuda), checks.tolerance());
+                report.compare_within("cuda", why, (cpu, there), checks.tolerance());
             }
         }
     }
-    report.finish(name)
+    report.finish(case.name())
 }
-
-#[cfg(test)]
-mod tests;

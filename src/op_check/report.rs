@@ -37,7 +37,7 @@ pub enum OpCheckError {
     /// The graph around it can't be built: its definition refuses these operands, most likely.
     #[error(transparent)]
     Build(#[from] BuildErrors),
-    /// A device.
+    /// No processor, or a GPU that is there and can't be opened.
     #[error(transparent)]
     Device(#[from] OpenError),
     /// The graph around it can't be put together.

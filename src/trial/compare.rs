@@ -14,7 +14,7 @@ pub struct Place {
     pub index: Vec<usize>,
     /// What it should be.
     pub expected: f64,
-    /// What it is.
+    /// The element of the run that is held against the other.
     pub found: f64,
 }
 
@@ -28,7 +28,7 @@ pub struct Difference {
     pub error: f64,
     /// Of all elements, those that are further apart than the tolerance.
     pub wrong: usize,
-    /// All elements.
+    /// How many there are, wrong or right.
     pub elements: usize,
     /// The first that is, in row-major order.
     pub first: Place,

@@ -32,7 +32,7 @@ pub enum TrialError {
     /// More ids than the graph has room for.
     #[error("{ids} ids are more than the graph keeps of a sequence; give fewer")]
     TooManyIds { ids: usize },
-    /// No ids.
+    /// A list of ids that is empty: nothing would run.
     #[error("there is no id; give at least one")]
     NoIds,
     /// An input that the graph has not.

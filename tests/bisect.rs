@@ -1,8 +1,8 @@
 //! Planted faults, each found by name.
 
-use super::*;
-use crate::prelude::*;
-use crate::trial::{Given, GivenInput, TrialLevel};
+use piecewise::bisect::{Bisection, Culprit, Finding, PassFault, Verdict, reduce};
+use piecewise::prelude::*;
+use piecewise::trial::{Given, GivenInput, Trial, TrialLevel};
 use piecewise_ir::eval::Array;
 use piecewise_ir::op::{BinaryOp, Op};
 use piecewise_passes::analysis::Names;
@@ -16,7 +16,7 @@ fn found_against(level: TrialLevel, assembly: Assembly, given: &Given) -> Findin
     let trial = Trial::new(assembly.sequences(1)).unwrap();
     let feed = trial.feed(given).unwrap();
     let expected = trial.run(level, &feed).unwrap();
-    let tolerance = crate::trial::tolerance_of(trial.graph());
+    let tolerance = piecewise::trial::tolerance_of(trial.graph());
     let bisection = Bisection { trial: &trial, feed, expected, tolerance };
     bisection.run(&mut |_| {}).unwrap()
 }
@@ -241,7 +241,7 @@ fn a_kernel_that_does_not_what_its_op_says_is_found() {
     let finding = found_against(TrialLevel::Reference, doubled(Doubled::WrongEverywhere), &given);
     let Culprit::Kernel(wrong) = &finding.culprit else { panic!("{finding:?}") };
     assert!(wrong.line.contains("custom \"own.doubled\""), "{wrong:?}");
-    assert!(wrong.source.contains("src/bisect/tests.rs"), "{wrong:?}");
+    assert!(wrong.source.contains("tests/bisect.rs"), "{wrong:?}");
     assert_eq!(wrong.difference.first.index, [0, 0]);
     assert_eq!(wrong.difference.elements, 4);
     let none = found(doubled(Doubled::WrongEverywhere));
@@ -268,9 +268,8 @@ fn what_is_wrong_shrinks_to_what_shows_it() {
         let Ok(feed) = trial.feed(&Given::default()) else { return false };
         let run = |level| trial.run(level, &feed);
         match (run(TrialLevel::Reference), run(TrialLevel::Compiled(Some(CompileLevel::Compile)))) {
-            (Ok(expected), Ok(found)) => {
-                crate::trial::differences(&expected, &found, 1e-3).is_ok_and(|all| !all.is_empty())
-            }
+            (Ok(expected), Ok(found)) => piecewise::trial::differences(&expected, &found, 1e-3)
+                .is_ok_and(|all| !all.is_empty()),
             _ => false,
         }
     };

@@ -1,9 +1,16 @@
 //! Planted faults of an op, each found by its check.
 #![allow(unsafe_code, reason = "an op that writes what it must not can't be written without")]
 
-use super::*;
-use crate::prelude::*;
+use crate::skip::skipped;
+use piecewise::kernels::op::{OpCase, OpCheckError, OpReport, check, check_beside};
+use piecewise::prelude::*;
+use piecewise_backend::cuda::{CudaOptions, LazyNvrtc, library_dirs};
 use piecewise_ir::eval::Array;
+use piecewise_kernels::op::cuda::{
+    CudaImplementation, CudaOp, CudaOpCall, GridAxis, LaunchRecipe, OpKernels, Param,
+};
+use piecewise_testing::Faults;
+use piecewise_testing::cuda::simulated;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -19,7 +26,6 @@ enum Fault {
     KnowsThePaddedSize,
     KnowsWhetherItIsReplayed,
     Counts,
-    KnowsWhereItsOperandsLie,
     WritesAnOperand,
     WritesAState,
     Doubles,
@@ -79,9 +85,6 @@ impl CpuOp for Sums {
         let (x, spans, read) = (args.read::<f32>(0)?, args.read::<i32>(2)?, args.read::<f32>(3)?);
         let (state, y) = (args.write::<f32>(1)?, args.write::<f32>(4)?);
         let launches = self.launches.fetch_add(1, Ordering::Relaxed);
-        let [x_at, y_at, spans_at] =
-            [x.as_ptr() as usize, y.as_ptr() as usize, spans.as_ptr() as usize];
-        let apart = x_at.abs_diff(y_at) + 31 * spans_at.abs_diff(y_at);
         let is_replayed = matches!(args.context(), LaunchContext::Capture(_));
         let sequences = args.true_dim(2, 0);
         assert!(self.fault != Fault::Panics || sequences < 3, "no room for so many");
@@ -96,7 +99,6 @@ impl CpuOp for Sums {
                     Fault::KnowsThePaddedSize => args.dim(0, 0) as f32,
                     Fault::KnowsWhetherItIsReplayed => f32::from(u8::from(is_replayed)),
                     Fault::Counts => launches as f32,
-                    Fault::KnowsWhereItsOperandsLie => (apart % 8191) as f32,
                     Fault::Doubles => sum[at % width],
                     _ => 0.0,
                 };
@@ -112,6 +114,31 @@ impl CpuOp for Sums {
             _ => {}
         }
         Ok(())
+    }
+}
+
+impl CudaOp for Sums {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn implementation(&self, call: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
+        let source =
+            "extern \"C\" __global__ void sums(const float* x, float* state, const int* spans,
+                        const float* read, float* y) {
+  const int* span = spans + 3 * blockIdx.x;
+  if (span[0] < 0) return;
+  float sum = state[4 * span[0] + threadIdx.x];
+  for (int row = span[1]; row < span[1] + span[2]; ++row) {
+    y[4 * row + threadIdx.x] = sum += x[4 * row + threadIdx.x];
+  }
+  state[4 * span[0] + threadIdx.x] = sum;
+}
+";
+        let sequences = GridAxis::of(call.operands[2].shape[0].clone(), 1);
+        let params = (0..5).map(Param::Arg).collect();
+        let launch = LaunchRecipe::new(source, "sums", sequences, WIDTH as u32, params);
+        Ok(CudaImplementation::Source(OpKernels::new([launch])))
     }
 }
 
@@ -174,7 +201,7 @@ fn each_planted_fault_is_found_by_its_check() {
     for (fault, check) in [
         (Fault::ReadsPadding, "cpu: padding"),
         (Fault::AddsToGarbage, "cpu: padding"),
-        (Fault::KnowsWhereItsOperandsLie, "cpu: split and inside"),
+        (Fault::KnowsThePaddedSize, "cpu: split and inside"),
         (Fault::WritesWithoutRows, "cpu: empty step"),
         (Fault::KnowsThePaddedSize, "cpu: sizes"),
         (Fault::KnowsWhetherItIsReplayed, "cpu: launched"),
@@ -185,6 +212,7 @@ fn each_planted_fault_is_found_by_its_check() {
         (Fault::Panics, "cpu: runs"),
     ] {
         let found = finds(fault);
+        println!("{fault:?}: {}", found.join(", "));
         assert!(found.contains(&check.to_owned()), "{fault:?}: {found:?}");
     }
     let said = checked(Fault::Doubles).unwrap_err().to_string();
@@ -243,4 +271,28 @@ fn operands_that_the_definition_refuses_are_the_author_s_to_mend() {
     let def = op();
     let error = check(&registry, &OpCase::of(&*def).rows(DType::F32, [WIDTH])).unwrap_err();
     assert!(error.to_string().contains("wants x, a state, spans"), "{error}");
+}
+
+/// On a device whose kernels do nothing an op is another than on the CPU, and another than its definition.
+#[test]
+fn an_op_that_is_another_on_a_gpu_is_found() {
+    if let Err(error) = LazyNvrtc::new(library_dirs(&[]), None).get() {
+        return skipped("PIECEWISE_REQUIRE_NVRTC", error);
+    }
+    let op = || Arc::new(Sums { fault: Fault::None, launches: AtomicU32::new(0) });
+    let mut registry = OpRegistry::builtin();
+    registry.define(op()).declare_inputs(NAME, [spans()]);
+    registry.implement_cpu(op()).implement_cuda(op());
+    let faults = Faults::default();
+    let device = simulated(CudaOptions::default(), registry.clone(), &faults).unwrap();
+    let def = op();
+    let case = OpCase::of(&*def).rows(DType::F32, [WIDTH]).slot_state(DType::F32, [WIDTH]);
+    let case = case.input(&spans()).state(DType::F32, [2]).reference(evaluate);
+    let Err(OpCheckError::False { faults, .. }) = check_beside(&registry, &case, &device.into())
+    else {
+        panic!("kernels that do nothing pass")
+    };
+    let found = Vec::from_iter(faults.iter().map(|fault| fault.check.as_str()));
+    assert!(found.contains(&"cuda") && found.contains(&"cuda: reference"), "{found:?}");
+    assert!(!found.iter().any(|check| check.starts_with("cpu")), "{found:?}");
 }
