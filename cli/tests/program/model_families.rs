@@ -65,10 +65,11 @@ fn so_they_do_in_chunks_and_piecewise_and_unfused() {
 
 /// Each whole prompt is within 2e-5 of the reference, and what is likeliest after it and after each
 /// of the tokens that follow is what the reference writes.
-fn check_quantized(fixture: &str, flags: &[&str]) {
+fn check_quantized(fixture: &str, prompts: &[usize], flags: &[&str]) {
     let model = format!("tests/fixtures/{fixture}");
     let flags = [flags, &["--dtype", "f32"]].concat();
-    for (case, Case { ids, logits: expected, greedy }) in cases(fixture).into_iter().enumerate() {
+    let cases = cases(fixture).into_iter().enumerate().filter(|(case, _)| prompts.contains(case));
+    for (case, Case { ids, logits: expected, greedy }) in cases {
         let all = [&ids[..], &greedy[..greedy.len() - 1]].concat();
         let (shape, found) = logits(&model, &all, &flags);
         let error = norm_error(&found[..expected.len()], &expected);
@@ -85,7 +86,7 @@ fn check_quantized(fixture: &str, flags: &[&str]) {
 #[test]
 fn quantized_checkpoints_are_what_their_codes_stand_for() {
     for fixture in QUANTIZED {
-        check_quantized(fixture, &[]);
+        check_quantized(fixture, &[0, 1, 2, 3], &[]);
     }
 }
 
@@ -93,11 +94,11 @@ fn quantized_checkpoints_are_what_their_codes_stand_for() {
 fn so_they_are_in_every_mode_and_in_steps_of_one_token() {
     for fixture in QUANTIZED {
         for mode in ["none", "piecewise", "full", "full_and_piecewise"] {
-            check_quantized(fixture, &["--graph-mode", mode, "--max-num-tokens", "32"]);
+            check_quantized(fixture, &[2], &["--graph-mode", mode, "--max-num-tokens", "32"]);
         }
-        check_quantized(fixture, &["--max-num-tokens", "1"]);
-        check_quantized(fixture, &["--level", "eager"]);
-        check_quantized(fixture, &["--check", "poison,addresses"]);
+        check_quantized(fixture, &[2], &["--max-num-tokens", "1"]);
+        check_quantized(fixture, &[2], &["--level", "eager"]);
+        check_quantized(fixture, &[3], &["--check", "poison,addresses"]);
     }
 }
 

@@ -232,7 +232,7 @@ fn every_tensor_of_a_packing_is_read_from_its_place() {
             };
             faulty.get_mut(name).unwrap().bytes.rotate_left(size);
             let error = norm_error(&run(&config_of_packed, &faulty), &expected);
-            assert!(error > 1e-3, "{}: {leaf} moved by one changes {error}", format.name);
+            assert!(error > 2e-4, "{}: {leaf} moved by one changes {error}", format.name);
         }
     }
 }
