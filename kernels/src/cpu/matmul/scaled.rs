@@ -70,9 +70,9 @@ pub struct ScaledArgs<'a> {
     pub rows: usize,
     /// The left operand.
     pub x: FloatSlice<'a>,
-    /// The codes.
+    /// Lines of narrow numbers, `[n, k]`, each line from a byte on.
     pub codes: &'a [u8],
-    /// The scales.
+    /// One factor for each block, row-major.
     pub scales: FloatSlice<'a>,
     /// Codes of i4 that are taken from those of each block, where there are any.
     pub zeros: Option<&'a [u8]>,
@@ -139,7 +139,7 @@ fn check(args: &ScaledArgs<'_>) -> Result<(), CpuMathError> {
     if !p.codes.is_narrow() {
         return bad("codes", p.codes.size(), "of a narrow dtype");
     }
-    let product = |a: usize, b: usize| a.checked_mul(b).unwrap_or(usize::MAX);
+    let product = |a: usize, b: usize| a.saturating_mul(b);
     let [down, across] = p.blocks();
     let floats = [
         ("x", p.x, x.dtype(), x.len(), product(*rows, p.k)),
@@ -181,9 +181,9 @@ impl Weights<'_> {
 
     /// The code at `column` of a line.
     fn code(&self, line: &[u8], column: usize) -> f32 {
-        match self.problem.codes {
-            DType::I4 => i4(line[column / 2] >> (column % 2 * 4)),
-            _ => e4m3(line[column]),
+        match self.problem.codes.is_packed() {
+            true => i4(line[column / 2] >> (column % 2 * 4)),
+            false => e4m3(line[column]),
         }
     }
 }
@@ -223,9 +223,9 @@ impl Kernel for Widen<'_> {
                     let codes = &line[bytes(at)..][..bytes(S::LANES)];
                     // SAFETY: the codes of a vector lie there; the row of the panel holds `k` elements.
                     unsafe {
-                        let codes = match dtype {
-                            DType::I4 => s.load_i4(codes.as_ptr()),
-                            _ => s.load_e4m3(codes.as_ptr()),
+                        let codes = match dtype.is_packed() {
+                            true => s.load_i4(codes.as_ptr()),
+                            false => s.load_e4m3(codes.as_ptr()),
                         };
                         s.store_f32(s.mul(s.sub(codes, zeros), scales), to.add(at));
                     }
