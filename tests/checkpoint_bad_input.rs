@@ -144,7 +144,7 @@ fn tensors_that_contradict_the_file_are_refused_by_name() {
     let one = |dtype, shape: &[u64], begin, end| {
         file(&format!("{{{}}}", described("w", dtype, shape, begin, end)), &[0; 16])
     };
-    for dtype in ["F64", "F8_E4M3", "I8", "U16", "C64", "F4", "float32", "f32", ""] {
+    for dtype in ["F64", "F8_E5M2", "I4", "I8", "U16", "C64", "F4", "float32", "f32", ""] {
         let error = refuses(&one(dtype, &[4], 0, 16), &["`w`", "supported are"]);
         assert!(
             matches!(error, CheckpointError::UnsupportedDtype { dtype: named, .. } if named == dtype)

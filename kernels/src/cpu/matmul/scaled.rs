@@ -70,9 +70,9 @@ pub struct ScaledArgs<'a> {
     pub rows: usize,
     /// The left operand.
     pub x: FloatSlice<'a>,
-    /// The codes.
+    /// Lines of narrow numbers, `[n, k]`, each line from a byte on.
     pub codes: &'a [u8],
-    /// The scales.
+    /// One factor for each block, row-major.
     pub scales: FloatSlice<'a>,
     /// Codes of i4 that are taken from those of each block, where there are any.
     pub zeros: Option<&'a [u8]>,
@@ -139,11 +139,12 @@ fn check(args: &ScaledArgs<'_>) -> Result<(), CpuMathError> {
     if !p.codes.is_narrow() {
         return bad("codes", p.codes.size(), "of a narrow dtype");
     }
+    let product = |a: usize, b: usize| a.saturating_mul(b);
     let [down, across] = p.blocks();
     let floats = [
-        ("x", p.x, x.dtype(), x.len(), rows.saturating_mul(p.k)),
-        ("scales", p.scales, scales.dtype(), scales.len(), down.saturating_mul(across)),
-        ("out", p.out, out.dtype(), out.len(), rows.saturating_mul(p.n)),
+        ("x", p.x, x.dtype(), x.len(), product(*rows, p.k)),
+        ("scales", p.scales, scales.dtype(), scales.len(), product(down, across)),
+        ("out", p.out, out.dtype(), out.len(), product(*rows, p.n)),
     ];
     for (operand, want, have, elements, need) in floats {
         if have != want {
@@ -152,9 +153,9 @@ fn check(args: &ScaledArgs<'_>) -> Result<(), CpuMathError> {
         at_least(CALL, operand, elements, need)?;
     }
     let line = |extent: usize| p.codes.line_bytes(extent as u64) as usize;
-    at_least(CALL, "codes", codes.len(), p.n.saturating_mul(line(p.k)))?;
+    at_least(CALL, "codes", codes.len(), product(p.n, line(p.k)))?;
     if let Some(zeros) = zeros {
-        at_least(CALL, "zeros", zeros.len(), down.saturating_mul(line(across)))?;
+        at_least(CALL, "zeros", zeros.len(), product(down, line(across)))?;
     }
     let need = row_panel_bytes(&p.rows(), p.k, *rows).saturating_add(p.panel_bytes());
     scratch::check(CALL, scratch, need, "scaled_matmul_scratch_bytes")
@@ -180,9 +181,9 @@ impl Weights<'_> {
 
     /// The code at `column` of a line.
     fn code(&self, line: &[u8], column: usize) -> f32 {
-        match self.problem.codes {
-            DType::I4 => i4(line[column / 2] >> (column % 2 * 4)),
-            _ => e4m3(line[column]),
+        match self.problem.codes.is_packed() {
+            true => i4(line[column / 2] >> (column % 2 * 4)),
+            false => e4m3(line[column]),
         }
     }
 }
@@ -222,9 +223,9 @@ impl Kernel for Widen<'_> {
                     let codes = &line[bytes(at)..][..bytes(S::LANES)];
                     // SAFETY: the codes of a vector lie there; the row of the panel holds `k` elements.
                     unsafe {
-                        let codes = match dtype {
-                            DType::I4 => s.load_i4(codes.as_ptr()),
-                            _ => s.load_e4m3(codes.as_ptr()),
+                        let codes = match dtype.is_packed() {
+                            true => s.load_i4(codes.as_ptr()),
+                            false => s.load_e4m3(codes.as_ptr()),
                         };
                         s.store_f32(s.mul(s.sub(codes, zeros), scales), to.add(at));
                     }

@@ -231,16 +231,11 @@ impl Lane for f32 {
             }
             // SAFETY: the caller's promise.
             DType::F16 => unsafe { load_converted::<f16>(from, n, buffer, f16::to_f32) },
-            DType::F32
-            | DType::I32
-            | DType::I64
-            | DType::U8
-            | DType::Bool
-            | DType::E4M3
-            | DType::I4 => {
-                // SAFETY: the caller's promise; programs are checked for dtypes, so it is f32.
-                unsafe { load_same(from, n, buffer) }
-            }
+            // SAFETY: the caller's promise; programs are checked for dtypes, so it is f32.
+            DType::F32 | DType::I32 | DType::I64 | DType::U8 | DType::Bool => unsafe {
+                load_same(from, n, buffer)
+            },
+            DType::E4M3 | DType::I4 => unreachable!("programs are checked for narrow dtypes"),
         }
     }
 
@@ -269,16 +264,10 @@ impl Lane for f32 {
             // SAFETY: as above.
             DType::F16 => unsafe { store_converted(to, elements, f16::from_f32) },
             // SAFETY: as above.
-            DType::F32
-            | DType::I32
-            | DType::I64
-            | DType::U8
-            | DType::Bool
-            | DType::E4M3
-            | DType::I4 => {
-                // SAFETY: as above.
-                unsafe { store_converted(to, elements, |x: f32| x) }
-            }
+            DType::F32 | DType::I32 | DType::I64 | DType::U8 | DType::Bool => unsafe {
+                store_converted(to, elements, |x: f32| x)
+            },
+            DType::E4M3 | DType::I4 => unreachable!("programs are checked for narrow dtypes"),
         }
     }
 

@@ -100,7 +100,7 @@ impl Simd for Avx2 {
             let sign = _mm256_slli_epi32::<24>(_mm256_and_si256(wide, _mm256_set1_epi32(0x80)));
             let rest = _mm256_slli_epi32::<20>(_mm256_and_si256(wide, _mm256_set1_epi32(0x7f)));
             let small = _mm256_castsi256_ps(_mm256_or_si256(sign, rest));
-            _mm256_mul_ps(small, _mm256_set1_ps(super::E4M3_POWER))
+            _mm256_mul_ps(small, _mm256_set1_ps(super::codes::E4M3_POWER))
         }
     }
     #[inline(always)]

@@ -103,7 +103,7 @@ impl Simd for Avx512 {
             let sign = _mm512_slli_epi32::<24>(_mm512_and_si512(wide, _mm512_set1_epi32(0x80)));
             let rest = _mm512_slli_epi32::<20>(_mm512_and_si512(wide, _mm512_set1_epi32(0x7f)));
             let small = _mm512_castsi512_ps(_mm512_or_si512(sign, rest));
-            _mm512_mul_ps(small, _mm512_set1_ps(super::E4M3_POWER))
+            _mm512_mul_ps(small, _mm512_set1_ps(super::codes::E4M3_POWER))
         }
     }
     #[inline(always)]

@@ -92,13 +92,13 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn load_e4m3(self, p: *const u8) -> V {
         // SAFETY: the caller promises LANES readable bytes.
-        unsafe { p.cast::<[u8; LANES]>().read() }.map(super::e4m3)
+        unsafe { p.cast::<[u8; LANES]>().read() }.map(super::codes::e4m3)
     }
     #[inline(always)]
     unsafe fn load_i4(self, p: *const u8) -> V {
         // SAFETY: the caller promises half as many readable bytes.
         let bytes = unsafe { p.cast::<[u8; LANES / 2]>().read() };
-        std::array::from_fn(|i| super::i4(bytes[i / 2] >> (i % 2 * 4)))
+        std::array::from_fn(|i| super::codes::i4(bytes[i / 2] >> (i % 2 * 4)))
     }
     #[inline(always)]
     unsafe fn store_f32(self, v: V, p: *mut f32) {
