@@ -1,3 +1,6 @@
+// A new dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use super::*;
 use crate::cpu::matmul::scaled::*;
 use crate::cpu::testing::{AlignedBytes, FloatVec, Rng, isas, on_threads};
@@ -115,7 +118,7 @@ fn weights_are_codes_times_the_scales_of_their_blocks() {
                         let found = f64::from(out.get(row * 70 + column));
                         let step = match case.problem.out {
                             DType::F32 => 0.0,
-                            _ => want.abs() * 2f64.powi(-8),
+                            dtype => want.abs() * 2f64.powi(-8) * f64::from(u8::from(dtype.is_float())),
                         };
                         let error = (found - want).abs();
                         assert!(

@@ -1,7 +1,9 @@
 //! `quantization_config` of compressed-tensors: groups of modules, each kept in its own way.
 
-use super::read::{GROUP, known};
-use super::{Modules, Quantization, Stored, ZeroPoints};
+use super::kept::Quantization;
+use super::keys::{GROUP, known};
+use super::modules::Modules;
+use super::stored::{Stored, ZeroPoints};
 use crate::models::config::error::ConfigError;
 use crate::models::config::fields::Fields;
 use serde_json::Value;

@@ -3,17 +3,27 @@
 //! What a file says of how it was made (calibration, damping, observers) changes nothing here. What
 //! changes the weights and is not known is refused by its name.
 
-use super::{Modules, Quantization, Stored, ZeroPoints, compressed_tensors};
+use super::compressed_tensors;
+use super::kept::Quantization;
+use super::keys::{GROUP, known};
+use super::modules::Modules;
+use super::stored::{Stored, ZeroPoints};
 use crate::models::config::error::ConfigError;
 use crate::models::config::fields::Fields;
-use std::ops::RangeInclusive;
 
-pub(super) const KEY: &str = "quantization_config";
+const KEY: &str = "quantization_config";
 
-/// Columns or rows that may share a scale.
-pub(super) const GROUP: RangeInclusive<usize> = 1..=1 << 20;
+impl Quantization {
+    /// Reads the field `quantization_config`, where there is one.
+    ///
+    /// # Errors
+    /// A [`ConfigError`] that names the field which asks for what is not done here.
+    pub(in crate::models) fn read(root: &Fields<'_>) -> Result<Option<Self>, ConfigError> {
+        root.child(KEY)?.as_ref().map(quantization).transpose()
+    }
+}
 
-pub(super) fn quantization(fields: &Fields<'_>) -> Result<Quantization, ConfigError> {
+fn quantization(fields: &Fields<'_>) -> Result<Quantization, ConfigError> {
     match fields.string("quant_method")? {
         Some("fp8") => float8(fields),
         Some("compressed-tensors") => compressed_tensors::quantization(fields),
@@ -132,16 +142,4 @@ fn group(fields: &Fields<'_>) -> Result<Option<u64>, ConfigError> {
         return Ok(None);
     }
     fields.required_count(SIZE, GROUP).map(|group| Some(group as u64))
-}
-
-/// Refuses keys that nothing here knows and that ask for something.
-pub(super) fn known(fields: &Fields<'_>, read: &[&str], more: &[&str]) -> Result<(), ConfigError> {
-    use crate::models::config::options::asks_for_nothing;
-    for (key, value) in fields.iter() {
-        if !read.contains(&key) && !more.contains(&key) && !asks_for_nothing(value) {
-            let known = "remove it if it does not say how weights are kept";
-            return Err(fields.unsupported(key, known));
-        }
-    }
-    Ok(())
 }

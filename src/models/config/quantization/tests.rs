@@ -1,5 +1,7 @@
+use super::kept::Quantization;
 use super::stored::{Stored, ZeroPoints};
-use super::*;
+use crate::models::config::error::ConfigError;
+use crate::models::config::fields::Fields;
 use serde_json::{Value, json};
 use std::path::Path;
 
