@@ -201,7 +201,7 @@ fn each_planted_fault_is_found_by_its_check() {
     for (fault, check) in [
         (Fault::ReadsPadding, "cpu: padding"),
         (Fault::AddsToGarbage, "cpu: padding"),
-        (Fault::KnowsThePaddedSize, "cpu: split and inside"),
+        (Fault::Counts, "cpu: split and inside"),
         (Fault::WritesWithoutRows, "cpu: empty step"),
         (Fault::KnowsThePaddedSize, "cpu: sizes"),
         (Fault::KnowsWhetherItIsReplayed, "cpu: launched"),
