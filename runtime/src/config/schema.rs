@@ -1,6 +1,7 @@
 //! The keys for editors and for people, from the definitions that files are read by.
 
 use super::values::RuntimeConfig;
+use super::words::computed_in;
 use piecewise_ir::dtype::DType;
 use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator, json_schema};
@@ -61,7 +62,7 @@ impl RuntimeConfig {
 
 /// The float types, by name.
 pub(super) fn float_types(_: &mut SchemaGenerator) -> Schema {
-    let floats: Vec<_> = DType::ALL.into_iter().filter(|d| d.is_float()).map(DType::name).collect();
+    let floats = Vec::from_iter(computed_in().map(DType::name));
     json_schema!({"type": "string", "enum": floats})
 }
 

@@ -106,8 +106,13 @@ pub fn float_named(name: &str) -> Option<DType> {
         "bfloat16" => Some(DType::BF16),
         "float16" | "half" => Some(DType::F16),
         "float32" | "float" => Some(DType::F32),
-        name => DType::ALL.into_iter().find(|dtype| dtype.is_float() && dtype.name() == name),
+        name => computed_in().find(|dtype| dtype.name() == name),
     }
+}
+
+/// The float types of activations; narrow ones are of weights alone.
+pub(super) fn computed_in() -> impl Iterator<Item = DType> {
+    DType::ALL.into_iter().filter(|dtype| dtype.is_float() && !dtype.is_narrow())
 }
 
 /// A value as the configuration has it: levels by number, modes in any case, types by their names in

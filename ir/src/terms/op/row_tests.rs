@@ -30,7 +30,8 @@ fn ints(shape: &[usize]) -> TensorType {
     ty(DType::I32, shape)
 }
 
-/// A graph of one op. Operand 0 is a state where the op mutates it.
+/// A graph of one op. Operand 0 is a state where the op mutates it, and so are those of narrow dtypes,
+/// which no input has.
 fn graph_of(op: &Op, operands: &[TensorType], results: &[TensorType]) -> Graph {
     let mut graph = Graph::new("probe");
     let decl = SymbolDecl { name: "T".into(), min: 1, max: SIZE, role: None };
@@ -39,7 +40,7 @@ fn graph_of(op: &Op, operands: &[TensorType], results: &[TensorType]) -> Graph {
     let values = operands
         .iter()
         .enumerate()
-        .map(|(i, ty)| match mutated.contains(&i) {
+        .map(|(i, ty)| match mutated.contains(&i) || ty.dtype.is_narrow() {
             true => graph.add_state(format!("s{i}"), ty.clone(), None),
             false => {
                 let padding = ty.dtype.is_index().then(|| Scalar::int(ty.dtype, 0));

@@ -2,6 +2,8 @@
 
 use super::modules::Modules;
 use super::stored::Stored;
+use crate::models::checkpoint::{Checkpoint, CheckpointError};
+use piecewise_ir::dtype::DType;
 
 /// What a configuration says of how its linear layers are kept.
 #[derive(Clone, Debug, PartialEq)]
