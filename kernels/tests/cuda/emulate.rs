@@ -143,6 +143,23 @@ static MACHINE: LazyLock<String> = LazyLock::new(|| {
     object
 });
 
+/// A text without lines that a condition leaves out.
+fn chosen(text: &str, macros: &[(&str, &str)]) -> String {
+    let mut is_in = true;
+    let lines = text.lines().filter(|line| match line.strip_prefix("#if ") {
+        Some(name) => {
+            is_in = macros.iter().any(|(macro_name, value)| *macro_name == name && *value != "0");
+            false
+        }
+        None if *line == "#endif" => {
+            is_in = true;
+            false
+        }
+        None => is_in,
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// Launches and what they work on.
 pub(crate) struct Case {
     pub(crate) launches: Vec<LaunchRecipe>,
@@ -194,7 +211,7 @@ pub(crate) fn try_emulate_hiding(
     }
     let _ = writeln!(
         main,
-        "int C[]={{{}}};char*S=emu_memory({});",
+        "int C[]={{{}}};char*SCRATCH=emu_memory({});",
         case.counts.iter().map(|c| c.to_string()).collect::<Vec<_>>().join(","),
         case.scratch
     );
@@ -207,7 +224,8 @@ pub(crate) fn try_emulate_hiding(
         let sig = l.source.split(&format!(" {entry}(")).nth(1).unwrap();
         // Some are lists that a macro stands for.
         let named = |part: &str| macros.iter().find(|(name, _)| *name == part.trim());
-        let sig = sig.split(") {").next().unwrap().split(',');
+        let sig = chosen(sig.split(") {").next().unwrap(), &macros);
+        let sig = sig.split(',');
         let sig: Vec<&str> = sig.map(|part| named(part).map_or(part, |(_, list)| list)).collect();
         let sig = sig.join(",");
         let types: Vec<String> = sig
@@ -225,7 +243,7 @@ pub(crate) fn try_emulate_hiding(
             .map(|(p, t)| match p {
                 Param::Arg(i) => format!("({t})A{i}"),
                 Param::Elements(i) | Param::Rows(i) => panic!("argument {i} has no memory"),
-                Param::Scratch(o) => format!("({t})(S+{o})"),
+                Param::Scratch(o) => format!("({t})(SCRATCH+{o})"),
                 Param::Counts => "C".to_owned(),
                 Param::Stamps => "nullptr".to_owned(),
                 Param::Scalar(Scalar::U32(d) | Scalar::U64(d)) => d.eval(&case.sizes).to_string(),
@@ -252,7 +270,7 @@ pub(crate) fn try_emulate_hiding(
                 write!(main, "emu_hide_part(A{i}+{at},{len},\"what is written of argument {i}\");");
         }
         if l.programmatic {
-            let _ = write!(main, "emu_hide(S,{},\"scratch\");", case.scratch);
+            let _ = write!(main, "emu_hide(SCRATCH,{},\"scratch\");", case.scratch);
         }
         let _ = writeln!(
             main,
