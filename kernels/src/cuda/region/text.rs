@@ -138,7 +138,13 @@ fn cast(from: DType, to: DType, a: &str) -> String {
         (DType::I32 | DType::I64, DType::U8) => format!("u8_of((i64){a})"),
         (DType::I32, DType::I32) | (DType::I64, DType::I64) => a.to_owned(),
         // No kernel of rows has them.
-        (DType::E4M3 | DType::I4, _) | (_, DType::E4M3 | DType::I4) => a.to_owned(),
+        (DType::E4M3 | DType::I4, DType::F32 | DType::BF16 | DType::F16)
+        | (DType::E4M3 | DType::I4, DType::I32 | DType::I64 | DType::U8 | DType::Bool)
+        | (DType::E4M3 | DType::I4, DType::E4M3 | DType::I4)
+        | (DType::F32 | DType::BF16 | DType::F16, DType::E4M3 | DType::I4)
+        | (DType::I32 | DType::I64 | DType::U8 | DType::Bool, DType::E4M3 | DType::I4) => {
+            a.to_owned()
+        }
     }
 }
 
