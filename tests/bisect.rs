@@ -1,11 +1,11 @@
 //! Planted faults, each found by name.
 
+use crate::turned::Turned;
 use piecewise::bisect::{Bisection, Culprit, Finding, PassFault, Verdict, reduce};
 use piecewise::prelude::*;
 use piecewise::trial::{Given, GivenInput, Trial, TrialLevel};
 use piecewise_ir::eval::Array;
 use piecewise_ir::op::{BinaryOp, Op};
-use piecewise_passes::analysis::Names;
 use piecewise_passes::fuse::Fuse;
 use std::sync::Arc;
 
@@ -37,43 +37,10 @@ fn fault(finding: &Finding) -> &PassFault {
     }
 }
 
-/// Turns every `a + b`, which is right, and `a - b` in one layer, which is not.
-#[derive(Debug)]
-struct Turned {
-    counts: bool,
-}
-
-impl Pass for Turned {
-    fn name(&self) -> &'static str {
-        "turned"
-    }
-
-    fn run(&self, module: &mut Module, cx: &mut PassContext) -> Result<PassReport, PassError> {
-        let mut report = PassReport::default();
-        let graph = module.graph_mut();
-        let names = Names::of(graph);
-        let mut is_done = false;
-        for node in graph.order().to_vec() {
-            let data = graph.node(node);
-            let [is_sub, is_add] =
-                [BinaryOp::Sub, BinaryOp::Add].map(|op| data.op == Op::Binary(op));
-            // The first alone: turned in queries and keys alike, it would cancel out.
-            let is_wrong = is_sub && data.loc.scope.contains("layers.1") && !is_done;
-            is_done |= is_wrong;
-            let is_asked = is_wrong || is_add;
-            let rule = if is_wrong { "turned difference" } else { "turned sum" };
-            if !is_asked || self.counts && !cx.rewrites.allow(rule, || names.node(graph, node)) {
-                continue;
-            }
-            graph.node_mut(node).operands.reverse();
-            report.count(rule);
-        }
-        Ok(report)
-    }
-}
-
 fn turned(counts: bool) -> Assembly {
-    tiny().pass_after("canonicalize", "turned", &[], move |_| Ok(Box::new(Turned { counts })))
+    tiny().pass_after("canonicalize", "turned", &[], move |_| {
+        Ok(Box::new(Turned { counts, scope: "layers.1" }))
+    })
 }
 
 #[test]
@@ -261,7 +228,9 @@ fn what_is_wrong_shrinks_to_what_shows_it() {
     let weights = InMemoryWeights::new().with("in", [4, 4], [0.25f32; 16]);
     let weights = weights.with("out", [2, 4], [0.5f32; 8]);
     let assembly = Assembly::graph(graph).weights(weights);
-    let turned = |_: &mut OptionReader<'_>| Ok(Box::new(Turned { counts: true }) as Box<dyn Pass>);
+    let turned = |_: &mut OptionReader<'_>| {
+        Ok(Box::new(Turned { counts: true, scope: "layers.1" }) as Box<dyn Pass>)
+    };
     let trial = Trial::new(assembly.pass_after("canonicalize", "turned", &[], turned)).unwrap();
     let is_wrong = |graph: &Graph| {
         let trial = trial.of_graph(graph.clone());

@@ -45,6 +45,8 @@ mod support;
 #[path = "device_suite/target.rs"]
 mod target;
 mod text_encoders;
+#[path = "support/turned.rs"]
+mod turned;
 mod vision_encoders;
 mod vision_language;
 

@@ -13,8 +13,10 @@ use std::str::FromStr;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Against {
     Level(TrialLevel),
-    /// Tensors that another run wrote, or a text that is run as this one is.
-    File(PathBuf),
+    /// A text that is run as this one is.
+    Text(PathBuf),
+    /// Tensors that another run wrote.
+    Tensors(PathBuf),
 }
 
 impl FromStr for Against {
@@ -27,13 +29,10 @@ impl FromStr for Against {
         if let Ok(level) = text.parse::<CompileLevel>() {
             return Ok(Self::Level(TrialLevel::Compiled(Some(level))));
         }
-        let file = PathBuf::from(text);
-        match file
-            .extension()
-            .is_some_and(|extension| extension == "pw" || extension == "safetensors")
-        {
-            true => Ok(Self::File(file)),
-            false => Err(format!(
+        match Path::new(text).extension().and_then(|extension| extension.to_str()) {
+            Some("pw") => Ok(Self::Text(text.into())),
+            Some("safetensors") => Ok(Self::Tensors(text.into())),
+            _ => Err(format!(
                 "`{text}` is nothing to compare with; write reference, eager or another level, \
                  FILE.safetensors that `run --out` wrote, or another FILE.pw"
             )),
@@ -48,7 +47,7 @@ impl std::fmt::Display for Against {
             Self::Level(TrialLevel::Compiled(level)) => {
                 write!(f, "the level {}", level.unwrap_or_default().name())
             }
-            Self::File(file) => file.display().fmt(f),
+            Self::Text(file) | Self::Tensors(file) => file.display().fmt(f),
         }
     }
 }
@@ -64,12 +63,12 @@ impl Against {
     ) -> anyhow::Result<Outputs> {
         match self {
             Self::Level(level) => Ok(trial.run(*level, feed)?),
-            Self::File(file) if file.extension().is_some_and(|extension| extension == "pw") => {
+            Self::Text(file) => {
                 let trial = Trial::new(other(file)?)?;
                 let feed = trial.feed(&args.given(trial.graph())?)?;
                 Ok(trial.run(TrialLevel::Compiled(None), &feed)?)
             }
-            Self::File(file) => of_file(file),
+            Self::Tensors(file) => of_file(file),
         }
     }
 }

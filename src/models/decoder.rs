@@ -95,16 +95,11 @@ pub fn decoder(
     let x = x.rms_norm(norm, config.rms_norm_eps);
     let logits = {
         let scope = b.scope("lm_head");
-        let stored = config.stored("lm_head").filter(|_| !config.tie_word_embeddings);
-        match stored {
-            Some(stored) => stored.linear(&b, x, [vocab, hidden], DType::F32),
-            None => {
-                let head = match config.tie_word_embeddings {
-                    true => embedding,
-                    false => scope.weight("weight", [vocab, hidden]),
-                };
-                x.matmul_transposed(head, DType::F32)
-            }
+        let of = |head| x.matmul_transposed(head, DType::F32);
+        match (config.tie_word_embeddings, config.stored("lm_head")) {
+            (true, _) => of(embedding),
+            (false, None) => of(scope.weight("weight", [vocab, hidden])),
+            (false, Some(stored)) => stored.linear(&b, x, [vocab, hidden], DType::F32),
         }
     };
     b.finish(step.outputs(&b, logits, bounds.sampling_controls))

@@ -2,8 +2,7 @@
 
 use crate::bounded::Bound;
 use crate::support::cli::{piecewise, root, stdout_of};
-use piecewise::ir::op::{BinaryOp, Op};
-use piecewise::passes::analysis::Names;
+use crate::turned::Turned;
 use piecewise::prelude::*;
 use serde_json::Value;
 use std::process::{Command, ExitCode, Output};
@@ -12,35 +11,6 @@ use std::sync::Arc;
 /// Where a run of this test program finds the arguments that it is to be called with.
 const ARGUMENTS: &str = "PIECEWISE_PLANTED_ARGUMENTS";
 const MODEL: &str = "examples/tiny-qwen3";
-
-/// Turns one difference, which is wrong, and each sum, which is right.
-#[derive(Debug)]
-struct Turned;
-
-impl Pass for Turned {
-    fn name(&self) -> &'static str {
-        "turned"
-    }
-
-    fn run(&self, module: &mut Module, cx: &mut PassContext) -> Result<PassReport, PassError> {
-        let mut report = PassReport::default();
-        let graph = module.graph_mut();
-        let names = Names::of(graph);
-        let mut is_done = false;
-        for node in graph.order().to_vec() {
-            let data = graph.node(node);
-            let is_wrong = data.op == Op::Binary(BinaryOp::Sub) && !is_done;
-            let rule = if is_wrong { "turned difference" } else { "turned sum" };
-            let is_asked = is_wrong || data.op == Op::Binary(BinaryOp::Add);
-            is_done |= is_wrong;
-            if is_asked && cx.rewrites.allow(rule, || names.node(graph, node)) {
-                graph.node_mut(node).operands.reverse();
-                report.count(rule);
-            }
-        }
-        Ok(report)
-    }
-}
 
 /// The op of `examples/block.pw`: a row is the sum of all rows up to it.
 #[derive(Debug)]
@@ -82,7 +52,9 @@ fn program_of_one_s_own() {
     let mut ops = OpRegistry::builtin();
     ops.define(Arc::new(Mix)).implement_cpu(Arc::new(Mix));
     let registries = Registries::standard().ops(ops);
-    let registries = registries.pass_after("canonicalize", "turned", &[], |_| Ok(Box::new(Turned)));
+    let registries = registries.pass_after("canonicalize", "turned", &[], |_| {
+        Ok(Box::new(Turned { counts: true, scope: "" }))
+    });
     let arguments = std::iter::once("own").chain(arguments.split('\n'));
     let code = piecewise_cli::main_of(registries, arguments);
     std::process::exit(if code == ExitCode::SUCCESS { 0 } else { 3 });

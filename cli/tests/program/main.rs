@@ -37,3 +37,5 @@ mod start;
 mod support;
 mod tiny_model;
 mod tune;
+#[path = "../../../tests/support/turned.rs"]
+mod turned;

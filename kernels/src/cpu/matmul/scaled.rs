@@ -139,7 +139,7 @@ fn check(args: &ScaledArgs<'_>) -> Result<(), CpuMathError> {
     if !p.codes.is_narrow() {
         return bad("codes", p.codes.size(), "of a narrow dtype");
     }
-    let product = |a: usize, b: usize| a.saturating_mul(b);
+    let product = usize::saturating_mul;
     let [down, across] = p.blocks();
     let floats = [
         ("x", p.x, x.dtype(), x.len(), product(*rows, p.k)),

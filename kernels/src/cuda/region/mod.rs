@@ -311,7 +311,6 @@ fn component_text(
     Ok((Part { code, ahead: body.ahead, units, per_block }, pool))
 }
 
-/// The parameters of a row's arguments.
 /// A line of a listing; of the declaration of a table, with its parameter in the place of its length.
 fn with_lengths(source: &Source<'_>, line: &str) -> String {
     let declared = line.strip_prefix("input %a").and_then(|rest| rest.split_once(": "));
@@ -324,6 +323,7 @@ fn with_lengths(source: &Source<'_>, line: &str) -> String {
     }
 }
 
+/// The parameters of a row's arguments.
 fn arguments(source: &Source<'_>) -> Vec<String> {
     source.args.iter().enumerate().map(|(i, decl)| format!("{} a{i}", pointer(decl))).collect()
 }
