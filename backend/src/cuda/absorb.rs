@@ -24,7 +24,7 @@
 use super::alternatives::Way;
 use super::product_ways::{ABSORBING_ROWS, ProductWays};
 use crate::artifact::Access;
-use crate::matmul::Matmul;
+use crate::matmul::{Matmul, ScaledMatmul};
 use piecewise_ir::entity::{Node, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::op::{Op, OpClass};
@@ -135,8 +135,12 @@ pub(super) fn role(graph: &Graph, value: Value) -> OperandRole {
 /// # Errors
 /// When it is none, or one that our kernels do not take: why.
 pub(super) fn product(graph: &Graph, node: Node) -> Result<MatMulSpec, String> {
-    let Matmul { transpose_lhs, transpose_rhs, lhs, rhs, out } = Matmul::of(graph, node)?;
-    let spec = MatMulSpec::new(transpose_lhs, transpose_rhs, &lhs, &rhs, &out);
+    let spec = if let Ok(ScaledMatmul { block, operands, out }) = ScaledMatmul::of(graph, node) {
+        MatMulSpec::scaled(block, &operands, &out)
+    } else {
+        let Matmul { transpose_lhs, transpose_rhs, lhs, rhs, out } = Matmul::of(graph, node)?;
+        MatMulSpec::new(transpose_lhs, transpose_rhs, &lhs, &rhs, &out)
+    };
     let spec = spec.map_err(|e| e.to_string())?;
     Ok(if role(graph, graph.node(node).operands[1]).weight { spec.of_weight() } else { spec })
 }
@@ -144,7 +148,8 @@ pub(super) fn product(graph: &Graph, node: Node) -> Result<MatMulSpec, String> {
 /// Whether it is the second product of a piece, the fourth and so on.
 pub(super) fn is_odd_product(graph: &Graph, matmul: Node) -> bool {
     let before = graph.nodes().take_while(|&node| node != matmul);
-    before.filter(|&node| matches!(graph.node(node).op, Op::MatMul { .. })).count() % 2 == 1
+    let is_product = |node: &Node| matches!(graph.node(*node).op.class(), OpClass::Product { .. });
+    before.filter(is_product).count() % 2 == 1
 }
 
 impl Absorbed {
@@ -443,8 +448,7 @@ impl Piece<'_> {
     /// says of products.
     fn absorbs(&self, op: &Op, argument: usize, takes_products: bool) -> bool {
         match op.class() {
-            // Products with scales have kernels of their own, which take in nothing.
-            OpClass::Product { .. } => takes_products && matches!(op, Op::MatMul { .. }),
+            OpClass::Product { .. } => takes_products,
             OpClass::Custom(call) => self.absorbing.ops && call.absorbs.contains(&argument),
             OpClass::Elementwise | OpClass::Remap | OpClass::Reduction | OpClass::Search => false,
             OpClass::Gather | OpClass::Scatter | OpClass::Constant | OpClass::Region(_) => false,

@@ -27,7 +27,6 @@ use piecewise_ir::op::Op;
 use piecewise_ir::text::Names;
 use piecewise_kernels::cuda::{
     LaunchRecipe, OperandRole, narrow_region_kernel, node_kernel, region_kernel,
-    scaled_matmul_kernel,
 };
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::op::cuda::CudaImplementation;
@@ -165,17 +164,7 @@ impl CudaCompiler {
         let graph = &site.piece.graph;
         let data = graph.node(site.node);
         match &data.op {
-            Op::MatMul { .. } => self.matmul(site),
-            Op::ScaledMatMul { block } => {
-                let (operands, out) =
-                    (graph.operand_types(site.node), graph.result_types(site.node));
-                let [out] = &out[..] else {
-                    return Err(self.unsupported(site, "it has no result".to_owned()));
-                };
-                let recipe = scaled_matmul_kernel(*block, &operands, out);
-                let recipe = recipe.map_err(|e| self.unsupported(site, e.to_string()))?;
-                Ok(vec![Choice::of(Way::General, self.kernel(site, recipe), 0)])
-            }
+            Op::MatMul { .. } | Op::ScaledMatMul { .. } => self.matmul(site),
             Op::Custom(call) => self.custom(site, call),
             op => {
                 let roles: Vec<OperandRole> =
@@ -237,8 +226,10 @@ impl CudaCompiler {
             let recipe = spec.stream_kernel(rows).map_err(|e| unsupported(e.to_string()))?;
             choices.push(Choice::of(Way::Stream, self.kernel(site, recipe), 0));
         }
-        let library = Matmul::of(graph, site.node).map_err(unsupported)?;
-        if ways.has_library() && library.check().is_ok() && library.problem(site.limits).is_ok() {
+        let library = Matmul::of(graph, site.node).ok().filter(|library| {
+            ways.has_library() && library.check().is_ok() && library.problem(site.limits).is_ok()
+        });
+        if let Some(library) = library {
             let image = Draft::Ready(CudaImage::Matmul(Box::new(library)));
             choices.push(Choice::of(Way::Library, image, WORKSPACE_BYTES));
         }

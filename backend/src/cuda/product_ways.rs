@@ -63,7 +63,7 @@ impl ProductWays {
     pub(super) fn prefers_ring(self, spec: &MatMulSpec, rows: u64) -> bool {
         !self.batch_invariant
             && self.arch.has_warpgroup_products()
-            && rows > ABSORBING_ROWS
+            && (rows > ABSORBING_ROWS || spec.has_codes())
             && spec.multiplies_in_a_ring(rows)
     }
 

@@ -138,3 +138,27 @@ DEVICE void load_cluster(float (&x)[4], u32 from, u32 block) {
   asm volatile("{.reg .b32 there; mapa.shared::cluster.u32 there, %4, %5; ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];}"
                : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "r"(from), "r"(block) : "memory");
 }
+
+// ---- pairs of neighbouring 16-bit elements, as fragments hold them
+template <class T> DEVICE u32 multiply_pair(u32 a, u32 b);
+template <> DEVICE u32 multiply_pair<bf16>(u32 a, u32 b) {
+  u32 r;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+template <> DEVICE u32 multiply_pair<f16>(u32 a, u32 b) {
+  u32 r;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+template <class T> DEVICE u32 subtract_pair(u32 a, u32 b);
+template <> DEVICE u32 subtract_pair<bf16>(u32 a, u32 b) {
+  u32 r;
+  asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+template <> DEVICE u32 subtract_pair<f16>(u32 a, u32 b) {
+  u32 r;
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}

@@ -69,3 +69,8 @@ unsigned w=emu_w(),l=emu_l(),mine[4]={a0,a1,a2,a3};memcpy(fragments[w][l],mine,s
 float a[2][16];for(u32 h=0;h<2;h++)for(u32 k=0;k<16;k++){u32 pair=fragments[w][l/4*4+k%8/2][k/8*2+h];u16 bits=(u16)(pair>>k%2*16);T16 x;memcpy(&x,&bits,2);a[h][k]=widen(x);}
 for(int i=0;i<N;i++){double s=0;for(u32 k=0;k<16;k++)s+=(double)a[i/2%2][k]*emu_column_element(b,k,emu_column(i));sum[i]=(float)((add?sum[i]:0)+s);}
 warpbar[w].wait(32);}
+template<class T>static u32 emu_pair(u32 a,u32 b,bool less){u32 r=0;for(int h=0;h<2;h++){T x,y,z;x.bits=(u16)(a>>16*h);y.bits=(u16)(b>>16*h);
+narrow(z,less?widen(x)-widen(y):widen(x)*widen(y));r|=(u32)z.bits<<16*h;}return r;}
+template<class T>static u32 multiply_pair(u32 a,u32 b){return emu_pair<T>(a,b,false);}
+template<class T>static u32 subtract_pair(u32 a,u32 b){return emu_pair<T>(a,b,true);}
+static u32 __byte_perm(u32 a,u32 b,u32 places){u64 all=(u64)b<<32|a;u32 r=0;for(int i=0;i<4;i++)r|=(u32)(all>>(places>>4*i&7)*8&255)<<8*i;return r;}

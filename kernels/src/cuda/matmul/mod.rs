@@ -10,7 +10,7 @@ mod tensor;
 mod tile;
 
 pub use ring::{RING_ROWS, RingForm};
-pub use scaled::scaled_matmul_kernel;
+pub use scaled::Codes;
 pub use stream::{AfterProduct, BeforeProduct};
 pub use tensor::TENSOR_ROWS;
 
@@ -45,6 +45,8 @@ pub struct MatMulSpec {
     column_major: bool,
     /// Whether no kernel of a step writes w.
     of_weight: bool,
+    /// Where w is of codes with scales: what they are.
+    codes: Option<Codes>,
 }
 
 fn product(dims: &[Dim]) -> Result<Dim, LowerError> {
@@ -96,7 +98,18 @@ impl MatMulSpec {
         let w = if transpose_rhs { [1, depth, w_batch] } else { [columns, 1, w_batch] };
         let types = [lhs.dtype, rhs.dtype, out.dtype];
         let column_major = transpose_rhs && joined;
-        Ok(Self { types, rows, columns, depth, batch, x, w, column_major, of_weight: false })
+        Ok(Self {
+            types,
+            rows,
+            columns,
+            depth,
+            batch,
+            x,
+            w,
+            column_major,
+            of_weight: false,
+            codes: None,
+        })
     }
 
     /// The same where w is a weight: no kernel of a step writes it, so it may be read before the
@@ -132,7 +145,8 @@ impl MatMulSpec {
         text
     }
 
-    /// The kernel that takes any rows, strides and batches. Arguments: x, w, y.
+    /// The kernel that takes any rows, strides and batches. Arguments: x, w, with scales and zeros where
+    /// it is of codes, y.
     ///
     /// # Errors
     /// When the true rows do not follow from one symbol.
@@ -141,6 +155,9 @@ impl MatMulSpec {
         let strides = self.x.iter().cloned().chain(self.w.map(Dim::constant));
         let strides = strides.map(|stride| Param::Scalar(Scalar::U64(stride)));
         params.splice(7..7, strides);
+        if let Some(codes) = self.codes {
+            return self.general_kernel_of_codes(codes);
+        }
         let source = self.header() + "\n" + include_str!("general.cu");
         let grid = [
             GridAxis::of(self.columns, 64),

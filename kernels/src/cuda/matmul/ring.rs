@@ -11,6 +11,8 @@ use piecewise_ir::dtype::DType;
 pub const RING_ROWS: u64 = 128;
 /// The most that are multiplied by `mma.sync`, in one kernel for nearly all shapes.
 const FEW_ROWS: u64 = 32;
+/// The same of weights that are codes, of which there is no panel.
+const ROWS_OF_CODES: u64 = 64;
 /// Those of an H100.
 const MULTIPROCESSORS: u64 = 132;
 /// Shared memory of a block that has a multiprocessor for itself but for small kernels beside it.
@@ -21,10 +23,12 @@ const HALF_SHARED_BYTES: u64 = 110 << 10;
 const LONGER_SHARED_BYTES: u64 = 115 << 10;
 /// Slots that a ring should have at the least.
 const SLOTS: u64 = 3;
-/// Elements after each row of x that a block makes, so that eight rows do not share banks.
-const PADDING: u64 = 8;
 /// Registers of a thread for the rows of x that a block makes before it multiplies.
-const ROWS_BEFORE: RowsOfBlock = RowsOfBlock { rows: 8, padding: PADDING, kept: 64, registers: 96 };
+const ROWS_BEFORE: RowsOfBlock =
+    RowsOfBlock { block: 256, rows: 8, padding: 8, kept: 64, registers: 96 };
+/// The maps of a weight, by the columns of a box.
+const WEIGHT_MAPS: &str = "const __grid_constant__ TensorMap w8, const __grid_constant__ TensorMap \
+                           w16, const __grid_constant__ TensorMap w32";
 /// What aligns the ring.
 const ALIGNED: u64 = 1024;
 
@@ -52,6 +56,10 @@ pub enum RingForm {
 struct Shape {
     /// Rows of x, in whole fragments.
     rows: u64,
+    /// Rows of x that are there: all, or the one.
+    x_rows: u64,
+    /// Bits of an element of w.
+    bits: u64,
     /// The most columns, in eights, whose sums are in registers at a time.
     eights: u64,
     /// Boxes of 64 elements of a row in a slot of the ring.
@@ -71,14 +79,39 @@ const DEEP: u64 = 4096;
 
 impl Shape {
     /// The fastest of those that were measured on an H100.
-    fn of(rows: u64, depth: u64) -> Self {
+    fn of(spec: &MatMulSpec, rows: u64) -> Self {
+        if let Some(codes) = spec.codes {
+            return Self::of_codes(rows, codes.dtype.bits());
+        }
         let rows = rows.next_multiple_of(8);
         let (eights, slices, of_k, of_tiles) = match rows {
-            ..=8 if depth >= DEEP => (6, 4, 8, 1),
+            ..=8 if spec.depth >= DEEP => (6, 4, 8, 1),
             ..=16 => (6, 8, 8, 1),
             _ => (8, 4, 4, 2),
         };
-        Self { rows, eights, slices, of_k, of_tiles }
+        Self { rows, x_rows: rows, bits: 16, eights, slices, of_k, of_tiles }
+    }
+
+    /// The same of weights that are codes: four bits want twice the warps to widen them.
+    fn of_codes(rows: u64, bits: u64) -> Self {
+        let x_rows = if rows == 1 { 1 } else { rows.next_multiple_of(8) };
+        let (eights, slices, of_k, of_tiles) = match (rows, bits) {
+            (..=16, 4) => (6, 16, 16, 1),
+            (..=16, _) => (6, 8, 8, 1),
+            (_, 4) => (8, 8, 8, 2),
+            _ => (8, 4, 4, 2),
+        };
+        Self { rows: rows.next_multiple_of(8), x_rows, bits, eights, slices, of_k, of_tiles }
+    }
+
+    /// Warps that multiply.
+    fn warps(&self) -> u64 {
+        self.of_k * self.of_tiles
+    }
+
+    /// Steps of k of a slot: 32 elements, or as many codes as 32 bytes are.
+    fn steps(&self) -> u64 {
+        self.slices * 64 / if self.bits < 16 { 256 / self.bits } else { 32 }
     }
 
     /// Bytes of the sums of all warps.
@@ -86,9 +119,15 @@ impl Shape {
         self.of_k * self.rows * (self.eights.next_multiple_of(2) * 8 + 4) * 4
     }
 
+    /// Elements after each row of x that a block makes, so that the rows that lanes read at once do not
+    /// share banks.
+    fn padding(&self) -> u64 {
+        128 / self.bits
+    }
+
     /// Bytes of the rows of x that a block makes.
     fn made_bytes(&self, depth: u64) -> u64 {
-        self.rows * (depth + PADDING) * 2
+        self.x_rows * (depth + self.padding()) * 2
     }
 
     /// Bytes of the ring where `made` others hold what a block makes of x.
@@ -100,11 +139,16 @@ impl Shape {
     /// maybe, makes its rows of x.
     fn in_slots_of(mut self, spec: &MatMulSpec, (shared_bytes, makes): (u64, bool)) -> Self {
         let made = if makes { self.made_bytes(spec.depth) } else { 0 };
-        let of_x = if makes { 0 } else { self.rows * 128 };
+        let of_x = if makes { 0 } else { self.x_rows * 128 };
         let slot = |shape: &Self| shape.slot_bytes(spec.columns)[0] + shape.slices * of_x;
         let ring = self.ring_bytes(shared_bytes, made);
-        // The steps of a slot are shared evenly by its warps.
-        while self.slices * 2 > self.of_k && ring / slot(&self) < SLOTS {
+        // The steps of a slot are shared evenly by its warps, and a slot is whole boxes of w, and as long
+        // as what aligns it.
+        let is_even = |shape: &Self| {
+            let boxes = shape.slices * shape.bits / 16;
+            boxes.is_multiple_of(2) && (shape.slices * shape.x_rows).is_multiple_of(16)
+        };
+        while is_even(&self) && self.steps() > self.of_k && ring / slot(&self) < SLOTS {
             self.slices /= 2;
         }
         self
@@ -115,7 +159,7 @@ impl Shape {
     fn slot_bytes(&self, columns: u64) -> [u64; 2] {
         let share = columns.div_ceil(8 * MULTIPROCESSORS);
         let at_once = share.div_ceil(share.div_ceil(self.eights));
-        [at_once, self.eights].map(|eights| eights * self.slices * 1024)
+        [at_once, self.eights].map(|eights| eights * self.slices * self.bits * 64)
     }
 }
 
@@ -136,7 +180,7 @@ impl MatMulSpec {
     /// `f32` as they are, for up to [`RING_ROWS`] rows of a multiple of 128 bytes.
     pub fn multiplies_in_a_ring(&self, rows: u64) -> bool {
         (1..=RING_ROWS).contains(&rows)
-            && self.is_read_in_boxes()
+            && (self.is_read_in_boxes() || (rows <= ROWS_OF_CODES && self.has_codes_in_boxes()))
             && [self.types[0], DType::F32].contains(&self.types[2])
             && self.depth.is_multiple_of(64)
     }
@@ -154,6 +198,8 @@ impl MatMulSpec {
         let half = RingForm::Half { longer };
         let is_small = self.columns * self.depth * 2 <= SMALL_BYTES;
         match rows {
+            ..=FEW_ROWS if self.codes.is_some() => vec![half, Whole],
+            _ if self.codes.is_some() => vec![Whole],
             ..=SMALL_ROWS if is_small => vec![half, Whole, Panel],
             ..=FEW_ROWS if !self.rows_outweigh(rows) => vec![Whole, half, Panel],
             ..=FEW_ROWS => vec![Panel, Whole, half],
@@ -165,8 +211,8 @@ impl MatMulSpec {
     /// multiple of 8 and nearly all shapes, or, as a panel and for more than 32 rows, one for each shape
     /// and multiple of 16; with the regions beside the product in it, if there are any. Sums are of
     /// `f32`; their order follows from `rows`, so rounded up, k, and in a panel from the columns.
-    /// Arguments: x, or the operands of the region before; w; y, or the operands of the region after
-    /// other than the product, then its results.
+    /// Arguments: x, or the operands of the region before; w, with its scales and zeros if it is of codes;
+    /// y, or the operands of the region after other than the product, then its results.
     ///
     /// # Errors
     /// When [`Self::multiplies_in_a_ring`] is false, the region after is no map of the product's
@@ -182,15 +228,21 @@ impl MatMulSpec {
         if !self.multiplies_in_a_ring(rows) {
             return Err(LowerError(format!(
                 "{rows} rows for a product through a ring, which takes up to {RING_ROWS} of one \
-                 16-bit dtype, with weights [n, k] and rows of a multiple of 128 bytes; take the \
-                 general one"
+                 16-bit dtype, or {ROWS_OF_CODES} over codes, with weights [n, k] and rows of a \
+                 multiple of 128 bytes; take the general one"
             )));
         }
         let finish = self.finish(after)?;
+        let most = if self.codes.is_some() { ROWS_OF_CODES } else { FEW_ROWS };
         let shared_bytes = match form {
-            RingForm::Whole if rows <= FEW_ROWS => SHARED_BYTES,
+            RingForm::Whole if rows <= most => SHARED_BYTES,
             RingForm::Half { longer: false } if rows <= FEW_ROWS => HALF_SHARED_BYTES,
             RingForm::Half { longer: true } if rows <= FEW_ROWS => LONGER_SHARED_BYTES,
+            _ if self.codes.is_some() => {
+                return Err(LowerError(format!(
+                    "a product of {rows} rows over codes whose blocks share k; take a whole ring"
+                )));
+            }
             _ if before.is_some() => {
                 return Err(LowerError(format!(
                     "a region before a product of {rows} rows whose blocks share k; launch it on \
@@ -201,13 +253,13 @@ impl MatMulSpec {
         };
         let of_block = (shared_bytes, before.is_some());
         let shape = match form {
-            RingForm::Half { .. } => Shape::of(rows, self.depth).in_slots_of(self, of_block),
-            _ => Shape::of(rows, self.depth),
+            RingForm::Half { .. } => Shape::of(self, rows).in_slots_of(self, of_block),
+            _ => Shape::of(self, rows),
         };
         let left = match before {
             None => Left {
                 text: "#define X_PARAMS const __grid_constant__ TensorMap x\n".to_owned(),
-                params: vec![self.boxes(0, shape.rows, shape.slices)],
+                params: vec![self.boxes(0, shape.x_rows, shape.slices)],
                 ahead: Vec::new(),
                 made: [0; 2],
             },
@@ -226,6 +278,8 @@ impl MatMulSpec {
         let mut text = self.header();
         text.push_str(&defines([
             ("M", shape.rows),
+            ("X_ROWS", shape.x_rows),
+            ("W_BITS", shape.bits),
             ("PAIRED", u64::from(finish.paired)),
             ("UNITS", if finish.paired { shape.eights / 2 } else { shape.eights }),
             ("SLICES", shape.slices),
@@ -241,20 +295,36 @@ impl MatMulSpec {
         text.push_str(&finish.text);
         text.push_str(include_str!("finish.cuh"));
         text.push_str(&left.text);
-        text.push_str(include_str!("ring.cu"));
         let weight = before.map_or(1, |before| before.roles.len() as u32);
+        text.push_str(include_str!("ring_copies.cuh"));
+        let of_codes = match self.codes {
+            Some(codes) => {
+                text.push_str(&self.codes_text(codes, WEIGHT_MAPS));
+                text.push_str(include_str!("ring_codes.cuh"));
+                codes.operands()
+            }
+            None => {
+                text.push_str(&defines([("W_PARAMS", WEIGHT_MAPS), ("W_ARGS", "")]));
+                text.push_str(include_str!("ring_floats.cuh"));
+                0
+            }
+        };
+        text.push_str(include_str!("ring.cu"));
         let of_w = [8, 16, 32].map(|rows| {
-            Param::TensorMap(TensorBoxes { arg: weight, ..self.boxes_of(1, rows, shape.slices) })
+            let boxes = self.boxes_of(1, rows, shape.slices * shape.bits / 16);
+            Param::TensorMap(TensorBoxes { arg: weight, ..boxes })
         });
+        let of_codes = weight + 1..weight + 1 + of_codes;
         let read = left.params.into_iter().chain(of_w);
+        let read = read.chain(of_codes.clone().map(Param::Arg));
         let made_bytes = left.made.iter().sum::<u64>();
         let grid = GridAxis::Persistent { per_multiprocessor: 1 }.alone();
-        let threads = (shape.of_k * shape.of_tiles + 1) * 32;
-        let params = self.box_params(read, weight + 1, &finish)?;
+        let threads = (shape.warps() + 1) * 32;
+        let params = self.box_params(read, of_codes.end, &finish)?;
         Ok(LaunchRecipe {
             static_shared: 256,
             dynamic_shared: (ring_bytes + ALIGNED + shape.sums_bytes() + made_bytes) as u32,
-            ahead: left.ahead.into_iter().chain([weight]).collect(),
+            ahead: left.ahead.into_iter().chain(weight..of_codes.end).collect(),
             ..LaunchRecipe::own(text, "matmul", grid, threads, params)
         })
     }
@@ -263,7 +333,12 @@ impl MatMulSpec {
     fn made_before(&self, shape: &Shape, before: BeforeProduct<'_>) -> Result<Left, LowerError> {
         let BeforeProduct { region, roles } = before;
         self.check_rows(region)?;
-        let rows = RowsOfBlock { rows: shape.rows, ..ROWS_BEFORE };
+        let rows = RowsOfBlock {
+            block: shape.warps() * 32,
+            rows: shape.x_rows,
+            padding: shape.padding(),
+            ..ROWS_BEFORE
+        };
         let made = AbsorbedBefore::of(region, roles, rows)?;
         let whole = self.depth.is_multiple_of(shape.slices * 64);
         if made.elements != self.depth || made.dtype != self.types[0] || !whole {

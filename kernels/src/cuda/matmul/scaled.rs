@@ -8,37 +8,106 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::op::{Op, check_types};
 use piecewise_ir::types::TensorType;
 
-/// The kernel of a product with scales, for any rows and blocks: right, and far from the rate that
-/// memory gives. Arguments: x, codes, scales, zeros if there are any, y.
-///
-/// # Errors
-/// When the types do not make a product, or an axis other than the outermost of x is symbolic.
-pub fn scaled_matmul_kernel(
+/// Codes that a product has as its weight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Codes {
+    /// Of a code.
+    pub(super) dtype: DType,
+    /// Of a scale.
+    scales: DType,
+    /// Rows and columns that share a scale.
     block: [u64; 2],
-    operands: &[TensorType],
-    out: &TensorType,
-) -> Result<LaunchRecipe, LowerError> {
-    check_types(&Op::ScaledMatMul { block }, operands, std::slice::from_ref(out))
-        .map_err(|e| LowerError(e.to_string()))?;
-    let [x, codes, scales, ..] = operands else {
-        return Err(LowerError("a product with scales has rows, codes and scales".to_owned()));
-    };
-    let floats = MatMulSpec::new(false, true, x, &codes.with_dtype(DType::F32), out)?;
-    let arguments = (0..operands.len() as u32 + 1).map(Param::Arg).chain([Param::Counts]);
-    let sizes = [floats.columns, floats.depth].into_iter().chain(floats.real()?).chain(block);
-    let rows = Param::size(floats.rows.clone());
-    let params = arguments.chain([rows]).chain(sizes.map(Param::size)).collect();
-    let values = [("CODE_BITS", codes.dtype.bits()), ("HAS_ZEROS", u64::from(operands.len() > 3))];
-    let types = [("X", x.dtype), ("S", scales.dtype), ("Y", out.dtype)];
-    let types = types.map(|(name, dtype)| format!("typedef {} {name};\n", storage(dtype)));
-    let source = format!(
-        "#include \"prelude.cuh\"\n\n{}{}\n{}",
-        types.concat(),
-        defines(values),
-        include_str!("scaled.cu")
-    );
-    let grid =
-        [GridAxis::of(floats.columns, 64), GridAxis::of(floats.rows.clone(), 64), GridAxis::one()];
-    let launch = LaunchRecipe::own(source, "scaled_matmul", grid, 256, params);
-    Ok(LaunchRecipe { static_shared: 2 * 16 * 68 * 4, ..launch })
+    zeros: bool,
+}
+
+impl Codes {
+    /// Operands beside the codes.
+    pub(super) fn operands(self) -> u32 {
+        1 + u32::from(self.zeros)
+    }
+}
+
+impl MatMulSpec {
+    /// The product of rows with codes: operands are rows, codes, scales, and zeros if there are any.
+    ///
+    /// # Errors
+    /// When the types do not make a product, or an axis other than the outermost of x is symbolic.
+    pub fn scaled(
+        block: [u64; 2],
+        operands: &[TensorType],
+        out: &TensorType,
+    ) -> Result<Self, LowerError> {
+        check_types(&Op::ScaledMatMul { block }, operands, std::slice::from_ref(out))
+            .map_err(|e| LowerError(e.to_string()))?;
+        let [x, w, scales, ..] = operands else {
+            return Err(LowerError("a product with scales has rows, codes and scales".to_owned()));
+        };
+        let floats = Self::new(false, true, x, &w.with_dtype(DType::F32), out)?;
+        let (dtype, scales, zeros) = (w.dtype, scales.dtype, operands.len() > 3);
+        let codes = Some(Codes { dtype, scales, block, zeros });
+        Ok(Self { types: [x.dtype, dtype, out.dtype], codes, ..floats })
+    }
+
+    /// Whether w is of codes.
+    pub fn has_codes(&self) -> bool {
+        self.codes.is_some()
+    }
+
+    /// Whether w is of codes that copies of boxes bring in whole, with scales for as many of them as a
+    /// lane widens at a time, or for all of a row.
+    pub(super) fn has_codes_in_boxes(&self) -> bool {
+        self.codes.is_some_and(|Codes { dtype, block: [_, group], zeros, .. }| {
+            let of_box = 128 * 8 / dtype.bits();
+            matches!(self.types[0], DType::BF16 | DType::F16)
+                && self.of_weight
+                && self.column_major
+                && self.depth > 0
+                && self.depth.is_multiple_of(of_box)
+                && self.columns.is_multiple_of(8)
+                && !(zeros && dtype == DType::E4M3)
+                && (group >= self.depth || group.is_multiple_of(of_box / 8))
+        })
+    }
+
+    /// What a kernel that has boxes of codes, by parameters `maps`, is told of them: a block of all rows
+    /// is longer than any.
+    pub(super) fn codes_text(&self, codes: Codes, maps: &str) -> String {
+        let Codes { scales, block: [rows, group], zeros, .. } = codes;
+        let rows = if rows >= self.columns { 1 << 31 } else { rows };
+        let group = if group >= self.depth { 0 } else { group };
+        let zeros_at = if zeros { [", const u8* zeros_at", "zeros_at"] } else { ["", "nullptr"] };
+        format!(
+            "typedef {} S;\n{}#define W_PARAMS {maps}, const S* scales_at{}\n\
+             #define W_ARGS , scales_at, {}\n",
+            storage(scales),
+            defines([
+                ("BLOCK_ROWS", format!("{rows}u")),
+                ("GROUP", group.to_string()),
+                ("HAS_ZEROS", u8::from(zeros).to_string()),
+            ]),
+            zeros_at[0],
+            zeros_at[1],
+        )
+    }
+
+    /// The kernel of a product with scales for any rows and blocks: right, and far from the rate that
+    /// memory gives.
+    pub(super) fn general_kernel_of_codes(&self, codes: Codes) -> Result<LaunchRecipe, LowerError> {
+        let Codes { dtype, scales, block, zeros } = codes;
+        let arguments = (0..codes.operands() + 3).map(Param::Arg).chain([Param::Counts]);
+        let sizes = [self.columns, self.depth].into_iter().chain(self.real()?).chain(block);
+        let rows = Param::size(self.rows.clone());
+        let params = arguments.chain([rows]).chain(sizes.map(Param::size)).collect();
+        let source = format!(
+            "{}typedef {} S;\n{}\n{}",
+            self.header(),
+            storage(scales),
+            defines([("CODE_BITS", dtype.bits()), ("HAS_ZEROS", u64::from(zeros))]),
+            include_str!("scaled.cu")
+        );
+        let grid =
+            [GridAxis::of(self.columns, 64), GridAxis::of(self.rows.clone(), 64), GridAxis::one()];
+        let launch = LaunchRecipe::own(source, "scaled_matmul", grid, 256, params);
+        Ok(LaunchRecipe { static_shared: 2 * 16 * 68 * 4, ..launch })
+    }
 }

@@ -17,7 +17,7 @@ const LOADS: u64 = 16;
 const KEPT_REGISTERS: u64 = 24;
 /// What weights leave to the rows that a block makes.
 const ROWS_BESIDE_WEIGHTS: RowsOfBlock =
-    RowsOfBlock { rows: 1, padding: 0, kept: 16, registers: 32 };
+    RowsOfBlock { block: 256, rows: 1, padding: 0, kept: 16, registers: 32 };
 /// They share rows of w, and sum through shared memory.
 const WARPS_OF_BLOCK: u64 = 8;
 /// Those of the device that one row is measured on; on others blocks get uneven shares.
@@ -73,7 +73,8 @@ impl MatMulSpec {
         let aligned = |dtype: piecewise_ir::dtype::DType| {
             (self.depth * dtype.size() as u64).is_multiple_of(16)
         };
-        self.of_weight
+        self.codes.is_none()
+            && self.of_weight
             && self.column_major
             && self.depth > 0
             && aligned(self.types[0])

@@ -65,7 +65,11 @@ impl MatMulSpec {
     pub(super) fn boxes_of(&self, arg: u32, box_rows: u64, box_slices: u64) -> TensorBoxes {
         let rows = if arg == 0 { self.rows.clone() } else { Dim::constant(self.columns) };
         let (box_rows, box_slices) = (box_rows as u32, box_slices as u32);
-        let (dtype, columns) = (self.types[arg as usize], self.depth);
+        // Boxes of codes are of as many elements of 16 bits as they are long.
+        let (dtype, columns) = match self.codes {
+            Some(codes) if arg == 1 => (DType::BF16, self.depth * codes.dtype.bits() / 16),
+            _ => (self.types[arg as usize], self.depth),
+        };
         TensorBoxes { arg, dtype, rows, columns, box_rows, box_slices }
     }
 

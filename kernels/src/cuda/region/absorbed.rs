@@ -15,10 +15,7 @@ use piecewise_ir::region::Region;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// Threads of the block around it.
-const BLOCK: u64 = 256;
-
-/// A region whose one result's rows a block of 256 threads computes into memory of its own:
+/// A region whose one result's rows a block of threads computes into memory of its own:
 /// `struct Before`, whose `ahead` loads what no kernel of the step writes, and whose `rows` does
 /// the rest, and leaves the block to meet.
 pub(in crate::cuda) struct AbsorbedBefore {
@@ -37,6 +34,8 @@ pub(in crate::cuda) struct AbsorbedBefore {
 /// How a block has the rows that it makes.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cuda) struct RowsOfBlock {
+    /// Threads of the block that compute them.
+    pub(in crate::cuda) block: u64,
     /// The most.
     pub(in crate::cuda) rows: u64,
     /// Elements of memory between one and the next.
@@ -70,10 +69,10 @@ impl AbsorbedBefore {
     pub(in crate::cuda) fn of(
         region: &Region,
         roles: &[OperandRole],
-        RowsOfBlock { rows, padding, kept, registers }: RowsOfBlock,
+        RowsOfBlock { block, rows, padding, kept, registers }: RowsOfBlock,
     ) -> Result<Self, LowerError> {
         let made = Made::of(region, roles, |elements| Frame {
-            threads: (BLOCK / rows.next_power_of_two()).clamp(32, BLOCK),
+            threads: (block / rows.next_power_of_two()).clamp(32, block),
             kept,
             registers,
             alone: false,
@@ -81,7 +80,7 @@ impl AbsorbedBefore {
             ..Frame::KERNEL
         })?;
         let Made { threads, ref body, .. } = made;
-        let groups = groups_of(BLOCK, threads, body.shared).min(rows);
+        let groups = groups_of(block, threads, body.shared).min(rows);
         // One group's barrier is a constant, which leaves others to the blocks beside this one.
         let group = if groups > 1 { format!("threadIdx.x / {threads}u") } else { "0".to_owned() };
         let place = format!("const u32 group = {group}, lane = threadIdx.x % {threads}u;\n");
@@ -91,7 +90,7 @@ impl AbsorbedBefore {
             let _ = writeln!(each, "meet<{threads}>(group);");
         }
         let mut code = place.clone();
-        if groups * threads < BLOCK {
+        if groups * threads < block {
             let _ = writeln!(code, "if (threadIdx.x >= {}u) return;", groups * threads);
         }
         code.push_str(&body.pool);
