@@ -9,7 +9,7 @@ use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_ir::literal::Scalar;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::cuda::{
-    AfterProduct, LaunchRecipe, MatMulSpec, OperandRole, PRELUDE, RingForm,
+    AfterProduct, LaunchRecipe, MatMulSpec, OpKernels, OperandRole, PRELUDE, Param, RingForm,
 };
 
 /// The dtypes of rows, codes, scales and result; the block; whether there are zeros.
@@ -98,7 +98,7 @@ fn code(ty: &TensorType, bytes: &[u8], i: usize, j: usize) -> f64 {
 /// padding are NaN, and stay as they were.
 fn hold(
     name: &str,
-    recipe: LaunchRecipe,
+    kernels: OpKernels,
     (form, after): (Form, After),
     shape: Shape,
     tolerance: f64,
@@ -118,8 +118,17 @@ fn hold(
     args.extend(beside.clone());
     args.push(vec![0xab; size * made * y.size()]);
     let last = args.len() - 1;
+    // Scratch is the argument after all.
+    let scratch = kernels.scratch.eval(&[]) as usize;
+    let mut launches = kernels.launches;
+    if scratch > 0 {
+        args.push(vec![0xcd; scratch]);
+        let of_scratch = Param::Arg(last as u32 + 1);
+        let params = launches.iter_mut().flat_map(|launch| &mut launch.params);
+        params.filter(|p| **p == Param::Scratch(0)).for_each(|p| *p = of_scratch.clone());
+    }
     let case = Case {
-        launches: vec![recipe],
+        launches,
         args: args.clone(),
         sizes: vec![size as u64],
         counts: vec![real as i32],
@@ -148,9 +157,9 @@ fn hold(
         let (a, size) = product(row, column);
         let (want, size) = match after {
             After::Gate => {
-                let (b, _) = product(row, column + made);
+                let (b, other) = product(row, column + made);
                 let gate = a / (1.0 + (-a).exp());
-                (gate * b, size * (b.abs() + 1.0))
+                (gate * b, size * (b.abs() + 1.0) + other * (gate.abs() + 1.0))
             }
             _ => (a + beside.as_ref().map_or(0.0, |other| other[at]), size),
         };
@@ -171,7 +180,7 @@ fn products_with_scales_are_sums_in_f64() {
     }
     for (at, form) in FORMS.into_iter().enumerate() {
         let recipe = spec(form, ODD).0.general_kernel().unwrap();
-        hold(&format!("scaled_{at}"), recipe, (form, After::Nothing), ODD, 1e-6);
+        hold(&format!("scaled_{at}"), OpKernels::new([recipe]), (form, After::Nothing), ODD, 1e-6);
     }
 }
 
@@ -202,7 +211,29 @@ fn codes_through_a_ring_are_sums_in_f64() {
     for (at, (form, after, of, [real, size, columns, depth])) in cases.into_iter().enumerate() {
         let (form, shape) = (RINGS[form], Shape { real, size, columns, depth });
         let recipe = ring(form, shape, after, of);
-        hold(&format!("codes_{at}"), recipe, (form, after), shape, 1e-5);
+        hold(&format!("codes_{at}"), OpKernels::new([recipe]), (form, after), shape, 1e-5);
+    }
+}
+
+#[test]
+fn codes_are_widened_for_tiles() {
+    if !available() {
+        return;
+    }
+    for (at, after) in [(2, After::Gate), (5, After::Nothing), (6, After::Sum), (1, After::Nothing)]
+    {
+        let mut form = RINGS[at];
+        form.0[3] = form.0[0];
+        let shape = Shape { real: 70, size: 80, columns: 144, depth: 136 };
+        let (spec, operands) = spec(form, shape);
+        assert!(spec.widens_into_tiles() && !spec.multiplies_in_a_ring(80));
+        let region = region(after, form.0[3], 144);
+        let roles = vec![OperandRole::default(); region.params.len()];
+        let group = AfterProduct { region: &region, roles: &roles, product: 0 };
+        let group = (after != After::Nothing).then_some(group);
+        let arguments = operands.len() + 1 + usize::from(after == After::Sum);
+        let kernels = spec.widened_kernels(group, arguments as u32).unwrap();
+        hold(&format!("widened_{at}"), kernels, (form, after), shape, 5e-3);
     }
 }
 

@@ -29,9 +29,10 @@ use piecewise_ir::entity::{Node, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::op::{Op, OpClass};
 use piecewise_kernels::cuda::{
-    AfterProduct, BeforeProduct, BesideOp, LaunchRecipe, MatMulSpec, OperandRole, PartParam,
+    AfterProduct, BeforeProduct, BesideOp, MatMulSpec, OpKernels, OperandRole, PartParam,
     RegionPart,
 };
+use piecewise_kernels::lower::LowerError;
 
 /// Bytes of a map that a block computes for itself: 128 for each of its threads, which takes about
 /// as long as another launch.
@@ -145,6 +146,21 @@ pub(super) fn product(graph: &Graph, node: Node) -> Result<MatMulSpec, String> {
     Ok(if role(graph, graph.node(node).operands[1]).weight { spec.of_weight() } else { spec })
 }
 
+/// A product of so many arguments in tiles, of what is made of its codes if it has some.
+///
+/// # Errors
+/// When tiles do not take it with what is after.
+pub(super) fn tile_kernels(
+    spec: &MatMulSpec,
+    after: Option<AfterProduct<'_>>,
+    arguments: u32,
+) -> Result<OpKernels, LowerError> {
+    match spec.has_codes() {
+        true => spec.widened_kernels(after, arguments),
+        false => Ok(OpKernels::new([spec.tile_kernel(after)?])),
+    }
+}
+
 /// Whether it is the second product of a piece, the fourth and so on.
 pub(super) fn is_odd_product(graph: &Graph, matmul: Node) -> bool {
     let before = graph.nodes().take_while(|&node| node != matmul);
@@ -184,7 +200,7 @@ impl Group {
         limits: &[u64],
         ways: ProductWays,
         most: usize,
-    ) -> Option<Vec<(Way, LaunchRecipe)>> {
+    ) -> Option<Vec<(Way, OpKernels)>> {
         let spec = product(graph, matmul).ok()?;
         let rows = spec.rows.eval(limits);
         let before = self.before.first().map(|(_, before)| before);
@@ -197,20 +213,23 @@ impl Group {
         let is_long = graph.ty(*weights).bytes(limits) > LONG_BYTES;
         if ways.prefers_ring(&spec, rows) && (before.is_none() || !is_long) {
             let longer = is_odd_product(graph, matmul);
-            let kernel =
-                |(way, form)| Some((way, spec.ring_kernel(rows, before, after, form).ok()?));
+            let kernel = |(way, form)| {
+                let recipe = spec.ring_kernel(rows, before, after, form).ok()?;
+                Some((way, OpKernels::new([recipe])))
+            };
             let kernels: Vec<_> =
                 ways.rings(&spec, rows, longer).filter_map(kernel).take(most).collect();
             return (!kernels.is_empty()).then_some(kernels);
         }
         if self.before.is_empty() && ways.prefers_tiles_with_region(&spec, rows) {
-            let recipe = spec.tile_kernel(after).ok()?;
-            return Some(vec![(Way::Tile, recipe)]);
+            let arguments = self.arguments(graph, matmul).len() as u32;
+            return Some(vec![(Way::Tile, tile_kernels(&spec, after, arguments).ok()?)]);
         }
         if is_long || !ways.absorbs(rows) {
             return None;
         }
-        Some(vec![(Way::Stream, spec.absorbing_kernel(rows, before, after).ok()?)])
+        let recipe = spec.absorbing_kernel(rows, before, after).ok()?;
+        Some(vec![(Way::Stream, OpKernels::new([recipe]))])
     }
 
     fn product_and_after(&self, graph: &Graph, matmul: Node) -> Option<AfterProduct<'_>> {

@@ -3,7 +3,7 @@
 // A new op or dtype must not compile before it is here.
 #![warn(clippy::wildcard_enum_match_arm)]
 
-use super::absorb::{Absorption, is_odd_product, product, role};
+use super::absorb::{Absorption, is_odd_product, product, role, tile_kernels};
 use super::alternatives::{Choice, Draft, Groups, HeldWays, Listed, Lowering, Way, assemble};
 use super::code::Code;
 use super::image::{CudaImage, IMAGE_VERSION, KernelImage};
@@ -234,8 +234,11 @@ impl CudaCompiler {
             choices.push(Choice::of(Way::Library, image, WORKSPACE_BYTES));
         }
         if ways.has_tiles(&spec, rows) {
-            let recipe = spec.tile_kernel(None).map_err(|e| unsupported(e.to_string()))?;
-            choices.push(Choice::of(Way::Tile, self.kernel(site, recipe), 0));
+            let data = graph.node(site.node);
+            let arguments = (data.operands.len() + data.results.len()) as u32;
+            let kernels = tile_kernels(&spec, None, arguments);
+            let kernels = kernels.map_err(|e| unsupported(e.to_string()))?;
+            choices.push(self.choice_of(site, Way::Tile, kernels));
         }
         let recipe = spec.general_kernel().map_err(|e| unsupported(e.to_string()))?;
         choices.push(Choice::of(Way::General, self.kernel(site, recipe), 0));

@@ -97,6 +97,13 @@ impl CudaCompiler {
         Ok(choices.collect())
     }
 
+    /// A way of which kernels are those of this crate.
+    pub(super) fn choice_of(&self, site: &Site<'_>, way: Way, kernels: OpKernels) -> Choice {
+        let scratch = kernels.scratch.eval(site.limits);
+        let launches = self.launches_of(site, kernels);
+        Choice { way, launches, scratch, capture: CaptureSupport::Always }
+    }
+
     /// What an implementation of a custom op launches.
     fn launches_of(&self, site: &Site<'_>, kernels: OpKernels) -> Vec<(Draft, Option<String>)> {
         let several = kernels.launches.len() > 1;

@@ -56,7 +56,7 @@ impl CudaCompiler {
             return self.custom_beside(site, call, &group.beside_op(graph, site.node));
         }
         let kernels = group.kernels(graph, site.node, site.limits, ways, most);
-        let choice = |(way, recipe)| Choice::of(way, self.kernel(site, recipe), 0);
+        let choice = |(way, kernels)| self.choice_of(site, way, kernels);
         Ok(kernels.into_iter().flatten().map(choice).collect())
     }
 

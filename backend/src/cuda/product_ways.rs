@@ -43,19 +43,19 @@ impl ProductWays {
     /// Whether a product of so many rows can be computed in tiles.
     pub(super) fn has_tiles(self, spec: &MatMulSpec, rows: u64) -> bool {
         self.arch.has_warpgroup_products()
-            && spec.multiplies_in_tiles()
+            && (spec.multiplies_in_tiles() || spec.widens_into_tiles())
             && (rows > TENSOR_ROWS || self.batch_invariant)
     }
 
     /// Whether it is expected to be fastest so, alone.
     pub(super) fn prefers_tiles(self, spec: &MatMulSpec, rows: u64) -> bool {
-        let is_moderate = self.batch_invariant || rows <= TILE_ROWS;
+        let is_moderate = self.batch_invariant || spec.has_codes() || rows <= TILE_ROWS;
         is_moderate && self.prefers_tiles_with_region(spec, rows)
     }
 
     /// The same with the region after it, whose operand then never leaves the tiles.
     pub(super) fn prefers_tiles_with_region(self, spec: &MatMulSpec, rows: u64) -> bool {
-        let is_large = rows.saturating_mul(spec.columns) >= TILE_ELEMENTS;
+        let is_large = spec.has_codes() || rows.saturating_mul(spec.columns) >= TILE_ELEMENTS;
         self.has_tiles(spec, rows) && (self.batch_invariant || self.tiles_of_any_size || is_large)
     }
 

@@ -47,6 +47,8 @@ pub struct MatMulSpec {
     of_weight: bool,
     /// Where w is of codes with scales: what they are.
     codes: Option<Codes>,
+    /// The places of w and of what follows it among the arguments of a kernel in tiles.
+    places: [u32; 2],
 }
 
 fn product(dims: &[Dim]) -> Result<Dim, LowerError> {
@@ -109,6 +111,7 @@ impl MatMulSpec {
             column_major,
             of_weight: false,
             codes: None,
+            places: [1, 2],
         })
     }
 
@@ -117,6 +120,11 @@ impl MatMulSpec {
     #[must_use]
     pub fn of_weight(self) -> Self {
         Self { of_weight: true, ..self }
+    }
+
+    /// Whether a kernel of the step makes w.
+    fn w_is_made(&self) -> bool {
+        self.places[0] > 1
     }
 
     /// How the true rows follow from the counts: constant, factor, symbol.

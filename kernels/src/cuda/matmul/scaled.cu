@@ -3,18 +3,6 @@
 // summed alone, so it does not depend on how many rows there are.
 enum { TILE = 64, DEPTH = 16 };
 
-// The number of a code: e4m3, or two's complement of 4 bits, the first of a byte in its lower half.
-DEVICE float code_at(const u8* line, u32 column) {
-#if CODE_BITS == 8
-  const u32 bits = line[column];
-  // Exponent and mantissa stand in a float's, whose bias is 120 more.
-  return __uint_as_float((bits & 0x80u) << 24 | (bits & 0x7fu) << 20) * 1.3292279957849159e36f;
-#else
-  const u32 bits = line[column / 2] >> (column % 2 * 4) & 15u;
-  return (float)((i32)(bits ^ 8u) - 8);
-#endif
-}
-
 extern "C" __global__ void __launch_bounds__(256) scaled_matmul(
     const X* x, const u8* codes, const S* scales,
 #if HAS_ZEROS
@@ -50,9 +38,9 @@ extern "C" __global__ void __launch_bounds__(256) scaled_matmul(
       b[i] = 0.0f;
       if (column < columns && k < depth) {
         const u32 of_row = column / block_rows, group = k / block_columns;
-        b[i] = code_at(codes + column * line, k);
+        b[i] = number_of(code_at(codes + column * line, k));
 #if HAS_ZEROS
-        b[i] -= code_at(zeros + of_row * zero_line, group);
+        b[i] -= number_of(code_at(zeros + of_row * zero_line, group));
 #endif
         b[i] *= widen(scales[(u64)of_row * groups + group]);
       }

@@ -1,9 +1,10 @@
 //! Products of rows with narrow codes and their scales.
 
-use super::MatMulSpec;
+use super::{AfterProduct, MatMulSpec};
 use crate::cuda::text::{defines, storage};
 use crate::lower::LowerError;
-use crate::op::cuda::{GridAxis, LaunchRecipe, Param};
+use crate::op::cuda::{GridAxis, LaunchRecipe, OpKernels, Param};
+use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::op::{Op, check_types};
 use piecewise_ir::types::TensorType;
@@ -24,6 +25,14 @@ impl Codes {
     /// Operands beside the codes.
     pub(super) fn operands(self) -> u32 {
         1 + u32::from(self.zeros)
+    }
+
+    /// What goes before a text that reads them one by one.
+    fn text(self) -> String {
+        let Self { dtype, scales, zeros, .. } = self;
+        let values = [("CODE_BITS", dtype.bits()), ("HAS_ZEROS", u64::from(zeros))];
+        let [scales, values] = [format!("typedef {} S;\n", storage(scales)), defines(values)];
+        scales + &values + "\n" + include_str!("codes.cuh")
     }
 }
 
@@ -90,21 +99,56 @@ impl MatMulSpec {
         )
     }
 
+    /// Kernels of compute capability 9.0 for many rows: one widens the codes, the other multiplies by
+    /// what is made as [`Self::tile_kernel`] does, in scratch that is argument `arguments`.
+    ///
+    /// # Errors
+    /// When w is of no codes, or [`Self::tile_kernel`] does not take what is made of them.
+    pub fn widened_kernels(
+        &self,
+        after: Option<AfterProduct<'_>>,
+        arguments: u32,
+    ) -> Result<OpKernels, LowerError> {
+        let floats = self.widened(arguments)?;
+        let launches = vec![self.widening_kernel()?, floats.tile_kernel(after)?];
+        let scratch = Dim::constant(self.columns * self.depth * 2);
+        Ok(OpKernels { launches, scratch })
+    }
+
+    /// The product by what is made of the codes, which is argument `at`.
+    fn widened(&self, at: u32) -> Result<Self, LowerError> {
+        let [x, _, y] = self.types;
+        let places = [at, 2 + self.codes()?.operands()];
+        Ok(Self { types: [x, x, y], codes: None, places, ..self.clone() })
+    }
+
+    /// Whether [`Self::widened_kernels`] takes it.
+    pub fn widens_into_tiles(&self) -> bool {
+        self.widened(u32::MAX).is_ok_and(|floats| floats.multiplies_in_tiles())
+    }
+
+    fn codes(&self) -> Result<Codes, LowerError> {
+        self.codes.ok_or_else(|| LowerError("a product by floats where codes are due".to_owned()))
+    }
+
+    fn widening_kernel(&self) -> Result<LaunchRecipe, LowerError> {
+        let codes = self.codes()?;
+        let arguments = (1..2 + codes.operands()).map(Param::Arg).chain([Param::Scratch(0)]);
+        let sizes = [self.columns, self.depth].into_iter().chain(codes.block).map(Param::size);
+        let source = self.header() + &codes.text() + include_str!("widen.cu");
+        let grid = GridAxis::of(self.columns * self.depth / 8, 256).alone();
+        Ok(LaunchRecipe::own(source, "widen_codes", grid, 256, arguments.chain(sizes).collect()))
+    }
+
     /// The kernel of a product with scales for any rows and blocks: right, and far from the rate that
     /// memory gives.
     pub(super) fn general_kernel_of_codes(&self, codes: Codes) -> Result<LaunchRecipe, LowerError> {
-        let Codes { dtype, scales, block, zeros } = codes;
         let arguments = (0..codes.operands() + 3).map(Param::Arg).chain([Param::Counts]);
-        let sizes = [self.columns, self.depth].into_iter().chain(self.real()?).chain(block);
+        let sizes = [self.columns, self.depth].into_iter().chain(self.real()?);
+        let sizes = sizes.chain(codes.block);
         let rows = Param::size(self.rows.clone());
         let params = arguments.chain([rows]).chain(sizes.map(Param::size)).collect();
-        let source = format!(
-            "{}typedef {} S;\n{}\n{}",
-            self.header(),
-            storage(scales),
-            defines([("CODE_BITS", dtype.bits()), ("HAS_ZEROS", u64::from(zeros))]),
-            include_str!("scaled.cu")
-        );
+        let source = self.header() + &codes.text() + include_str!("scaled.cu");
         let grid =
             [GridAxis::of(self.columns, 64), GridAxis::of(self.rows.clone(), 64), GridAxis::one()];
         let launch = LaunchRecipe::own(source, "scaled_matmul", grid, 256, params);

@@ -90,8 +90,8 @@ DEVICE void copy_tiles(const Problem& p, const TensorMap& x, const TensorMap& w)
   };
   u32 row, column, tile = tiles.first();
   Slot slot = {0, 0};
-  // The first weights are on their way before the wait.
-  const u32 ahead = tile < tiles.count() ? min(steps, p.slots) : 0;
+  // The first weights are on their way before the wait, if no kernel of the step makes them.
+  const u32 ahead = tile < tiles.count() && !W_MADE ? min(steps, p.slots) : 0;
   if (ahead) {
     tiles.at(tile, p, row, column);
     Slot early = slot;

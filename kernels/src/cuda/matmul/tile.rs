@@ -112,6 +112,7 @@ impl MatMulSpec {
             ("STACKS", stacks),
             ("PAIRED", paired),
             ("LONG_STEPS", LONG_STEPS),
+            ("W_MADE", u32::from(self.w_is_made())),
         ]));
         // Boxes are of elements of 16 bits.
         let boxes = if finish.dtype.size() == 2 { finish.results as u32 } else { 0 };
@@ -143,7 +144,7 @@ impl MatMulSpec {
         let of_x = HEIGHTS.map(|height| self.boxes(0, height / u64::from(CLUSTER), 1));
         let results = (0..boxes).map(|i| {
             Param::TensorMap(TensorBoxes {
-                arg: 2 + finish.operands as u32 + i,
+                arg: self.places[1] + finish.operands as u32 + i,
                 dtype: finish.dtype,
                 rows: self.rows.clone(),
                 columns: self.columns / finish.results as u64 / (1 + u64::from(finish.paired)),
@@ -151,14 +152,16 @@ impl MatMulSpec {
                 box_slices: 1,
             })
         });
-        let maps = of_x.into_iter().chain([self.boxes(1, LINES, 1)]).chain(results);
+        let [w, _] = self.places;
+        let of_w = Param::TensorMap(TensorBoxes { arg: w, ..self.boxes_of(1, LINES, 1) });
+        let maps = of_x.into_iter().chain([of_w]).chain(results);
         let grid = GridAxis::Persistent { per_multiprocessor: 1 }.alone();
-        let params = self.box_params(maps, 2, &finish)?;
+        let params = self.box_params(maps, self.places[1], &finish)?;
         Ok(LaunchRecipe {
             cluster: [CLUSTER, 1, 1],
             static_shared: 160,
             dynamic_shared: SHARED_BYTES,
-            ahead: vec![1],
+            ahead: if self.w_is_made() { Vec::new() } else { vec![1] },
             ..LaunchRecipe::own(text, "matmul", grid, u64::from(THREADS), params)
         })
     }
