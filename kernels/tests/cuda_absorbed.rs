@@ -6,12 +6,13 @@ use crate::common;
 use crate::common::Builder;
 use crate::emulate::{Case, Rng, available, emulate, fill};
 use crate::nvrtc::Nvrtc;
-use piecewise_ir::dtype::DType::{self, BF16, F16, F32, I32};
+use piecewise_ir::dtype::DType::{self, BF16, E4M3, F16, F32, I4, I32};
 use piecewise_ir::entity::{Entity, Node};
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::module::Module;
 use piecewise_ir::op::{Op, UnaryOp};
 use piecewise_ir::region::Region;
+use piecewise_ir::types::TensorType;
 use piecewise_kernels::cuda::{PRELUDE, PartParam, RegionPart, RingForm};
 use piecewise_testing::RandomGraph;
 
@@ -136,6 +137,54 @@ fn a_norm_before_a_product_through_a_ring() {
         let whole = Absorbing::of(graph, product(graph), true, &[0]).unwrap();
         let kernel = whole.ring(rows, RingForm::Whole).unwrap();
         check_kernel(&format!("ring_paired_{k}_{rows}"), &whole, kernel, [rows, real], k);
+    }
+}
+
+/// The same over codes, whose blocks have more threads where codes are of 4 bits; one row, which is all
+/// rows of a fragment.
+#[test]
+fn a_norm_before_codes_through_a_ring() {
+    if !available() {
+        return;
+    }
+    let cases = [
+        (E4M3, 1 << 20, false, 1024, 72, 1, 1),
+        (E4M3, 128, false, 1024, 264, 8, 5),
+        (I4, 128, false, 2048, 136, 1, 1),
+        (I4, 64, true, 1024, 72, 8, 7),
+        (I4, 128, true, 1024, 64, 24, 24),
+        (E4M3, 1 << 20, false, 1024, 64, 4, 0),
+    ];
+    for (codes, group, zeros, k, n, rows, real) in cases {
+        let mut b = Builder::new();
+        let t = b.symbol("T");
+        let (x, y) = (b.input("x", BF16, dims![t, k]), b.input("y", BF16, dims![t, k]));
+        let residual = b.input("residual", BF16, dims![t, n]);
+        let (norm, w) = (b.weight("norm", BF16, &[k]), b.weight("w", codes, &[n, k]));
+        let blocks = [n, k.div_ceil(group)];
+        let scales = b.weight("scales", F32, &blocks);
+        let sum = b.add(x, y);
+        let normed = b.rms_norm(sum, norm);
+        let mut operands = vec![normed, w, scales];
+        if zeros {
+            operands.push(b.weight("zeros", codes, &blocks));
+        }
+        let op = Op::ScaledMatMul { block: [1, group] };
+        let made = b.typed(op, &operands, TensorType::new(BF16, dims![t, n]));
+        let out = b.add(residual, made);
+        let mut module = b.finish(&[sum, out]);
+        common::run(&mut module, PASSES);
+        let graph = module.graph();
+        let node = graph.nodes().find(|&n| matches!(graph.node(n).op, Op::ScaledMatMul { .. }));
+        for (i, after) in [&[position(graph, 1)][..], &[]].into_iter().enumerate() {
+            let part = Absorbing::of(graph, node.unwrap(), true, after).unwrap();
+            let half = if rows > 16 { RingForm::Whole } else { RingForm::Half { longer: false } };
+            let form = [RingForm::Whole, half][i];
+            let kernel = part.ring(rows, form).unwrap();
+            assert_eq!(kernel.ahead.len(), operands.len());
+            let name = format!("codes_norm_{codes}_{group}_{rows}_{i}");
+            check_kernel(&name, &part, kernel, [rows, real], k);
+        }
     }
 }
 

@@ -2,9 +2,10 @@
 
 use crate::emulate::{Case, emulate, floats};
 use crate::values::evaluate;
-use piecewise_ir::dtype::DType::{self, BF16, F16, F32, I32};
+use piecewise_ir::dtype::DType::{self, BF16, E4M3, F16, F32, I4, I32};
 use piecewise_ir::entity::{Entity, Node, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
+use piecewise_ir::literal::Scalar;
 use piecewise_ir::op::Op;
 use piecewise_kernels::cuda::{
     AfterProduct, BeforeProduct, LaunchRecipe, MatMulSpec, OperandRole, PartParam, RegionPart,
@@ -99,12 +100,15 @@ impl<'a> Absorbing<'a> {
             Option<AfterProduct<'_>>,
         ) -> Result<T, LowerError>,
     ) -> Result<T, LowerError> {
-        let Op::MatMul { transpose_lhs, transpose_rhs } = self.graph.node(self.matmul).op else {
-            return Err(LowerError("no product".to_owned()));
-        };
         let types = self.graph.operand_types(self.matmul);
         let out = &self.graph.result_types(self.matmul)[0];
-        let spec = MatMulSpec::new(transpose_lhs, transpose_rhs, &types[0], &types[1], out)?;
+        let spec = match self.graph.node(self.matmul).op {
+            Op::MatMul { transpose_lhs, transpose_rhs } => {
+                MatMulSpec::new(transpose_lhs, transpose_rhs, &types[0], &types[1], out)?
+            }
+            Op::ScaledMatMul { block } => MatMulSpec::scaled(block, &types, out)?,
+            _ => return Err(LowerError("no product".to_owned())),
+        };
         let [before, after] = [&self.before, &self.after]
             .map(|part| part.as_ref().map(|p| (p, &p.part.region, p.roles(self.graph))));
         let before = before.as_ref().map(|(_, region, roles)| BeforeProduct { region, roles });
@@ -124,7 +128,7 @@ impl<'a> Absorbing<'a> {
             Some(part) => part.operands.clone(),
             None => vec![data.operands[0]],
         };
-        values.push(data.operands[1]);
+        values.extend(&data.operands[1..]);
         let results = match &self.after {
             Some(part) => {
                 values.extend(part.operands.iter().filter(|&&v| v != data.results[0]));
@@ -145,9 +149,14 @@ pub(crate) fn bytes(dtype: DType, data: &[f64]) -> Vec<u8> {
             BF16 => half::bf16::from_f64(x).to_bits().to_ne_bytes().to_vec(),
             F16 => half::f16::from_f64(x).to_bits().to_ne_bytes().to_vec(),
             I32 => (x as i32).to_ne_bytes().to_vec(),
+            E4M3 => vec![Scalar::new(dtype, x).bits() as u8],
             other => panic!("no {other} here"),
         }
     };
+    if dtype == I4 {
+        let code = |x: f64| x as i8 as u8 & 15;
+        return data.chunks(2).map(|two| code(two[0]) | code(two[1]) << 4).collect();
+    }
     data.iter().flat_map(element).collect()
 }
 

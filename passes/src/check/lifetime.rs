@@ -4,7 +4,7 @@
 use piecewise_ir::entity::{Entity, Node, Symbol, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::module::{LiveRange, Module, Stitch};
-use piecewise_ir::op::Op;
+use piecewise_ir::op::{Op, OpClass};
 
 /// The order of the step with who reads what, and the lifetimes that follow.
 pub(super) struct StepOrder<'a> {
@@ -121,10 +121,11 @@ impl<'a> StepOrder<'a> {
             None => beside.results.contains(&data.operands[position]),
             Some(i) => data.results.get(i).is_some_and(|v| beside.operands.contains(v)),
         };
-        let is_beside = match &data.op {
-            Op::MatMul { .. } => true,
-            Op::Custom(call) => call.absorbs.iter().any(|&position| at(position)),
-            _ => false,
+        let is_beside = match data.op.class() {
+            OpClass::Product { .. } => true,
+            OpClass::Custom(call) => call.absorbs.iter().any(|&position| at(position)),
+            OpClass::Elementwise | OpClass::Remap | OpClass::Reduction | OpClass::Search => false,
+            OpClass::Gather | OpClass::Scatter | OpClass::Constant | OpClass::Region(_) => false,
         };
         is_beside && self.is_region(region)
     }

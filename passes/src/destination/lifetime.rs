@@ -3,7 +3,7 @@
 use piecewise_ir::entity::{Entity, Node, Value};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{LiveRange, Stitch};
-use piecewise_ir::op::Op;
+use piecewise_ir::op::{Op, OpClass};
 
 /// The lifetimes of the results of a step.
 ///
@@ -91,10 +91,15 @@ fn spans_of_moments(graph: &Graph, stitch: &Stitch, at: &[LiveRange]) -> Vec<Liv
 fn moment(graph: &Graph, nodes: &[Node], absorbing: Node) -> Vec<Node> {
     let data = graph.node(absorbing);
     let values = || data.operands.iter().chain(&data.results).copied();
-    let between: Vec<Value> = match &data.op {
-        Op::MatMul { .. } => values().collect(),
-        Op::Custom(call) => call.absorbs.iter().filter_map(|&i| values().nth(i)).collect(),
-        _ => return vec![absorbing],
+    let between: Vec<Value> = match data.op.class() {
+        OpClass::Product { .. } => values().collect(),
+        OpClass::Custom(call) => call.absorbs.iter().filter_map(|&i| values().nth(i)).collect(),
+        OpClass::Elementwise | OpClass::Remap | OpClass::Reduction | OpClass::Search => {
+            return vec![absorbing];
+        }
+        OpClass::Gather | OpClass::Scatter | OpClass::Constant | OpClass::Region(_) => {
+            return vec![absorbing];
+        }
     };
     let neighbours = nodes.iter().copied().filter(|&node| {
         let other = graph.node(node);
