@@ -36,6 +36,13 @@ const MODELS: [&str; 6] = [
     "tests/fixtures/qwen3",
 ];
 
+/// Models of codes: their products have kernels of their own, and scales among their arguments.
+const PACKED: [&str; 3] = [
+    "tests/fixtures/qwen3-fp8-block",
+    "tests/fixtures/qwen3-int4-g128",
+    "tests/fixtures/qwen3-awq",
+];
+
 fn module(model: &str, dtype: DType, level: CompileLevel) -> Module {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(model);
     let sampling_controls = model.ends_with("mistral");
@@ -460,7 +467,8 @@ fn every_way_of_few_rows_keeps_to_the_plan() {
     let Some(nvrtc) = nvrtc() else { return };
     let compiler = CudaCompiler::new(Arc::new(OpRegistry::builtin()), Arch { number: 90 }, nvrtc);
     let mut absorbed = 0;
-    for (model, dtype) in MODELS.into_iter().zip([DType::BF16, DType::F32].into_iter().cycle()) {
+    let models = MODELS.into_iter().zip([DType::BF16, DType::F32].into_iter().cycle());
+    for (model, dtype) in models.chain(PACKED.map(|model| (model, DType::BF16))) {
         let module = module(model, dtype, CompileLevel::Piecewise);
         let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
         let stitch = module.stitch().unwrap();

@@ -196,6 +196,7 @@ fn codes_through_a_ring_are_sums_in_f64() {
         (0, After::Nothing, half, [1, 1, 72, 512]),
         (0, After::Gate, RingForm::Whole, [1, 1, 720, 640]),
         (1, After::Sum, half, [7, 8, 392, 384]),
+        (0, After::Sum, half, [25, 32, 1560, 384]),
         (2, After::Gate, half, [3, 8, 544, 640]),
         (2, After::Nothing, RingForm::Whole, [31, 32, 712, 1152]),
         (3, After::Sum, RingForm::Whole, [60, 64, 136, 384]),
@@ -244,6 +245,19 @@ fn codes_through_a_ring_are_one_kernel_for_all_shapes_or_refused() {
     for form in RINGS {
         let [one, other] = [shape(8, 4096, 1024), shape(8, 24_576, 12_288)];
         assert_eq!(kernel(form, one).source, kernel(form, other).source);
+    }
+    // Copies of one slice would be others.
+    let is_of_one = |p: &Param| matches!(p, Param::TensorMap(boxes) if boxes.box_slices < 2);
+    for (form, size, columns) in RINGS.into_iter().flat_map(|form| {
+        [1, 8, 16, 24, 32, 40, 64]
+            .into_iter()
+            .flat_map(move |size| [8, 4096, 24_576, 151_936].map(|columns| (form, size, columns)))
+    }) {
+        let (spec, _) = spec(form, shape(size, columns, 1024));
+        for of in spec.ring_forms(size as u64, true) {
+            let kernel = spec.ring_kernel(size as u64, None, None, of).unwrap();
+            assert!(!kernel.params.iter().any(is_of_one), "{form:?} {size} {columns} {of:?}");
+        }
     }
     let takes = |form, shape: Shape| spec(form, shape).0.multiplies_in_a_ring(shape.size as u64);
     assert!(takes(RINGS[0], shape(64, 8, 128)) && !takes(RINGS[0], shape(65, 8, 128)));

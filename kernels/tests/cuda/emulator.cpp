@@ -89,6 +89,7 @@ static void emu_do(const std::vector<Copy>&group){for(auto&c:group)if(c.there)me
 void emu_groups_done_but(unsigned left){auto&mine=copies[threadIdx.x];while(mine.size()>left+1){emu_do(mine.front());mine.pop_front();}}
 void emu_copies_done(){emu_group_copies();emu_groups_done_but(0);}
 static void (*emu_body)(void*);static void*emu_of_body;
+void emu_refuse(const char*what){fprintf(stderr,"%s, by thread %u of block %u\n",what,threadIdx.x,blockIdx.x);_exit(6);}
 static void emu_entry(){emu_body(emu_of_body);emu_cur->done=true;emu_moves++;emu_switch(&emu_cur->sp,emu_main);abort();}
 static void emu_swap(unsigned rank,bool in){if(emu_cluster==1)return;auto&x=images[rank];size_t n=__stop_emu_block-__start_emu_block;
 if(in){memcpy(emu_dynamic,x.dynamic.data(),x.dynamic.size());memcpy(__start_emu_block,x.statics.data(),n);}

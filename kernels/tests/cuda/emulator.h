@@ -17,6 +17,8 @@ void emu_hide(char*at,size_t bytes,const char*what);
 // whole pages, nothing may touch them.
 void emu_hide_part(char*at,size_t bytes,const char*what);
 void emu_wait();
+// What no machine does.
+void emu_refuse(const char*what);
 // Counts what threads come to, so that what a round of all of them left as it was is seen.
 extern unsigned long emu_moves;
 struct Dim3{unsigned x,y,z;};

@@ -22,7 +22,9 @@ for(u32 r=0;r<map.box_rows;r++)for(u32 k=0;k<64;k++){u32 at=to+r*128+k*2;at^=(at
 if(outer+r<map.rows&&inner+k<map.columns)memcpy(&x,map.at+((outer+r)*map.columns+inner+k)*2,2);memcpy(emu_there(emu_at(at),block),&x,2);}
 auto&b=*(EmuBarrier*)emu_there(emu_at(barrier),block);b.bytes-=map.box_rows*128;emu_end_phase(b);}
 static void copy_box(u32 to,const TensorMap&map,u32 inner,u32 outer,u32 barrier){emu_copy_box(to,map,inner,outer,barrier,emu_rank);}
-static void copy_slices(u32 to,const TensorMap&map,u32 row,u32 slice,u32 barrier){for(u32 s=0;s<map.box_slices;s++)copy_box(to+s*(u32)map.box_rows*128,map,(slice+s)*64,row,barrier);}
+// A map of one slice has two axes, and one of several three: a copy must name as many.
+static void copy_slices(u32 to,const TensorMap&map,u32 row,u32 slice,u32 barrier){if(map.box_slices<2)emu_refuse("a copy of several slices by a map of one");
+for(u32 s=0;s<map.box_slices;s++)emu_copy_box(to+s*(u32)map.box_rows*128,map,(slice+s)*64,row,barrier,emu_rank);}
 static void copy_slices_once(u32 to,const TensorMap&map,u32 row,u32 slice,u32 barrier){copy_slices(to,map,row,slice,barrier);}
 static void copy_box_to(u32 to,const TensorMap&map,u32 inner,u32 outer,u32 barrier,u16 blocks){for(u32 block=0;block<emu_cluster;block++)if(blocks>>block&1)emu_copy_box(to,map,inner,outer,barrier,block);}
 static void store_box(const TensorMap&map,u32 inner,u32 outer,u32 from){

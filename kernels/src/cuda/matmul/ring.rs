@@ -142,11 +142,11 @@ impl Shape {
         let of_x = if makes { 0 } else { self.x_rows * 128 };
         let slot = |shape: &Self| shape.slot_bytes(spec.columns)[0] + shape.slices * of_x;
         let ring = self.ring_bytes(shared_bytes, made);
-        // The steps of a slot are shared evenly by its warps, and a slot is whole boxes of w, and as long
-        // as what aligns it.
+        // The steps of a slot are shared evenly by its warps. It has several boxes of each row of w, for
+        // copies of one are others, and is as long as what aligns it.
         let is_even = |shape: &Self| {
             let boxes = shape.slices * shape.bits / 16;
-            boxes.is_multiple_of(2) && (shape.slices * shape.x_rows).is_multiple_of(16)
+            boxes.is_multiple_of(4) && (shape.slices * shape.x_rows).is_multiple_of(16)
         };
         while is_even(&self) && self.steps() > self.of_k && ring / slot(&self) < SLOTS {
             self.slices /= 2;
