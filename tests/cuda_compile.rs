@@ -46,13 +46,30 @@ const PACKED: [&str; 3] = [
 fn module(model: &str, dtype: DType, level: CompileLevel) -> Module {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(model);
     let sampling_controls = model.ends_with("mistral");
-    planned(&DecoderConfig::load(&folder).unwrap(), sampling_controls, dtype, level)
+    let config = DecoderConfig::load(&folder).unwrap();
+    // What is stored in narrow forms is as it is, and its scales.
+    let checkpoint = PACKED.contains(&model).then(|| Checkpoint::open(&folder).unwrap());
+    let stored = move |name: &str| match &checkpoint {
+        Some(checkpoint) => checkpoint.dtype_of(name),
+        None => Some(dtype),
+    };
+    planned_of(&config, sampling_controls, dtype, stored, level)
 }
 
 fn planned(
     config: &DecoderConfig,
     sampling_controls: bool,
     dtype: DType,
+    level: CompileLevel,
+) -> Module {
+    planned_of(config, sampling_controls, dtype, move |_| Some(dtype), level)
+}
+
+fn planned_of(
+    config: &DecoderConfig,
+    sampling_controls: bool,
+    dtype: DType,
+    stored: impl Fn(&str) -> Option<DType> + 'static,
     level: CompileLevel,
 ) -> Module {
     let bounds = DecoderBounds {
@@ -67,7 +84,7 @@ fn planned(
         // One of them samples with all that may be asked for.
         sampling_controls,
     };
-    let graph = decoder(config, &bounds, move |_| Some(dtype)).unwrap();
+    let graph = decoder(config, &bounds, stored).unwrap();
     plan(graph, level, None, Vec::new()).unwrap().0
 }
 

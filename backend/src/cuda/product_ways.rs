@@ -44,7 +44,9 @@ impl ProductWays {
     pub(super) fn has_tiles(self, spec: &MatMulSpec, rows: u64) -> bool {
         self.arch.has_warpgroup_products()
             && (spec.multiplies_in_tiles() || spec.widens_into_tiles())
-            && (rows > TENSOR_ROWS || self.batch_invariant)
+            && (rows > TENSOR_ROWS
+                || self.batch_invariant
+                || (spec.has_codes() && !spec.multiplies_in_a_ring(rows)))
     }
 
     /// Whether it is expected to be fastest so, alone.

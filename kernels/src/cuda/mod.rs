@@ -18,7 +18,7 @@ pub use crate::op::{Blocks, GridError};
 pub(crate) use attention::{kernels as attention_kernels, others as other_attention_kernels};
 pub use beside::BesideOp;
 pub use matmul::{
-    AfterProduct, BeforeProduct, Codes, MatMulSpec, RING_ROWS, RingForm, STREAM_ROWS, TENSOR_ROWS,
+    AfterProduct, BeforeProduct, MatMulSpec, RING_ROWS, RingForm, STREAM_ROWS, TENSOR_ROWS,
 };
 pub use region::{PartParam, RegionPart, narrow_region_kernel, node_kernel, region_kernel};
 pub use sampling::{controlled_sample_kernels, sample_kernels};

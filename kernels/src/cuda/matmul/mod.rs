@@ -10,10 +10,10 @@ mod tensor;
 mod tile;
 
 pub use ring::{RING_ROWS, RingForm};
-pub use scaled::Codes;
 pub use stream::{AfterProduct, BeforeProduct};
 pub use tensor::TENSOR_ROWS;
 
+use self::scaled::Codes;
 use super::text::storage;
 use crate::lower::LowerError;
 use crate::op::cuda::{GridAxis, LaunchRecipe, Param, Scalar};

@@ -11,7 +11,7 @@ use piecewise_ir::types::TensorType;
 
 /// Codes that a product has as its weight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Codes {
+pub(super) struct Codes {
     /// Of a code.
     pub(super) dtype: DType,
     /// Of a scale.
