@@ -7,19 +7,16 @@ use super::stored_piece::{IMAGE_KIND, StoredPiece};
 use piecewise_backend::artifact::{Artifact, Digest};
 use piecewise_backend::compiler::{Claim, CompileError, Compiler, Entry, Store, claim_or_wait};
 use rustc_hash::FxHashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Images that the store gave or got, by digest: pieces and sizes share them.
 #[derive(Debug, Default)]
-pub(super) struct Images(Mutex<FxHashMap<Digest, Arc<[u8]>>>);
+pub(super) struct Images(Mutex<FxHashMap<Digest, Arc<OnceLock<Arc<[u8]>>>>>);
 
 impl Images {
-    fn get(&self, digest: Digest) -> Option<Arc<[u8]>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&digest).cloned()
-    }
-
-    fn insert(&self, digest: Digest, bytes: Arc<[u8]>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(digest, bytes);
+    /// Where an image is once somebody has it: whoever comes meanwhile waits.
+    fn place(&self, digest: Digest) -> Arc<OnceLock<Arc<[u8]>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(digest).or_default().clone()
     }
 }
 
@@ -149,16 +146,15 @@ impl Session<'_> {
         let stored = StoredPiece::decode(&bytes).map_err(Miss::Unfit)?;
         let mut images = Vec::with_capacity(stored.images().len());
         for &digest in stored.images() {
-            let bytes = match self.images.get(digest) {
-                Some(bytes) => bytes,
+            let place = self.images.place(digest);
+            let bytes = match place.get() {
+                Some(bytes) => bytes.clone(),
                 None => {
                     let bytes = get(IMAGE_KIND, digest)?.ok_or(Miss::ImageAbsent(digest))?;
                     if Digest::of(&bytes) != digest {
                         return Err(Miss::Unfit(format!("image {digest} has other bytes")));
                     }
-                    let bytes: Arc<[u8]> = bytes.into();
-                    self.images.insert(digest, bytes.clone());
-                    bytes
+                    place.get_or_init(|| bytes.into()).clone()
                 }
             };
             images.push((digest, bytes.to_vec()));
@@ -175,17 +171,23 @@ impl Session<'_> {
         let target = self.compiler.target();
         let mut kept = Ok(());
         for (digest, bytes) in &artifact.images {
-            let is_new = self.images.get(*digest).is_none();
-            if kept.is_ok() && (is_new || all_images) {
+            let put = || {
                 let kernel = image_name(artifact, *digest);
                 let factors = [("target", target.as_str()), ("kernel", kernel)];
                 let (kind, factors) = (IMAGE_KIND, &factors);
-                kept = self.store.put(Entry { kind, key: *digest, factors, bytes });
-            }
-            // Not before it is there: another thread keeps a piece that refers to it.
-            if is_new {
-                self.images.insert(*digest, bytes.as_slice().into());
-            }
+                self.store.put(Entry { kind, key: *digest, factors, bytes })
+            };
+            let mut made = None;
+            // Once, and not before it is there: another thread keeps a piece that refers to it.
+            self.images.place(*digest).get_or_init(|| {
+                made = kept.is_ok().then(put);
+                bytes.as_slice().into()
+            });
+            kept = match made {
+                Some(kept) => kept,
+                None if all_images && kept.is_ok() => put(),
+                None => kept,
+            };
         }
         let kept = kept.and_then(|()| match StoredPiece::encode(artifact) {
             Ok(bytes) => {

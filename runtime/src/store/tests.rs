@@ -375,6 +375,7 @@ impl Store for ImagesFirst {
             assert_eq!(piece.images().iter().find(lacks), None);
         } else {
             std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(self.0.get(entry.kind, entry.key).unwrap(), None, "kept twice");
         }
         self.0.put(entry)
     }

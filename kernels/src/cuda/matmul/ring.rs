@@ -92,14 +92,17 @@ impl Shape {
         Self { rows, x_rows: rows, bits: 16, eights, slices, of_k, of_tiles }
     }
 
-    /// The same of weights that are codes: four bits want twice the warps to widen them.
+    /// The same of weights that are codes, on an H200: four bits want twice the warps to widen them.
     fn of_codes(rows: u64, bits: u64) -> Self {
         let x_rows = if rows == 1 { 1 } else { rows.next_multiple_of(8) };
         let (eights, slices, of_k, of_tiles) = match (rows, bits) {
-            (..=16, 4) => (6, 16, 16, 1),
+            (..=1, 4) => (6, 16, 16, 1),
+            (..=16, 4) => (8, 8, 8, 2),
             (..=16, _) => (6, 8, 8, 1),
-            (_, 4) => (8, 8, 8, 2),
-            _ => (8, 4, 4, 2),
+            (..=32, 4) => (8, 8, 8, 1),
+            (..=32, _) => (8, 4, 8, 1),
+            (_, 4) => (8, 4, 4, 2),
+            _ => (12, 4, 4, 2),
         };
         Self { rows: rows.next_multiple_of(8), x_rows, bits, eights, slices, of_k, of_tiles }
     }
@@ -142,11 +145,11 @@ impl Shape {
         let of_x = if makes { 0 } else { self.x_rows * 128 };
         let slot = |shape: &Self| shape.slot_bytes(spec.columns)[0] + shape.slices * of_x;
         let ring = self.ring_bytes(shared_bytes, made);
-        // The steps of a slot are shared evenly by its warps. It has several boxes of each row of w, for
-        // copies of one are others, and is as long as what aligns it.
+        // The steps of a slot are shared evenly by its warps. It has whole boxes of each row of w, and is
+        // as long as what aligns it.
         let is_even = |shape: &Self| {
             let boxes = shape.slices * shape.bits / 16;
-            boxes.is_multiple_of(4) && (shape.slices * shape.x_rows).is_multiple_of(16)
+            boxes.is_multiple_of(2) && (shape.slices * shape.x_rows).is_multiple_of(16)
         };
         while is_even(&self) && self.steps() > self.of_k && ring / slot(&self) < SLOTS {
             self.slices /= 2;
@@ -198,7 +201,7 @@ impl MatMulSpec {
         let half = RingForm::Half { longer };
         let is_small = self.columns * self.depth * 2 <= SMALL_BYTES;
         match rows {
-            ..=FEW_ROWS if self.codes.is_some() => vec![half, Whole],
+            ..=16 if self.codes.is_some() => vec![half, Whole],
             _ if self.codes.is_some() => vec![Whole],
             ..=SMALL_ROWS if is_small => vec![half, Whole, Panel],
             ..=FEW_ROWS if !self.rows_outweigh(rows) => vec![Whole, half, Panel],
@@ -267,10 +270,15 @@ impl MatMulSpec {
         };
         let ring_bytes = shape.ring_bytes(shared_bytes, left.made.iter().sum());
         let [slot_bytes, most] = shape.slot_bytes(self.columns);
-        if before.is_some() && ring_bytes < most.max(2 * slot_bytes) {
+        let of_x = if before.is_some() { 0 } else { shape.slices * shape.x_rows * 128 };
+        if ring_bytes < most.max(2 * slot_bytes) + 2 * of_x {
+            let (what, then) = match before {
+                Some(_) => ("a region before a product", "launch it on its own"),
+                None => ("a product", "take a whole ring"),
+            };
             return Err(LowerError(format!(
-                "a region before a product of {rows} rows of {} elements, which leave a block {} KiB \
-                 for weights on their way; launch it on its own",
+                "{what} of {rows} rows of {} elements, which leave a block {} KiB for weights on \
+                 their way; {then}",
                 self.depth,
                 ring_bytes >> 10
             )));

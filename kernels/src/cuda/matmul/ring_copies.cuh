@@ -55,7 +55,11 @@ DEVICE void fill_ring(const Problem& p, const TensorMap* x, const TensorMap& w8,
     auto copy = [&](const TensorMap& w, u32 eights) {
 #pragma unroll
       for (u32 half = 0; half < HALVES; ++half)
-        copy_slices_once(to + half * units * (W_SLICES * BOX), w, half * p.columns + (begin + unit) * 8, slice, barrier);
+      {
+        const u32 at = to + half * units * (W_SLICES * BOX), row = half * p.columns + (begin + unit) * 8;
+        if (W_SLICES > 1) copy_slices_once(at, w, row, slice, barrier);
+        else copy_box(at, w, slice * 64, row, barrier);
+      }
       to += eights * (W_SLICES * BOX);
       unit += eights;
     };
