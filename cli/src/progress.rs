@@ -2,7 +2,7 @@
 
 use super::logs::{tell, warn};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use piecewise::assembly::Notice;
+use piecewise::assembly::{Notice, rounded};
 use piecewise_runtime::words::Progress;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ pub(super) fn watcher() -> impl FnMut(Notice<'_>) + Send + 'static {
     move |notice| match notice {
         Notice::Progress(progress) => bars.show(progress),
         Notice::Warning(text) => warn(text),
+        Notice::Rounded(format, found) => tell(&rounded(format, found)),
         Notice::OnCpu(reason) => tell(&format!("running on the CPU: {reason}")),
         _ => {}
     }
