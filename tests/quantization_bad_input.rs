@@ -182,7 +182,7 @@ fn check(quantization: Value) -> Result<(), TestCaseError> {
     let work = || match DecoderConfig::parse(text.as_bytes(), Path::new("config.json")) {
         // What is taken has a graph, or says why it has none.
         Ok(config) => Ok(decoder(&config, &BOUNDS, |_| None).map(|graph| graph.weights().len())),
-        Err(error) => Err((error.field().unwrap_or_default(), error.to_string())),
+        Err(error) => Err((error.field().unwrap_or_default().to_owned(), error.to_string())),
     };
     let (result, peak) = peak_bytes(work);
     prop_assert!(peak < MOST, "{} bytes", peak);

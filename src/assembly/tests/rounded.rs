@@ -3,9 +3,10 @@
 use super::*;
 use crate::models::DecoderConfig;
 use piecewise_backend::weights::NormalWeights;
+use piecewise_runtime::words::Progress;
 
 fn small() -> DecoderConfig {
-    let mut config = Preset::Qwen3_0_6B.config();
+    let mut config = Preset::ALL[0].config();
     (config.hidden_size, config.intermediate_size, config.num_layers) = (128, 384, 2);
     (config.num_heads, config.num_kv_heads, config.head_dim) = (4, 2, 32);
     (config.vocab_size, config.eos_token_ids) = (64, Vec::new());
@@ -42,6 +43,29 @@ fn random_codes_and_scales_make_logits_of_the_size_that_random_floats_make() {
         let size = size_of_logits(format);
         assert!((0.5..2.0).contains(&(size / plain)), "{format}: {size} beside {plain}");
     }
+}
+
+/// So many bytes are loaded: fewer of fewer bits, and all at the end.
+#[test]
+fn loading_is_told_in_bytes() {
+    let loaded = |format| {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let hears = Arc::clone(&told);
+        let engine = assembly(format).watch(move |notice| {
+            if let Notice::Progress(Progress::Loading { done, total }) = notice {
+                hears.lock().unwrap().push((done, total));
+            }
+        });
+        let weights = engine.engine().unwrap().model().ledger().weights;
+        let told = told.lock().unwrap();
+        let (done, total) = *told.last().unwrap();
+        assert!(told.is_sorted() && told.iter().all(|(_, of)| *of == total));
+        // The memory of a weight begins at a whole number of cache lines.
+        assert!(done == total && total <= weights && 10 * total > 9 * weights, "{done}, {weights}");
+        total
+    };
+    let [plain, eight, four] = [Quantize::None, Quantize::Fp8, Quantize::Int4].map(loaded);
+    assert!(four < eight && eight < plain, "{plain}, {eight}, {four}");
 }
 
 #[test]

@@ -123,7 +123,7 @@ pub enum CheckpointError {
     )]
     MissingTensors {
         folder: PathBuf,
-        /// How many.
+        /// How many tensors of the model there are not.
         missing: usize,
         /// The names of the first few.
         first: String,

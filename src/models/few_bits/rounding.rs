@@ -14,7 +14,7 @@ const MIDDLE: u32 = 8;
 /// Integers in a word.
 const IN_A_WORD: usize = 8;
 
-/// What codes are.
+/// The numbers that weights are rounded to, and how they lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Codes {
     /// A byte each.
