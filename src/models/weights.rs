@@ -44,7 +44,8 @@ const MOST_NAMED: usize = 10;
 /// Holds the weights of `graph` against the headers of `checkpoint`, before anything is compiled.
 ///
 /// # Errors
-/// The tensors that are missing, or the first that is of another shape or not of floats.
+/// The first tensor that is of another shape or not of floats; where one is missing before it, all that are
+/// missing.
 pub fn check_weights(graph: &Graph, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
     let (mut missing, mut wrong) = (Vec::new(), None);
     for weight in graph.weights() {
@@ -60,13 +61,17 @@ pub fn check_weights(graph: &Graph, checkpoint: &Checkpoint) -> Result<(), Check
             match tensor {
                 Ok(_) => {}
                 Err(CheckpointError::MissingTensor { tensor, .. }) => missing.push(tensor),
-                Err(error) => wrong = wrong.take().or(Some(error)),
+                Err(error) if missing.is_empty() => wrong = wrong.take().or(Some(error)),
+                Err(_) => {}
             }
         });
     }
+    if let Some(wrong) = wrong {
+        return Err(wrong);
+    }
     let folder = checkpoint.folder().to_path_buf();
     match &*missing {
-        [] => wrong.map_or(Ok(()), Err),
+        [] => Ok(()),
         [tensor] => Err(CheckpointError::MissingTensor { folder, tensor: tensor.clone() }),
         _ => {
             let named = missing.iter().take(MOST_NAMED).map(|name| format!("`{name}`"));

@@ -117,7 +117,7 @@ pub enum CheckpointError {
     MissingTensor { folder: PathBuf, tensor: String },
     /// The checkpoint lacks several tensors that the model needs.
     #[error(
-        "{}: {missing} tensors are missing, the first of them {first}; the checkpoint does not fit its \
+        "{}: no tensor {first}; {missing} tensors are missing, so that the checkpoint does not fit its \
          config.json",
         folder.display()
     )]
