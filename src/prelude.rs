@@ -201,5 +201,5 @@ pub use piecewise_runtime::memory::RowsId;
 pub use piecewise_runtime::words::RequestId;
 pub use piecewise_runtime::words::roles;
 pub use piecewise_runtime::words::{CaptureWhen, Checks, OnCaptureFailure, SuspendedWeights};
-pub use piecewise_runtime::words::{CompileLevel, GraphMode, StepMode};
+pub use piecewise_runtime::words::{CompileLevel, GraphMode, Quantize, StepMode};
 pub use piecewise_runtime::words::{FinishReason, Usage};

@@ -26,6 +26,7 @@ mod op_check;
 #[path = "../examples/outside/src/model.rs"]
 mod outside;
 mod planted_faults;
+mod quantization_bad_input;
 mod quantized_pieces;
 mod reading;
 mod segment_means;

@@ -1,11 +1,11 @@
 //! Formats of one width, group and kind of zero point share what is compiled.
 
-use piecewise::models::{DecoderBounds, DecoderConfig, decoder};
+use piecewise::models::{DecoderBounds, DecoderConfig, DecoderModel, decoder};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
 use piecewise_runtime::pipeline::plan;
-use piecewise_runtime::words::CompileLevel;
+use piecewise_runtime::words::{CompileLevel, Quantize};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,22 +22,27 @@ const BOUNDS: DecoderBounds = DecoderBounds {
     sampling_controls: false,
 };
 
-/// What the passes make of a decoder whose layers are kept so; heads of `heads` rows each.
-fn planned(quantization: &Value, layers: usize, heads: [usize; 2]) -> Module {
+/// A decoder whose layers are kept so.
+fn config_of(quantization: &Value, layers: usize, heads: [usize; 2]) -> DecoderConfig {
     let config = json!({
         "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "dtype": "float32",
         "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": layers,
         "num_attention_heads": heads[0], "num_key_value_heads": heads[1], "head_dim": 32,
         "vocab_size": 64, "max_position_embeddings": 64, "quantization_config": quantization,
     });
-    let config = DecoderConfig::parse(config.to_string().as_bytes(), Path::new("config.json"));
+    DecoderConfig::parse(config.to_string().as_bytes(), Path::new("config.json")).unwrap()
+}
+
+/// What the passes make of it.
+fn planned(quantization: &Value, layers: usize, heads: [usize; 2]) -> Module {
     // As files store them: scales of compressed-tensors in bf16, of AWQ and GPTQ in f16.
     let stored = |name: &str| match name.rsplit_once('.')?.1 {
         "weight_scale" => Some(DType::BF16),
         "scales" => Some(DType::F16),
         _ => None,
     };
-    let graph = decoder(&config.unwrap(), &BOUNDS, stored).unwrap();
+    let config = config_of(quantization, layers, heads);
+    let graph = decoder(&config, &BOUNDS, stored).unwrap();
     plan(graph, CompileLevel::Piecewise, None, Vec::new()).unwrap().0
 }
 
@@ -76,6 +81,31 @@ fn formats_of_one_kind_have_equal_pieces() {
     // Another group, and other zeros, are another product.
     assert_ne!(unique_hashes(&gptq(true, "gptq", 64)), symmetric);
     assert_ne!(symmetric, with_zeros);
+}
+
+/// Layers that are rounded when they are loaded read what a file would have, and share all of it.
+#[test]
+fn rounded_layers_have_the_pieces_of_a_checkpoint_that_was_stored_so() {
+    let floats = json!({
+        "quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["lm_head"],
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": {
+            "num_bits": 8, "type": "float", "symmetric": true, "strategy": "channel",
+        }}},
+    });
+    let mut integers = packed(true);
+    integers["config_groups"]["group_0"]["weights"]["group_size"] = 128.into();
+    for (format, how) in [(Quantize::Fp8, floats), (Quantize::Int4, integers)] {
+        let plain = config_of(&Value::Null, 2, [8, 4]);
+        let rounded = plain.quantized(format).unwrap();
+        // What a checkpoint in bf16 says of a layer is not what the graph reads of it.
+        let stored = |name: &str| name.ends_with("_proj.weight").then_some(DType::BF16);
+        let graph = rounded.graph(&BOUNDS, Box::new(stored)).unwrap();
+        let module = plan(graph, CompileLevel::Piecewise, None, Vec::new()).unwrap().0;
+        let hashes = module.stitch().unwrap().unique.iter().map(|(_, piece)| piece.hash);
+        assert_eq!(hashes.collect::<BTreeSet<_>>(), unique_hashes(&how), "{format}");
+        let again = config_of(&how, 2, [8, 4]).quantized(format).err().unwrap();
+        assert!(again.contains("`quantization_config` of config.json"), "{again}");
+    }
 }
 
 #[test]

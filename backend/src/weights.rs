@@ -3,6 +3,7 @@
 use piecewise_ir::dtype::DType;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 /// How a weight lies in device memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
@@ -79,6 +80,32 @@ pub trait WeightSource: Send + Sync {
     /// # Errors
     /// When there is none of that name, dtype and shape.
     fn tensor(&self, spec: TensorSpec<'_>) -> Result<TensorSource<'_>, WeightError>;
+
+    /// What came to light while tensors were read.
+    fn findings(&self) -> WeightFindings {
+        WeightFindings::default()
+    }
+}
+
+/// What a source of weights found while they were read, for whoever runs the model.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct WeightFindings {
+    /// What is no reason to stop, each with the name of its tensor.
+    pub warnings: Vec<String>,
+    /// Of each layer that was rounded to fewer bits, by its path: the norm of what was lost over that of
+    /// its weights.
+    pub errors: BTreeMap<String, f64>,
+    /// Where layers are rounded: the paths of the matrices that are not.
+    pub kept: Vec<String>,
+}
+
+impl WeightFindings {
+    /// The mean of [`Self::errors`] and the largest with its layer; `None` where nothing was rounded.
+    pub fn mean_and_largest(&self) -> Option<(f64, f64, &str)> {
+        let largest = self.errors.iter().max_by(|a, b| a.1.total_cmp(b.1))?;
+        let mean = self.errors.values().sum::<f64>() / self.errors.len() as f64;
+        Some((mean, *largest.1, largest.0))
+    }
 }
 
 /// Random weights of any name and shape: for benchmarks.

@@ -102,6 +102,7 @@ pub(crate) fn refuse_flags_of_writers(
     let compile = &bounds.compile;
     let of_bounds = [
         ("--max-seq-len", bounds.max_seq_len.is_some()),
+        ("--quantize", bounds.quantize.is_some()),
         ("--no-prefix-cache", compile.no_prefix_cache),
         ("--sampling-controls", compile.sampling_controls.is_some()),
     ];

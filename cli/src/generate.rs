@@ -356,6 +356,7 @@ fn show_statistics(
             "graph_mode": mode,
             "reduced_mode": model.reduced_mode(),
             "memory": model.ledger(),
+            "rounding_errors": model.weight_findings().errors,
             "statistics": stats,
             "hits": stats.hits(),
             "misses": stats.misses(),
@@ -382,6 +383,9 @@ fn show_statistics(
         writeln!(out, "graph mode       reduced: {reason}")?;
     }
     writeln!(out, "memory           {}", shown_ledger(&ledger))?;
+    for (layer, error) in model.weight_findings().errors {
+        writeln!(out, "rounding error   {:.2}% {layer}", 100.0 * error)?;
+    }
     if let Some(TowerReport { graphs, graph_mode, memory, statistics }) = tower {
         writeln!(out, "images, compile  {}", statistics.compile)?;
         writeln!(out, "images, graphs   {graphs} ({graph_mode})")?;

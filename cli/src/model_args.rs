@@ -9,7 +9,7 @@ use piecewise::device::DeviceSpec;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::config::{ConfigLayers, ShortSizeLists, Sizes};
-use piecewise_runtime::words::{CaptureWhen, CompileLevel, GraphMode, OnCaptureFailure};
+use piecewise_runtime::words::{CaptureWhen, CompileLevel, GraphMode, OnCaptureFailure, Quantize};
 use std::path::{Path, PathBuf};
 
 /// The file that is read from the current directory where no other is named.
@@ -32,6 +32,11 @@ pub(crate) struct BoundArgs {
     /// default.
     #[arg(long, value_parser = float)]
     pub dtype: Option<DType>,
+    /// Round linear layers in f32, bf16 or f16 when they are loaded: to fp8 (e4m3, a scale for each row)
+    /// or int4 (a scale for each 128 columns), or none of them; the head, embeddings and norms stay
+    /// [default: none].
+    #[arg(long, value_parser = named::<Quantize>, value_name = "FORMAT")]
+    pub quantize: Option<Quantize>,
     /// The most tokens of a step; longer prompts are cut into chunks [default: 512].
     #[arg(long, alias = "max-num-batched-tokens", value_name = "N")]
     pub max_num_tokens: Option<u64>,
@@ -229,6 +234,7 @@ impl BoundArgs {
     pub(crate) fn layers(&self) -> anyhow::Result<ConfigLayers> {
         let layers = self.compile.layers()?;
         let layers = put(layers, "dtype", self.dtype)?;
+        let layers = put(layers, "quantize", self.quantize)?;
         let layers = put(layers, "max_num_tokens", self.max_num_tokens)?;
         let layers = put(layers, "max_num_seqs", self.max_num_seqs)?;
         let layers = put(layers, "max_num_rows", self.max_num_rows)?;

@@ -2,7 +2,7 @@
 
 use super::logs::{tell, warn};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use piecewise::assembly::Notice;
+use piecewise::assembly::{Notice, rounded};
 use piecewise_runtime::words::Progress;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ pub(super) fn watcher() -> impl FnMut(Notice<'_>) + Send + 'static {
     move |notice| match notice {
         Notice::Progress(progress) => bars.show(progress),
         Notice::Warning(text) => warn(text),
+        Notice::Rounded(format, found) => tell(&rounded(format, found)),
         Notice::OnCpu(reason) => tell(&format!("running on the CPU: {reason}")),
         _ => {}
     }
@@ -33,10 +34,10 @@ impl BuildBars {
             return;
         }
         let (phase, done, total) = match progress {
-            Progress::Compiling { done, total } => ("compiling", done, total),
+            Progress::Compiling { done, total } => ("compiling", done as u64, total as u64),
             Progress::Loading { done, total } => ("loading", done, total),
-            Progress::Measuring { done, total, .. } => ("measuring", done, total),
-            Progress::Capturing { done, total } => ("capturing", done, total),
+            Progress::Measuring { done, total, .. } => ("measuring", done as u64, total as u64),
+            Progress::Capturing { done, total } => ("capturing", done as u64, total as u64),
         };
         if !matches!(&self.bar, Some((shown, _)) if *shown == phase) {
             self.clear();
@@ -46,10 +47,14 @@ impl BuildBars {
                 }
                 _ => String::new(),
             };
-            self.bar = Some((phase, bar(phase, total).with_prefix(most)));
+            let bar = match progress {
+                Progress::Loading { .. } => bar_of(phase, total, "{bytes}/{total_bytes}"),
+                _ => bar_of(phase, total, "{pos}/{len}"),
+            };
+            self.bar = Some((phase, bar.with_prefix(most)));
         }
         if let Some((_, bar)) = &self.bar {
-            bar.set_position(done as u64);
+            bar.set_position(done);
         }
         if done == total {
             self.clear();
@@ -65,8 +70,14 @@ impl BuildBars {
 
 /// A bar of `total` steps.
 pub(super) fn bar(phase: &'static str, total: usize) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stderr());
-    let style = ProgressStyle::with_template("{msg:>10} [{bar:30}] {pos}/{len} {elapsed}{prefix}");
+    bar_of(phase, total as u64, "{pos}/{len}")
+}
+
+/// A bar that shows how much of `total` is done as `amounts` has it.
+fn bar_of(phase: &'static str, total: u64, amounts: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
+    let style = format!("{{msg:>10}} [{{bar:30}}] {amounts} {{elapsed}}{{prefix}}");
+    let style = ProgressStyle::with_template(&style);
     bar.with_style(style.map_or_else(|_| ProgressStyle::default_bar(), |s| s.progress_chars("=> ")))
         .with_message(phase)
 }

@@ -12,7 +12,7 @@ use piecewise_runtime::engine::EngineError;
 use piecewise_runtime::measure::MeasureError;
 use piecewise_runtime::memory::SizingError;
 use piecewise_runtime::pipeline::PlanError;
-use piecewise_runtime::words::ModelError;
+use piecewise_runtime::words::{ModelError, Quantize};
 use std::error::Error;
 use std::path::PathBuf;
 
@@ -78,6 +78,18 @@ pub enum AssemblyError {
          missing"
     )]
     UnreadScale { tensor: String },
+    /// Tensors of a checkpoint that a model which reads every tensor does not read.
+    #[error(
+        "the model of config.json reads nothing of these tensors of the checkpoint, so they belong to \
+         another model, or to a part of it that is not known here: {tensors}"
+    )]
+    UnreadTensors {
+        /// The first of them.
+        tensors: String,
+    },
+    /// Weights that can't be rounded when they are loaded.
+    #[error("{from}: quantize = \"{format}\" is not possible: {reason}; leave it out")]
+    Quantize { from: Source, format: Quantize, reason: String },
     /// The graph of a family.
     #[error(transparent)]
     Build(#[from] BuildErrors),

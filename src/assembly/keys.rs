@@ -5,7 +5,9 @@ use crate::device::DeviceSpec;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::config::ShortSizeLists;
-use piecewise_runtime::words::{CaptureWhen, Checks, CompileLevel, GraphMode, OnCaptureFailure};
+use piecewise_runtime::words::{
+    CaptureWhen, Checks, CompileLevel, GraphMode, OnCaptureFailure, Quantize,
+};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -170,4 +172,7 @@ setters! {
     device(device: DeviceSpec) "device" = device.to_string();
     /// The dtype of activations and of the KV cache; without it, the checkpoint's own.
     activations(dtype: DType) "dtype" = dtype;
+    /// What the linear layers of a decoder in floats are rounded to when it is loaded; without it, they
+    /// stay as they are stored.
+    quantize(format: Quantize) "quantize" = format;
 }

@@ -46,7 +46,7 @@ mod subject;
 
 pub use error::{AssemblyError, BoundOfGraph};
 pub use given::Assembly;
-pub use notice::Notice;
+pub use notice::{Notice, rounded};
 pub use options::Purpose;
 pub use planned::{LoweredPiece, LoweredUnique, Planned, Tuned};
 pub use registries::Registries;

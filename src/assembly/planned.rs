@@ -297,12 +297,21 @@ impl Planned {
         let lowering = lowering.into_inner().unwrap_or_default();
         let compiled = lowering.finish(jobs, &*compiler, &*store)?;
         let mut watcher = watcher.into_inner();
+        let format = settings.config.quantize;
         let mut progress = telling(&mut watcher);
         let weights = weights.unwrap_or_else(|| Box::new(InMemoryWeights::new())).into();
         let (module, tune) = (Arc::new(module), options.tune);
         let planned = Arc::clone(&module);
         let build = CompiledModel::build;
         let mut model = build(planned, options, compiled, &*store, device, weights, &mut progress)?;
+        drop(progress);
+        let found = model.weight_findings();
+        for warning in &found.warnings {
+            tell(&mut watcher, Notice::Warning(warning));
+        }
+        if !found.errors.is_empty() {
+            tell(&mut watcher, Notice::Rounded(format, &found));
+        }
         model.specialize_late(late, LateCompiler { module, compiler, store }, tune);
         if let Some((from, bytes)) = limit {
             model.limit_memory(from, bytes);

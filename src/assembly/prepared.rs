@@ -7,7 +7,8 @@ use super::options::Purpose;
 use super::registries::Registries;
 use super::settings::Settings;
 use crate::device::OpenDevice;
-use crate::models::{Checkpoint, DecoderBounds, DecoderFacts};
+use crate::models::few_bits::{RoundedWeights, kept_matrices, rounded_layers};
+use crate::models::{Checkpoint, DecoderBounds, DecoderFacts, DecoderModel};
 use piecewise_backend::compiler::Store;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::dtype::DType;
@@ -17,7 +18,8 @@ use piecewise_ir::text::render;
 use piecewise_ir::verify::verify_graph_with;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_passes::Observer;
-use piecewise_runtime::config::RuntimeConfig;
+use piecewise_runtime::config::{RuntimeConfig, Source};
+use piecewise_runtime::words::Quantize;
 use std::sync::Arc;
 
 mod checkpoint;
@@ -71,6 +73,23 @@ fn bounds(config: &RuntimeConfig, kv_rows: u64, embedding_rows: Option<u64>) -> 
     }
 }
 
+/// The model with its layers rounded when they are loaded, where the settings ask for it.
+fn quantized(
+    model: &dyn DecoderModel,
+    settings: &Settings,
+) -> Result<Option<Arc<dyn DecoderModel>>, AssemblyError> {
+    match settings.config.quantize {
+        Quantize::None => Ok(None),
+        format => Ok(Some(model.quantized(format).map_err(|why| unquantized(settings, why))?)),
+    }
+}
+
+fn unquantized(settings: &Settings, reason: String) -> AssemblyError {
+    let from =
+        settings.layers().asked("quantize").map_or(Source::Default, |(_, from)| from.clone());
+    AssemblyError::Quantize { from, format: settings.config.quantize, reason }
+}
+
 pub(super) fn prepare(assembly: Assembly) -> Result<Prepared, AssemblyError> {
     let mut settings = assembly.settings()?;
     let config = &settings.config;
@@ -84,6 +103,13 @@ pub(super) fn prepare(assembly: Assembly) -> Result<Prepared, AssemblyError> {
         (Some(checkpoint), None) => checkpoint.ok(),
     };
     let mut brought = None;
+    let given = matches!(assembly.model, Model::Graph(_) | Model::Text { .. });
+    if given && config.quantize != Quantize::None {
+        let why =
+            "only decoders that are built of a config.json know which of their layers are linear";
+        return Err(unquantized(&settings, why.to_owned()));
+    }
+    let mut rounded = None;
     let graph = match assembly.model {
         Model::Graph(graph) => graph,
         Model::Text { name, module } => {
@@ -102,13 +128,18 @@ pub(super) fn prepare(assembly: Assembly) -> Result<Prepared, AssemblyError> {
                 warn(&format!("config.json: layers see `{key}` = {longest} positions; {why}"));
             }
             // Tensors of another type than the configuration's make other pieces.
-            let stored = checkpoint.as_ref().map(Checkpoint::dtypes);
-            let stored = Box::new(move |name: &str| stored.as_ref()?(name));
+            let stored = || {
+                let stored = checkpoint.as_ref().map(Checkpoint::dtypes);
+                Box::new(move |name: &str| stored.as_ref()?(name))
+            };
             let rows = settings.most_kv_rows(assembly.sequences);
             let kv_rows = assembly.kv_rows.unwrap_or(rows);
             let bounds = bounds(config, kv_rows, assembly.embedding_rows);
-            let graph = model.graph(&bounds, stored)?;
+            let graph = model.graph(&bounds, stored())?;
             settings = settings.held_by(&graph, &registries.ops)?;
+            if let Some(model) = quantized(&*model, &settings)? {
+                rounded = Some(model.graph(&bounds, stored())?);
+            }
             (decoder, facts) = (Some(model), Some(known));
             graph
         }
@@ -116,7 +147,25 @@ pub(super) fn prepare(assembly: Assembly) -> Result<Prepared, AssemblyError> {
     if let (Some(checkpoint), true) = (&checkpoint, assembly.checks_weights) {
         check_checkpoint(&graph, checkpoint, decoder.as_deref(), &mut warn)?;
     }
-    let weights = weights.or_else(|| checkpoint.map(|c| Box::new(c) as _));
+    let read = |checkpoint| match &decoder {
+        Some(model) => model.weights(checkpoint),
+        None => Box::new(checkpoint) as _,
+    };
+    let weights = weights.or_else(|| checkpoint.map(read));
+    // What is checked is the checkpoint as it is; what runs reads what its layers are rounded to.
+    let (graph, weights) = match rounded {
+        None => (graph, weights),
+        Some(rounded) => {
+            let format = settings.config.quantize;
+            let layers = rounded_layers(&graph, &rounded);
+            if layers.is_empty() {
+                warn(&format!("quantize = \"{format}\" rounds no layer: all are too small for it"));
+            }
+            let kept = kept_matrices(&graph, &layers);
+            let over = |weights| Box::new(RoundedWeights::new(weights, format, layers, kept)) as _;
+            (rounded, weights.map(over))
+        }
+    };
     Ok(Prepared {
         settings,
         graph,

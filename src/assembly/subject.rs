@@ -11,12 +11,14 @@ use crate::device::OpenDevice;
 use crate::session::InMemoryWeights;
 use piecewise_backend::compiler::Store;
 use piecewise_backend::store::MemoryStore;
-use piecewise_backend::weights::{TensorSource, TensorSpec, WeightError, WeightSource};
+use piecewise_backend::weights::{
+    TensorSource, TensorSpec, WeightError, WeightFindings, WeightSource,
+};
 use piecewise_ir::graph::Graph;
 use piecewise_passes::Pipeline;
 use piecewise_runtime::config::RuntimeConfig;
 use piecewise_runtime::pipeline::{PlanError, pipeline_of_level};
-use piecewise_runtime::words::CompileLevel;
+use piecewise_runtime::words::{CompileLevel, Quantize};
 use std::cell::OnceCell;
 use std::sync::Arc;
 
@@ -41,6 +43,10 @@ struct Shared(Arc<dyn WeightSource>);
 impl WeightSource for Shared {
     fn tensor(&self, spec: TensorSpec<'_>) -> Result<TensorSource<'_>, WeightError> {
         self.0.tensor(spec)
+    }
+
+    fn findings(&self) -> WeightFindings {
+        self.0.findings()
     }
 }
 
@@ -107,6 +113,7 @@ impl Subject {
         };
         Ok(Assembly::graph(graph)
             .configure(self.settings.layers().clone())
+            .impose("quantize", Quantize::None.name(), "weights that are in their form")
             .built_by_settings()
             .registries(self.registries.clone())
             .weights(Shared(Arc::clone(&self.weights)))

@@ -17,6 +17,7 @@ use piecewise_runtime::engine::{Engine, EngineError, RowSource};
 use piecewise_runtime::memory::RowsId;
 use piecewise_runtime::observe::Statistics;
 use piecewise_runtime::steps::CompiledModel;
+use piecewise_runtime::words::Quantize;
 use std::path::Path;
 
 /// An image may have any number of tokens.
@@ -213,6 +214,7 @@ fn sized(layers: ConfigLayers, most: u64) -> Result<ConfigLayers, ConfigError> {
     let from = "the largest image";
     let layers = layers.imposed("max_num_tokens", most.cast_signed(), from)?;
     let layers = layers.imposed("capture_num_tokens", list, from)?;
+    let layers = layers.imposed("quantize", Quantize::None.name(), "a tower beside a decoder")?;
     match layers.clone().finish()?.config.dump.dir {
         // Beside the decoder's, whose unique pieces are others.
         Some(dir) => layers

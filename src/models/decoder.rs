@@ -59,6 +59,12 @@ pub fn decoder(
         Some(_) => "model.language_model",
         None => "model",
     };
+    let packed = |module: String| {
+        let names = ["weight_packed", "qweight"].map(|leaf| format!("{module}.{leaf}"));
+        names.into_iter().find(|name| dtype_of(name).is_some())
+    };
+    let packed_embedding = packed(format!("{prefix}.embed_tokens"));
+    let packed_head = packed("lm_head".to_owned());
     let b = Builder::new("decoder")
         .weight_dtype(config.dtype.unwrap_or(DType::BF16))
         .weight_dtypes(dtype_of);
@@ -66,7 +72,14 @@ pub fn decoder(
     let rope = b.rope_table(&config.rope_inverse_frequencies(), bounds.max_length);
     let vocab = config.vocab_size as u64;
     let hidden = config.hidden_size as u64;
-    let embedding = b.weight(&format!("{prefix}.embed_tokens.weight"), [vocab, hidden]);
+    let embedding = match packed_embedding {
+        None => plain_weight(&b, &format!("{prefix}.embed_tokens.weight"), [vocab, hidden]),
+        Some(name) => b.fail(format!(
+            "checkpoint tensor \"{name}\" is an embedding in few bits, which is not read: take a checkpoint \
+             whose `quantization_config` in config.json leaves embeddings out (`ignore`, \
+             `modules_to_not_convert`)"
+        )),
+    };
     let mut x = embedding.gather(step.ids).cast(bounds.activations);
     let mut angles = None;
     if let Some(sections) = config.rope_sections {
@@ -94,11 +107,18 @@ pub fn decoder(
     let norm = b.weight(&format!("{prefix}.norm.weight"), [hidden]);
     let x = x.rms_norm(norm, config.rms_norm_eps);
     let logits = {
-        let scope = b.scope("lm_head");
+        let _scope = b.scope("lm_head");
         let of = |head| x.matmul_transposed(head, DType::F32);
         match (config.tie_word_embeddings, config.stored("lm_head")) {
             (true, _) => of(embedding),
-            (false, None) => of(scope.weight("weight", [vocab, hidden])),
+            (false, None) => match packed_head {
+                None => of(plain_weight(&b, "weight", [vocab, hidden])),
+                Some(name) => b.fail(format!(
+                    "checkpoint tensor \"{name}\" is a head in few bits, but `quantization_config` of \
+                     config.json does not say how it is kept (`targets`, `ignore`): take a checkpoint \
+                     whose head is in floats"
+                )),
+            },
             (false, Some(stored)) => stored.linear(&b, x, [vocab, hidden], DType::F32),
         }
     };
@@ -196,6 +216,22 @@ fn feed_forward<'b>(b: &'b Builder, config: &DecoderConfig, h: Tensor<'b>) -> Te
 }
 
 impl DecoderConfig {
+    /// The linear layers `[out, in]` of each layer, by the ends of their paths.
+    pub(super) fn linears(&self) -> [(&'static str, [u64; 2]); 7] {
+        let (hidden, inner) = (self.hidden_size as u64, self.intermediate_size as u64);
+        let [heads, kv_heads] =
+            [self.num_heads, self.num_kv_heads].map(|heads| (heads * self.head_dim) as u64);
+        [
+            ("self_attn.q_proj", [heads, hidden]),
+            ("self_attn.k_proj", [kv_heads, hidden]),
+            ("self_attn.v_proj", [kv_heads, hidden]),
+            ("self_attn.o_proj", [hidden, heads]),
+            ("mlp.gate_proj", [inner, hidden]),
+            ("mlp.up_proj", [inner, hidden]),
+            ("mlp.down_proj", [hidden, inner]),
+        ]
+    }
+
     /// How the linear layer of a path is kept, where that is not as it is.
     fn stored(&self, module: &str) -> Option<Stored> {
         self.quantization.as_ref().and_then(|quantization| quantization.stored(module))
@@ -227,15 +263,21 @@ pub(super) fn linear<'b>(
     bias: bool,
 ) -> Tensor<'b> {
     let _scope = b.scope(name);
-    let weight = b.weight("weight", shape);
-    if weight.dtype().is_narrow() {
-        let (path, dtype) = (b.path("weight"), weight.dtype());
-        return b.fail(format!(
-            "checkpoint tensor \"{path}\" is stored as {dtype}, but `quantization_config` of config.json \
-             does not say how the layer is kept, so its scales would be left out"
-        ));
+    with_bias(b, x.linear(plain_weight(b, "weight", shape)), shape[0], bias)
+}
+
+/// A weight that is kept in floats.
+#[track_caller]
+fn plain_weight<'b>(b: &'b Builder, name: &str, shape: [u64; 2]) -> Tensor<'b> {
+    let weight = b.weight(name, shape);
+    if !weight.dtype().is_narrow() {
+        return weight;
     }
-    with_bias(b, x.linear(weight), shape[0], bias)
+    let (path, dtype) = (b.path(name), weight.dtype());
+    b.fail(format!(
+        "checkpoint tensor \"{path}\" is stored as {dtype}, but `quantization_config` of config.json \
+         does not say how the layer is kept, so its scales would be left out"
+    ))
 }
 
 fn with_bias<'b>(b: &'b Builder, y: Tensor<'b>, width: u64, bias: bool) -> Tensor<'b> {

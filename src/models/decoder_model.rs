@@ -5,9 +5,13 @@ use super::checkpoint::{Checkpoint, CheckpointError};
 use super::config::fields::Fields;
 use super::config::{ConfigError, DecoderConfig, Quantization, read_dtype};
 use super::decoder::{DecoderBounds, decoder};
+use super::few_bits::CheckedWeights;
+use piecewise_backend::weights::WeightSource;
 use piecewise_ir::builder::BuildErrors;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
+use piecewise_runtime::words::Quantize;
+use std::sync::Arc;
 
 /// What a checkpoint stores a tensor as, by its name; `None` of a tensor that it does not have.
 pub type StoredDTypes = Box<dyn Fn(&str) -> Option<DType>>;
@@ -101,6 +105,27 @@ pub trait DecoderModel: Send + Sync {
         Ok(())
     }
 
+    /// The same model with its linear layers rounded to `format` when they are loaded: its graph reads what
+    /// a checkpoint would have that was stored so, `weight` in e4m3 or `weight_packed`, and `weight_scale`
+    /// in f32, in the place of each layer's `weight`.
+    ///
+    /// # Errors
+    /// Why it can't be.
+    fn quantized(&self, _format: Quantize) -> Result<Arc<dyn DecoderModel>, String> {
+        Err("this model does not say which of its layers can be kept in few bits".to_owned())
+    }
+
+    /// What the graph's weights are read from: the checkpoint, or what looks at its tensors first.
+    fn weights(&self, checkpoint: Checkpoint) -> Box<dyn WeightSource> {
+        Box::new(checkpoint)
+    }
+
+    /// Whether a tensor of the checkpoint that neither the graph reads nor [`Self::is_inert`] names is an
+    /// error, and no warning.
+    fn reads_every_tensor(&self) -> bool {
+        false
+    }
+
     /// Whether a tensor of the checkpoint is known to be without use, so that nobody is warned of it.
     fn is_inert(&self, _tensor: &str) -> bool {
         false
@@ -133,7 +158,35 @@ impl DecoderModel for DecoderConfig {
     }
 
     fn graph(&self, bounds: &DecoderBounds, stored: StoredDTypes) -> Result<Graph, BuildErrors> {
-        decoder(self, bounds, stored)
+        match &self.quantization {
+            Some(how) if !how.is_stored => {
+                let how = how.clone();
+                decoder(self, bounds, move |name| {
+                    how.dtype_when_loaded(name).or_else(|| stored(name))
+                })
+            }
+            _ => decoder(self, bounds, stored),
+        }
+    }
+
+    fn quantized(&self, format: Quantize) -> Result<Arc<dyn DecoderModel>, String> {
+        if self.quantization.is_some() {
+            let why = "its layers are in few bits already, by `quantization_config` of config.json";
+            return Err(why.to_owned());
+        }
+        let quantization = Some(Quantization::when_loaded(format, self.linears()));
+        Ok(Arc::new(Self { quantization, ..self.clone() }))
+    }
+
+    fn weights(&self, checkpoint: Checkpoint) -> Box<dyn WeightSource> {
+        match &self.quantization {
+            Some(how) if how.is_stored => Box::new(CheckedWeights::new(checkpoint, how.clone())),
+            _ => Box::new(checkpoint),
+        }
+    }
+
+    fn reads_every_tensor(&self) -> bool {
+        true
     }
 
     fn check_tensors(&self, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
@@ -142,9 +195,12 @@ impl DecoderModel for DecoderConfig {
 
     fn is_inert(&self, tensor: &str) -> bool {
         let of_a_tower = ["visual.", "model.visual."].iter().any(|tower| tensor.starts_with(tower));
+        // Heads that guess tokens ahead.
+        let of_guesses = ["mtp.", "model.mtp."].iter().any(|head| tensor.starts_with(head));
         let of_quantization = |q: &Quantization| q.is_inert(tensor);
         self.quantization.as_ref().is_some_and(of_quantization)
             || tensor == "lm_head.weight"
+            || of_guesses
             || (self.rope_sections.is_some() && of_a_tower)
     }
 }

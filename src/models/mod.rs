@@ -22,6 +22,7 @@ pub mod decoder;
 mod decoder_model;
 mod dtype_names;
 pub mod encoder;
+pub(crate) mod few_bits;
 pub mod files;
 pub mod op_builders;
 pub mod presets;

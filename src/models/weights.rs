@@ -38,29 +38,47 @@ pub struct UndeclaredDType {
     pub declared: DType,
 }
 
-/// Holds the weights of `graph` against `checkpoint`, before anything is compiled.
+/// Names of missing tensors that an error has.
+const MOST_NAMED: usize = 10;
+
+/// Holds the weights of `graph` against the headers of `checkpoint`, before anything is compiled.
 ///
 /// # Errors
-/// The first tensor that is missing, of another shape, or not of floats.
+/// The first tensor that is of another shape or not of floats; where one is missing before it, all that are
+/// missing.
 pub fn check_weights(graph: &Graph, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
-    let mut result = Ok(());
+    let (mut missing, mut wrong) = (Vec::new(), None);
     for weight in graph.weights() {
         // Codes come out of words, which are no floats.
         let reads_words = graph.ty(weight.value).dtype == DType::I4;
         weight.recipe.visit_sources(&mut |name, ty| {
-            if result.is_err() {
-                return;
-            }
             let shape = ty.static_shape().unwrap_or_default();
             let shape: Vec<usize> = shape.iter().map(|&extent| extent as usize).collect();
             let tensor = match reads_words {
                 true => checkpoint.shaped(name, &shape),
                 false => checkpoint.weight(name, &shape),
             };
-            result = tensor.map(|_| ());
+            match tensor {
+                Ok(_) => {}
+                Err(CheckpointError::MissingTensor { tensor, .. }) => missing.push(tensor),
+                Err(error) if missing.is_empty() => wrong = wrong.take().or(Some(error)),
+                Err(_) => {}
+            }
         });
     }
-    result
+    if let Some(wrong) = wrong {
+        return Err(wrong);
+    }
+    let folder = checkpoint.folder().to_path_buf();
+    match &*missing {
+        [] => Ok(()),
+        [tensor] => Err(CheckpointError::MissingTensor { folder, tensor: tensor.clone() }),
+        _ => {
+            let named = missing.iter().take(MOST_NAMED).map(|name| format!("`{name}`"));
+            let first = Vec::from_iter(named).join(", ");
+            Err(CheckpointError::MissingTensors { folder, missing: missing.len(), first })
+        }
+    }
 }
 
 /// The tensors of `checkpoint` that `graph` reads nothing of, in alphabetical order. A bias among

@@ -9,7 +9,7 @@ use piecewise::device::DeviceSpec;
 use piecewise::models::Preset;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
-use piecewise_runtime::words::{CompileLevel, GraphMode};
+use piecewise_runtime::words::{CompileLevel, GraphMode, Quantize};
 use std::path::PathBuf;
 
 /// Arguments of `bench`.
@@ -51,6 +51,10 @@ pub(crate) struct BenchArgs {
     /// the model's own by default.
     #[arg(long, value_parser = float)]
     pub(super) dtype: Option<DType>,
+    /// Round linear layers to fp8 or int4 when they are loaded; of a preset they are random codes and
+    /// scales [default: none].
+    #[arg(long, value_parser = named::<Quantize>, value_name = "FORMAT")]
+    pub(super) quantize: Option<Quantize>,
     /// Decode batches, in sequences; NxM are N sequences of M tokens each, all of which are sampled
     /// from [default: 1,2,4,8; none with --prefill].
     #[arg(long, value_name = "N|NxM,..", value_delimiter = ',')]

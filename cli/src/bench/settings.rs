@@ -26,6 +26,7 @@ impl Bench {
         let layers = args.shared.layers()?;
         let layers = put(layers, "device", args.device.map(|device| device.to_string()))?;
         let layers = put(layers, "dtype", args.dtype)?;
+        let layers = put(layers, "quantize", args.quantize)?;
         let layers = put(layers, "level", args.level)?;
         let layers = put(layers, "max_num_tokens", args.max_num_tokens)?;
         let layers = put(layers, "max_num_seqs", args.max_num_seqs)?;

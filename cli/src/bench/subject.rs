@@ -13,6 +13,7 @@ use piecewise_backend::cuda::CudaOptions;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::config::ConfigWarning;
 use piecewise_runtime::measure::ModelTimer;
+use piecewise_runtime::words::Quantize;
 use std::time::Instant;
 
 pub(super) struct Subject {
@@ -38,6 +39,10 @@ impl Subject {
                 (name.to_string_lossy().into_owned(), bench.registries.folder(folder)?)
             }
             (None, None) => bail!("give --preset or --model"),
+        };
+        let name = match bench.config.quantize {
+            Quantize::None => name,
+            format => format!("{name}-{format}"),
         };
         let Some(facts) = assembly.facts() else { bail!("{name} is no decoder") };
         let dtype = bench.config.dtype.or(facts.dtype).unwrap_or(DType::F32);

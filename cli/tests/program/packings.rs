@@ -3,7 +3,9 @@
 //! Each is made here from random codes, scales and zero points: packed the way its format says, and
 //! unpacked by what the codes mean. Both are run, and must agree.
 
+mod faults;
 mod layers;
+mod rounded;
 
 use crate::support::cli::{error_of, logits, norm_error, stdout_of};
 use layers::{
@@ -13,10 +15,17 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-const HIDDEN: usize = 64;
-/// No multiple of a block below: the last blocks are partial.
-const INNER: usize = 160;
-const HEADS: [usize; 2] = [6, 2];
+/// The sizes of a layer.
+#[derive(Clone, Copy)]
+struct Sizes {
+    hidden: usize,
+    inner: usize,
+    /// Of queries, and of keys and values.
+    heads: [usize; 2],
+}
+
+/// Blocks below do not divide `inner`: the last are partial.
+const SIZES: Sizes = Sizes { hidden: 64, inner: 160, heads: [6, 2] };
 const DIM: usize = 16;
 const VOCAB: usize = 48;
 
@@ -128,6 +137,13 @@ fn formats() -> Vec<Format> {
         format("gptq v2 asymmetric", of_gptq(32, false, "gptq_v2"), |_, rng, shape| {
             Some(gptq(rng, shape, 32, Some(0)))
         }),
+        format("packed in 64", ct(integers(true, Some(64)), "pack-quantized"), |_, rng, shape| {
+            Some(ct_packed(rng, shape, 64, true))
+        }),
+        format("awq in 64", awq_of(64), |_, rng, shape| Some(awq(rng, shape, 64))),
+        format("gptq in 64", of_gptq(64, true, "gptq"), |_, rng, shape| {
+            Some(gptq(rng, shape, 64, None))
+        }),
         format("gptq by channel", of_gptq(-1, true, "gptq_v2"), |_, rng, shape| {
             Some(gptq(rng, shape, shape[1], None))
         }),
@@ -141,11 +157,16 @@ fn formats() -> Vec<Format> {
 
 /// The configuration, the packed tensors and the plain ones.
 fn checkpoint(format: &Format) -> (Value, Tensors, Tensors) {
+    checkpoint_of(format, SIZES)
+}
+
+fn checkpoint_of(format: &Format, sizes: Sizes) -> (Value, Tensors, Tensors) {
+    let Sizes { hidden, inner, heads } = sizes;
     let rng = &mut Rng(format.name.len() as u64);
     let config = json!({
         "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "dtype": "float32",
-        "hidden_size": HIDDEN, "intermediate_size": INNER, "num_hidden_layers": 1,
-        "num_attention_heads": HEADS[0], "num_key_value_heads": HEADS[1], "head_dim": DIM,
+        "hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": 1,
+        "num_attention_heads": heads[0], "num_key_value_heads": heads[1], "head_dim": DIM,
         "vocab_size": VOCAB, "max_position_embeddings": 64, "rms_norm_eps": 1e-6,
         "tie_word_embeddings": false,
     });
@@ -155,23 +176,23 @@ fn checkpoint(format: &Format) -> (Value, Tensors, Tensors) {
         let values: Vec<f32> = (0..n).map(|_| base + spread * rng.unit()).collect();
         plain.insert(name.to_owned(), Tensor::f32(shape, &values));
     };
-    floats("model.embed_tokens.weight", &[VOCAB, HIDDEN], 0.0, 1.0, rng);
-    floats("lm_head.weight", &[VOCAB, HIDDEN], 0.0, 0.2, rng);
+    floats("model.embed_tokens.weight", &[VOCAB, hidden], 0.0, 1.0, rng);
+    floats("lm_head.weight", &[VOCAB, hidden], 0.0, 0.2, rng);
     for norm in ["norm", "layers.0.input_layernorm", "layers.0.post_attention_layernorm"] {
-        floats(&format!("model.{norm}.weight"), &[HIDDEN], 1.0, 0.2, rng);
+        floats(&format!("model.{norm}.weight"), &[hidden], 1.0, 0.2, rng);
     }
     for norm in ["q_norm", "k_norm"] {
         floats(&format!("model.layers.0.self_attn.{norm}.weight"), &[DIM], 1.0, 0.2, rng);
     }
     let mut packed = plain.clone();
     for (place, name, shape) in [
-        ("self_attn", "q_proj", [HEADS[0] * DIM, HIDDEN]),
-        ("self_attn", "k_proj", [HEADS[1] * DIM, HIDDEN]),
-        ("self_attn", "v_proj", [HEADS[1] * DIM, HIDDEN]),
-        ("self_attn", "o_proj", [HIDDEN, HEADS[0] * DIM]),
-        ("mlp", "gate_proj", [INNER, HIDDEN]),
-        ("mlp", "up_proj", [INNER, HIDDEN]),
-        ("mlp", "down_proj", [HIDDEN, INNER]),
+        ("self_attn", "q_proj", [heads[0] * DIM, hidden]),
+        ("self_attn", "k_proj", [heads[1] * DIM, hidden]),
+        ("self_attn", "v_proj", [heads[1] * DIM, hidden]),
+        ("self_attn", "o_proj", [hidden, heads[0] * DIM]),
+        ("mlp", "gate_proj", [inner, hidden]),
+        ("mlp", "up_proj", [inner, hidden]),
+        ("mlp", "down_proj", [hidden, inner]),
     ] {
         let module = format!("model.layers.0.{place}.{name}");
         let (tensors, weights) = (format.make)(name, rng, shape).unwrap_or_else(|| {
@@ -208,6 +229,21 @@ fn every_packing_is_the_floats_that_its_codes_mean() {
     }
 }
 
+/// Merging cuts and joins by heads: one of keys and values, three, and six of queries.
+#[test]
+fn any_number_of_heads_is_kept_in_any_packing() {
+    let formats = formats();
+    for name in ["block fp8", "static fp8", "packed asymmetric", "awq", "gptq v2 asymmetric"] {
+        let format = formats.iter().find(|format| format.name == name).unwrap();
+        for heads in [[6, 1], [6, 3]] {
+            let (config, packed, plain) = checkpoint_of(format, Sizes { heads, ..SIZES });
+            let found = run(&with(&config, &format.quantization), &packed);
+            let error = norm_error(&found, &run(&config, &plain));
+            assert!(error < 2e-5, "{name}, {heads:?}: {error}");
+        }
+    }
+}
+
 /// A fault in any tensor shows: what neighbours have in its place makes other logits.
 #[test]
 fn every_tensor_of_a_packing_is_read_from_its_place() {
@@ -237,20 +273,22 @@ fn every_tensor_of_a_packing_is_read_from_its_place() {
     }
 }
 
+/// Holds what a run of a checkpoint is refused with against its parts.
+fn refused(config: &Value, tensors: &Tensors, parts: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), config, tensors);
+    let model = folder.path().to_str().unwrap();
+    let ids = ["--ids", "1,2", "--out", "/dev/null", "--device", "cpu"];
+    let error = error_of(&[&["logits", "--model", model], &ids[..]].concat());
+    for part in parts {
+        assert!(error.contains(part), "{error:?} lacks {part:?}");
+    }
+}
+
 #[test]
 fn what_would_be_read_wrongly_is_refused_before_anything_runs() {
     let formats = formats();
     let of = |name: &str| formats.iter().find(|format| format.name == name).unwrap();
-    let refused = |config: &Value, tensors: &Tensors, parts: &[&str]| {
-        let folder = tempfile::tempdir().unwrap();
-        write(folder.path(), config, tensors);
-        let model = folder.path().to_str().unwrap();
-        let ids = ["--ids", "1,2", "--out", "/dev/null", "--device", "cpu"];
-        let error = error_of(&[&["logits", "--model", model], &ids[..]].concat());
-        for part in parts {
-            assert!(error.contains(part), "{error:?} lacks {part:?}");
-        }
-    };
     let module = "model.layers.0.mlp.up_proj";
     let (config, packed, _) = checkpoint(of("gptq"));
     let gptq = with(&config, &of("gptq").quantization);
@@ -275,7 +313,7 @@ fn what_would_be_read_wrongly_is_refused_before_anything_runs() {
     refused(&skips, &packed, &["e4m3", module, "quantization_config"]);
     // A layer in floats whose scales were left behind.
     let mut left = packed;
-    let [out, inner] = [INNER, HIDDEN];
+    let [out, inner] = [SIZES.inner, SIZES.hidden];
     left.insert(format!("{module}.weight"), Tensor::f32(&[out, inner], &vec![0.5; out * inner]));
     refused(&skips, &left, &[&format!("{module}.weight_scale"), "quantization_config"]);
 }

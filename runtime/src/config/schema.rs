@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(keys[..3], ["level", "graph_mode", "splitting_ops"]);
         let of_checks = keys.iter().position(|&key| key == "checks.poison").unwrap();
         assert_eq!(keys[of_checks..][1..3], ["checks.addresses", "checks.compare"]);
-        assert_eq!(keys[keys.len() - 3..], ["cache.remote_timeout_ms", "device", "dtype"]);
+        assert_eq!(keys[keys.len() - 3..], ["device", "dtype", "quantize"]);
     }
 
     #[test]

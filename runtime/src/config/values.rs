@@ -1,6 +1,6 @@
 //! The keys and their defaults.
 
-use crate::words::{CaptureWhen, Checks, CompileLevel, GraphMode, OnCaptureFailure};
+use crate::words::{CaptureWhen, Checks, CompileLevel, GraphMode, OnCaptureFailure, Quantize};
 use piecewise_backend::tuning::TuneMode;
 use piecewise_cache::without_secrets;
 use piecewise_ir::dtype::DType;
@@ -151,6 +151,9 @@ pub struct RuntimeConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "super::schema::float_types")]
     pub dtype: Option<DType>,
+    /// What the linear layers of a decoder in f32, bf16 or f16 are rounded to when it is loaded. Its head,
+    /// its embeddings, its norms and layers of fewer than 16 rows or columns stay as they are stored.
+    pub quantize: Quantize,
 }
 
 /// What is done about a size list that ends below its bound.
@@ -333,6 +336,7 @@ impl Default for RuntimeConfig {
             cache: CacheConfig::default(),
             device: "cpu".to_owned(),
             dtype: None,
+            quantize: Quantize::default(),
         }
     }
 }

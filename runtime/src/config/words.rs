@@ -72,7 +72,12 @@ const WORDS: &[(&str, TheirWord)] = &[
     ("disable_radix_cache", Instead("write `prefix_cache` = false")),
     ("no_enable_prefix_caching", Instead("write `prefix_cache` = false")),
     ("kv_cache_dtype", Instead("leave it out: the KV cache has the `dtype` of activations")),
-    ("quantization", Instead("leave it out: weights are f32, bf16 or f16")),
+    (
+        "quantization",
+        Instead(
+            "leave it out: a checkpoint in few bits says so itself, and `quantize` rounds one in floats",
+        ),
+    ),
     ("trust_remote_code", Instead("leave it out: no code of a model folder is run")),
     ("optimization_level", Instead("write `level`")),
     ("tensor_parallel_size", Instead(ONE_DEVICE)),

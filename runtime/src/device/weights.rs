@@ -26,11 +26,15 @@ pub(crate) fn load_weights(
             }
         }
     }
-    let total = graph.weights().len();
-    for (i, weight) in graph.weights().iter().enumerate() {
-        let Some(to) = memory.address(graph, weight.value) else { continue };
+    let bytes = |value| graph.ty(value).bytes(&[]);
+    let read = graph.weights().iter();
+    let read = read.filter_map(|weight| Some((weight, memory.address(graph, weight.value)?)));
+    let read = Vec::from_iter(read);
+    let (mut done, total) = (0, read.iter().map(|(weight, _)| bytes(weight.value)).sum());
+    for (weight, to) in read {
         device.materialize(&weight.recipe, of_values[weight.value.index()], source, to)?;
-        progress(Progress::Loading { done: i + 1, total });
+        done += bytes(weight.value);
+        progress(Progress::Loading { done, total });
     }
     Ok(())
 }

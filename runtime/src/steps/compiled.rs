@@ -17,6 +17,7 @@ use crate::words::{
 };
 use piecewise_backend::device::{Address, Device};
 use piecewise_backend::tuning::TuneMode;
+use piecewise_backend::weights::WeightFindings;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use std::sync::Arc;
@@ -113,6 +114,11 @@ impl CompiledModel {
     pub fn gains(&self) -> Vec<Gain> {
         let gains = |stitch| self.origin.choices.gains(stitch, &self.origin.compiled);
         self.module.stitch().map_or_else(Vec::new, gains)
+    }
+
+    /// What came to light while the weights were read.
+    pub fn weight_findings(&self) -> WeightFindings {
+        self.origin.weights().findings()
     }
 
     /// Bytes of everything on the device.

@@ -25,7 +25,7 @@ pub use graphs::{
 pub use ledger::Ledger;
 pub use mode::{CompileLevel, GraphMode, StepMode};
 pub(crate) use options::POISON;
-pub use options::{CaptureWhen, Checks, OnCaptureFailure, SuspendedWeights};
+pub use options::{CaptureWhen, Checks, OnCaptureFailure, Quantize, SuspendedWeights};
 pub(crate) use parts::{SCOPES, StepPart, label, scopes};
 pub use piecewise_kernels::roles;
 pub use piecewise_planner::sizes;

@@ -3,6 +3,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::{Display, IntoStaticStr};
 
 /// When the graphs of the mode are captured, and what runs until then.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -15,6 +16,40 @@ pub enum CaptureWhen {
     Lazy,
     /// Between steps, those first that most steps have wanted; until then steps are launched.
     Background,
+}
+
+/// What the linear layers of a checkpoint in floats are rounded to when it is loaded.
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    Debug,
+    Default,
+    Display,
+    IntoStaticStr,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum Quantize {
+    /// Nothing: they stay as they are stored.
+    #[default]
+    None,
+    /// Floats of 8 bits (e4m3), with a scale for each row.
+    Fp8,
+    /// Integers of 4 bits, with a scale for each 128 columns of a row, or for a row of another length.
+    Int4,
+}
+
+impl Quantize {
+    /// Its name in settings and reports.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
 }
 
 /// Checks that run with every step, for debugging.

@@ -30,10 +30,10 @@ pub enum Progress {
     },
     /// Weights made on the device.
     Loading {
-        /// Tensors that are on the device.
-        done: usize,
-        /// Tensors in all.
-        total: usize,
+        /// Bytes that are on the device.
+        done: u64,
+        /// Bytes in all.
+        total: u64,
     },
     /// Steps in whose captured graph ways were chosen by measurement.
     Measuring {

@@ -56,7 +56,8 @@ fn methods_set_what_their_keys_take() {
         .sampling_controls(true)
         .stats_interval_seconds(11)
         .device(DeviceSpec::Cpu)
-        .activations(DType::BF16);
+        .activations(DType::BF16)
+        .quantize(Quantize::Fp8);
     let stored = tiny()
         .dump_dir("dumps")
         .dump_passes(["fuse"])

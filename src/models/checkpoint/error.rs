@@ -115,6 +115,19 @@ pub enum CheckpointError {
     /// The checkpoint has no tensor of a name that the model needs.
     #[error("{}: no tensor `{tensor}`; the checkpoint does not fit its config.json", folder.display())]
     MissingTensor { folder: PathBuf, tensor: String },
+    /// The checkpoint lacks several tensors that the model needs.
+    #[error(
+        "{}: no tensor {first}; {missing} tensors are missing, so that the checkpoint does not fit its \
+         config.json",
+        folder.display()
+    )]
+    MissingTensors {
+        folder: PathBuf,
+        /// How many tensors of the model there are not.
+        missing: usize,
+        /// The names of the first few.
+        first: String,
+    },
     /// A tensor has another shape than the model needs.
     #[error(
         "{}: tensor `{tensor}` has shape {found:?}, but config.json asks for {expected:?}",

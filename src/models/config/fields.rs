@@ -12,11 +12,11 @@ use super::error::{ConfigError, shown};
 ///
 /// A field that is null counts as absent, as it does for transformers; where that differs, use
 /// `is_present`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Fields<'a> {
     file: &'a Path,
-    /// Path of the object from the root: empty, or a field name.
-    parent: &'a str,
+    /// Path of the object from the root: empty, or the names of fields with dots between them.
+    parent: String,
     object: &'a Map<String, Value>,
 }
 
@@ -24,7 +24,7 @@ impl<'a> Fields<'a> {
     /// The root object of a file.
     pub(in crate::models) fn root(file: &'a Path, value: &'a Value) -> Result<Self, ConfigError> {
         match value {
-            Value::Object(object) => Ok(Self { file, parent: "", object }),
+            Value::Object(object) => Ok(Self { file, parent: String::new(), object }),
             other => Err(ConfigError::Type {
                 file: file.to_path_buf(),
                 field: "(root)".to_owned(),
@@ -43,7 +43,9 @@ impl<'a> Fields<'a> {
     pub fn child(&self, key: &'a str) -> Result<Option<Self>, ConfigError> {
         match self.get(key) {
             None => Ok(None),
-            Some(Value::Object(object)) => Ok(Some(Self { file: self.file, parent: key, object })),
+            Some(Value::Object(object)) => {
+                Ok(Some(Self { file: self.file, parent: self.path(key), object }))
+            }
             Some(other) => Err(self.wrong_type(key, other, "an object or null")),
         }
     }

@@ -8,11 +8,13 @@
 mod compressed_tensors;
 mod kept;
 mod keys;
+mod loaded;
 mod modules;
 mod read;
 mod stored;
 
 pub use kept::Quantization;
+pub(in crate::models) use loaded::group_when_loaded;
 pub(in crate::models) use stored::Stored;
 
 #[cfg(test)]

@@ -77,21 +77,19 @@ impl RopeConfig {
         {
             return Err(root.conflict("rope_parameters", root, "rope_scaling"));
         }
-        let mut stated = vec![*root];
-        stated.extend(newer);
-        stated.extend(older);
-        let mut theta: Option<(f64, Fields<'_>)> = None;
-        for fields in stated {
-            match (read_theta(&fields)?, theta) {
+        let stated = [Some(root), newer.as_ref(), older.as_ref()];
+        let mut theta: Option<(f64, &Fields<'_>)> = None;
+        for fields in stated.into_iter().flatten() {
+            match (read_theta(fields)?, theta) {
                 (Some(value), Some((earlier, at))) if value != earlier => {
-                    return Err(fields.conflict("rope_theta", &at, "rope_theta"));
+                    return Err(fields.conflict("rope_theta", at, "rope_theta"));
                 }
                 (Some(value), _) => theta = Some((value, fields)),
                 (None, _) => {}
             }
         }
-        let scaling = match newer.or(older) {
-            Some(fields) => read_scaling(&fields)?,
+        let scaling = match newer.as_ref().or(older.as_ref()) {
+            Some(fields) => read_scaling(fields)?,
             None => RopeScaling::None,
         };
         Ok(Self { theta: theta.map_or(DEFAULT_THETA, |(value, _)| value), scaling })

@@ -31,7 +31,8 @@ pub(super) fn text_part(root: &Fields<'_>, file: &Path) -> Result<Option<TextPar
     let nested = root.child("text_config")?;
     let of_text = |key: &str| nested.is_some() || !OF_IMAGES.contains(&key);
     let mut text: Map<String, Value> = nested
-        .unwrap_or(*root)
+        .as_ref()
+        .unwrap_or(root)
         .iter()
         .filter(|(key, _)| of_text(key))
         .map(|(key, value)| (key.to_owned(), value.clone()))

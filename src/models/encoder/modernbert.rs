@@ -124,7 +124,7 @@ fn rope_thetas(root: &Fields<'_>) -> Result<[f64; 2], ConfigError> {
     for (theta, (kind, older, _)) in thetas.iter_mut().zip(kinds) {
         let rope = root.child("rope_parameters")?;
         let rope = rope.map(|rope| rope.child(kind)).transpose()?.flatten();
-        if let Some(rope) = rope
+        if let Some(rope) = &rope
             && !matches!(rope.string("rope_type")?, None | Some("default"))
         {
             return Err(rope.unsupported("rope_type", "only default is"));

@@ -28,7 +28,7 @@ pub(super) struct Tensor {
 }
 
 impl Tensor {
-    fn of<const N: usize>(
+    pub(super) fn of<const N: usize>(
         dtype: &'static str,
         shape: &[usize],
         bytes: impl Iterator<Item = [u8; N]>,
@@ -40,7 +40,7 @@ impl Tensor {
         Self::of("F32", shape, values.iter().map(|x| x.to_le_bytes()))
     }
 
-    fn bf16(shape: &[usize], values: &[f32]) -> Self {
+    pub(super) fn bf16(shape: &[usize], values: &[f32]) -> Self {
         Self::of("BF16", shape, values.iter().map(|x| bf16::from_f32(*x).to_le_bytes()))
     }
 
@@ -48,7 +48,7 @@ impl Tensor {
         Self::of("F16", shape, values.iter().map(|x| f16::from_f32(*x).to_le_bytes()))
     }
 
-    fn words(shape: &[usize], words: &[u32]) -> Self {
+    pub(super) fn words(shape: &[usize], words: &[u32]) -> Self {
         Self::of("I32", shape, words.iter().map(|x| x.to_le_bytes()))
     }
 }
@@ -113,13 +113,13 @@ const PLAIN: [usize; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 const AWQ: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
 
 /// What the bits of an e4m3 code mean: OCP's table, by exponent and mantissa.
-fn e4m3(code: u8) -> f32 {
+pub(super) fn e4m3(code: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
     let size = match exponent {
         0 => mantissa / 8.0 * 2f32.powi(-6),
         _ => (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7),
     };
-    if code < 0x80 { size / 64.0 } else { -size / 64.0 }
+    if code < 0x80 { size } else { -size }
 }
 
 /// A layer's tensors and its weights.
@@ -131,7 +131,7 @@ fn float8(rng: &mut Rng, shape: [usize; 2], block: [usize; 2]) -> (Layer, Tensor
     layer.scales.iter_mut().for_each(|scale| *scale /= 64.0);
     let codes = layer.codes.iter().map(|code| [*code]);
     let weight = Tensor::of("F8_E4M3", &shape, codes);
-    let weights = layer.weights(|code, _| e4m3(code) * 64.0);
+    let weights = layer.weights(|code, _| e4m3(code));
     (layer, weight, weights)
 }
 

@@ -33,7 +33,7 @@ pub(super) fn quantization(fields: &Fields<'_>) -> Result<Quantization, ConfigEr
             groups.push((modules(&group, "targets", target)?, stored));
         }
     }
-    Ok(Quantization { skipped, groups })
+    Ok(Quantization { skipped, groups, is_stored: true })
 }
 
 /// The modules that an entry of `ignore` or `targets` names.

@@ -12,6 +12,8 @@ pub struct Quantization {
     pub(super) skipped: Vec<Modules>,
     /// The ways, each with the modules that it is of; the first that names a module counts.
     pub(super) groups: Vec<(Modules, Stored)>,
+    /// Whether the checkpoint keeps them so; else it has floats, which are rounded when they are loaded.
+    pub(in crate::models) is_stored: bool,
 }
 
 impl Quantization {

@@ -56,7 +56,13 @@ fn float8(fields: &Fields<'_>) -> Result<Quantization, ConfigError> {
     };
     let scale = if block.is_some() { "weight_scale_inv" } else { "weight_scale" };
     let stored = Stored::Float8 { block, scale };
-    Ok(Quantization { skipped: skipped(fields)?, groups: vec![(Modules::Linear, stored)] })
+    of_all_layers(fields, stored)
+}
+
+/// Every layer but those that are named to be kept as they are.
+fn of_all_layers(fields: &Fields<'_>, stored: Stored) -> Result<Quantization, ConfigError> {
+    let groups = vec![(Modules::Linear, stored)];
+    Ok(Quantization { skipped: skipped(fields)?, groups, is_stored: true })
 }
 
 fn awq(fields: &Fields<'_>) -> Result<Quantization, ConfigError> {
@@ -72,7 +78,7 @@ fn awq(fields: &Fields<'_>) -> Result<Quantization, ConfigError> {
         return Err(fields.unsupported("zero_point", "true is, for AWQ's files have zero points"));
     }
     let stored = Stored::Awq { group: group(fields)? };
-    Ok(Quantization { skipped: skipped(fields)?, groups: vec![(Modules::Linear, stored)] })
+    of_all_layers(fields, stored)
 }
 
 fn gptq(fields: &Fields<'_>) -> Result<Quantization, ConfigError> {
@@ -113,7 +119,7 @@ fn gptq(fields: &Fields<'_>) -> Result<Quantization, ConfigError> {
         }
     };
     let stored = Stored::Gptq { group: group(fields)?, zeros };
-    Ok(Quantization { skipped: skipped(fields)?, groups: vec![(Modules::Linear, stored)] })
+    of_all_layers(fields, stored)
 }
 
 /// Keys that name modules which are not quantized.

@@ -78,6 +78,15 @@ impl Stored {
         }
     }
 
+    /// What its scales are called.
+    pub(in crate::models) fn scales(&self) -> &'static str {
+        match self {
+            Self::Float8 { scale, .. } => scale,
+            Self::Float8Rows | Self::Packed { .. } => "weight_scale",
+            Self::Awq { .. } | Self::Gptq { .. } => "scales",
+        }
+    }
+
     /// Its tensors that are of no use here.
     pub(super) fn inert(&self) -> &'static [&'static str] {
         match self {

@@ -128,8 +128,21 @@ fn what_is_not_done_is_refused_by_its_field() {
         let error = read(&how).expect_err(&format!("{how} is taken"));
         let named = error.field().unwrap_or_default();
         assert!(named.rsplit('.').next() == Some(field), "{how}: `{named}` of {error}");
+        assert!(named.starts_with("quantization_config."), "{how}: `{named}` of {error}");
         assert!(error.to_string().starts_with("config.json: "), "{error}");
     }
+}
+
+#[test]
+fn a_field_is_named_by_all_objects_that_it_stands_in() {
+    let how = packed(json!({"num_bits": 4, "type": "int", "strategy": "group", "group_size": 0}));
+    let error = read(&how).unwrap_err();
+    let field = "quantization_config.config_groups.group_0.weights.group_size";
+    assert_eq!(error.field(), Some(field), "{error}");
+    let mut how = packed(json!({}));
+    how["config_groups"]["group_0"] = Value::Null;
+    let error = read(&how).unwrap_err();
+    assert_eq!(error.field(), Some("quantization_config.config_groups.group_0"), "{error}");
 }
 
 #[test]
