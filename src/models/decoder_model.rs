@@ -122,11 +122,15 @@ impl DecoderModel for DecoderConfig {
         for key in &self.ignored_keys {
             warnings.push(format!("config.json: `{key}` is not known here and is ignored"));
         }
+        if !self.towers.is_empty() && self.rope_sections.is_none() {
+            let what = "images of this model are not read: its decoder of text alone runs";
+            warnings.push(format!("config.json: {what}"));
+        }
         DecoderFacts {
             vocab_size: self.vocab_size,
             num_layers: Some(self.num_layers),
             dtype: self.dtype,
-            longest_sequence: Some(self.longest_sequence()),
+            longest_sequence: Some((self.max_position_embeddings, "max_position_embeddings")),
             eos_token_ids: self.eos_token_ids.clone(),
             warnings,
         }
@@ -141,10 +145,10 @@ impl DecoderModel for DecoderConfig {
     }
 
     fn is_inert(&self, tensor: &str) -> bool {
-        let of_a_tower = ["visual.", "model.visual."].iter().any(|tower| tensor.starts_with(tower));
+        let of_a_tower = self.towers.iter().any(|tower| tensor.starts_with(tower));
         let of_quantization = |q: &Quantization| q.is_inert(tensor);
         self.quantization.as_ref().is_some_and(of_quantization)
-            || tensor == "lm_head.weight"
-            || (self.rope_sections.is_some() && of_a_tower)
+            || ["lm_head.weight", "language_model.lm_head.weight"].contains(&tensor)
+            || of_a_tower
     }
 }

@@ -150,7 +150,7 @@ impl TextEncoderConfig {
         let positions = match &self.architecture {
             TextArchitecture::Bert(config) => config.longest(),
             TextArchitecture::ModernBert(config) => config.positions,
-            TextArchitecture::Qwen3(config) => config.longest_sequence().0,
+            TextArchitecture::Qwen3(config) => config.max_position_embeddings,
         };
         self.max_seq_length.map_or(positions, |longest| longest.min(positions))
     }
