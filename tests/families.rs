@@ -12,7 +12,9 @@ fn read(file: &str) -> String {
 fn first_cells(page: &str, heading: &str) -> Vec<String> {
     let (_, section) = page.split_once(&format!("\n## {heading}\n")).unwrap();
     let section = section.split("\n## ").next().unwrap();
-    let rows = section.lines().filter(|line| line.starts_with("| `"));
+    let rows =
+        section.lines().skip_while(|line| !line.starts_with("|---") && !line.starts_with("| ---"));
+    let rows = rows.filter(|line| line.starts_with("| `"));
     rows.map(|row| row.split('|').nth(1).unwrap().trim().to_owned()).collect()
 }
 

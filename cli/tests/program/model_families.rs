@@ -211,3 +211,47 @@ fn a_decoder_in_a_wrapper_has_the_bits_of_the_decoder_alone() {
         assert!(error.contains("reads text alone: --image takes"), "{error}");
     }
 }
+
+/// What a configuration says wrongly by one thing, such as a window off by one, is far above every bar: so
+/// would be what the program does wrongly.
+#[test]
+fn windows_caps_ropes_and_factors_that_are_planted_wrongly_are_found() {
+    let swapped = serde_json::json!(["full_attention", "sliding_attention", "full_attention"]);
+    for (fixture, field, value) in [
+        ("mistral-window", "/sliding_window", 25.into()),
+        ("mistral-window", "/sliding_window", 23.into()),
+        ("gemma2", "/sliding_window", 19.into()),
+        ("gemma2", "/layer_types", swapped),
+        ("gemma2", "/attn_logit_softcapping", serde_json::Value::Null),
+        ("gemma2", "/final_logit_softcapping", serde_json::Value::Null),
+        ("gemma2", "/query_pre_attn_scalar", 32.into()),
+        ("gemma3", "/sliding_window", 21.into()),
+        ("gemma3", "/rope_parameters/full_attention/factor", 1.into()),
+        ("gemma3", "/rope_parameters/sliding_attention/rope_theta", 1e6.into()),
+        ("phi3", "/sliding_window", 48.into()),
+        ("phi3", "/rope_parameters/long_factor/8", 7.into()),
+        ("phi3", "/max_position_embeddings", 256.into()),
+        ("qwen3-yarn", "/rope_parameters/factor", 8.into()),
+        ("qwen3-yarn", "/rope_parameters/original_max_position_embeddings", 64.into()),
+        ("smollm3", "/no_rope_layers/1", 1.into()),
+        ("granite", "/attention_multiplier", 0.25.into()),
+        ("granite", "/residual_multiplier", 1.into()),
+        ("granite", "/embedding_multiplier", 1.into()),
+        ("granite", "/logits_scaling", 1.into()),
+        ("olmo2", "/rms_norm_eps", 1e-6.into()),
+    ] {
+        let from = root().join("tests/fixtures").join(fixture);
+        let folder = tempfile::tempdir().unwrap();
+        let config = std::fs::read_to_string(from.join("config.json")).unwrap();
+        let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
+        *config.pointer_mut(field).unwrap() = value;
+        std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        let weights = "model.safetensors";
+        std::fs::copy(from.join(weights), folder.path().join(weights)).unwrap();
+        let [.., Case { ids, logits: expected, .. }] = cases(fixture);
+        let model = folder.path().to_str().unwrap();
+        let (_, found) = logits(model, &ids, &["--dtype", "f32"]);
+        let error = norm_error(&found, &expected);
+        assert!(error > 1e-2, "{fixture} {field}: {error}");
+    }
+}

@@ -40,7 +40,7 @@ pub struct Multipliers {
     pub embedding: f64,
     /// What attention and feed-forward add to the residual stream.
     pub residual: f64,
-    /// The logits.
+    /// What the head gives, before it is capped.
     pub logits: f64,
 }
 

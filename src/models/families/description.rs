@@ -22,12 +22,12 @@ pub(in crate::models) struct Description {
     pub(super) activation: Activation,
     /// Fills in what only this family reads.
     pub(super) read: fn(&mut DecoderConfig, &Fields<'_>) -> Result<(), ConfigError>,
-    /// Of the rows of the embedding.
+    /// What becomes of the rows of the embedding.
     pub(in crate::models) embed: Change,
     pub(in crate::models) layer: Layer,
     /// The norm before the head.
     pub(in crate::models) norm: Norm,
-    /// Of the logits.
+    /// What becomes of what the head gives.
     pub(in crate::models) logits: Change,
 }
 

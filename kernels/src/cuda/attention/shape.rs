@@ -127,7 +127,7 @@ impl Shape {
         }
     }
 
-    /// The result.
+    /// Where rows are written, behind all operands.
     pub(super) fn result(&self) -> Param {
         Param::Arg(if self.sinks.is_some() { 8 } else { 7 })
     }
