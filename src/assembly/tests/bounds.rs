@@ -34,7 +34,7 @@ fn a_setting_that_differs_from_the_graphs_own_bound_is_refused_by_its_name() {
     }
     let error = graph().set("capture_query_lengths", [1u64]).session().unwrap_err();
     assert!(error.to_string().contains("capture_query_lengths can't be [1]"), "{error}");
-    let text = piecewise_ir::text::print_graph(&of_sequences());
+    let text = print_graph(&of_sequences());
     let error = Assembly::text("a text", &text).unwrap().max_num_tokens(4).plan().unwrap_err();
     let AssemblyError::BoundOfGraph(found) = &error else { panic!("{error}") };
     assert_eq!((found.key, &found.from), ("max_num_tokens", &Source::Program));
