@@ -19,8 +19,22 @@ fn config_text(fixture: &str) -> Vec<u8> {
     std::fs::read(repository("tests/fixtures").join(fixture).join("config.json")).unwrap()
 }
 
-const FIXTURES: [&str; 6] =
-    ["llama3", "llama3-older-form", "mistral", "qwen2", "qwen3", "qwen3-sharded"];
+const FIXTURES: [&str; 14] = [
+    "gemma2",
+    "gemma3",
+    "granite",
+    "llama3",
+    "llama3-older-form",
+    "mistral",
+    "mistral-window",
+    "olmo2",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "qwen3-sharded",
+    "qwen3-yarn",
+    "smollm3",
+];
 
 fn parse(text: &[u8]) -> Result<DecoderConfig, ConfigError> {
     DecoderConfig::parse(text, Path::new("config.json"))
@@ -98,9 +112,15 @@ fn check_accepted(config: &DecoderConfig) -> Result<(), TestCaseError> {
     prop_assert!(config.rms_norm_eps > 0.0 && config.rms_norm_eps <= 1.0);
     let ids = config.eos_token_ids.iter().chain(&config.bos_token_id);
     prop_assert!(ids.into_iter().all(|id| (*id as usize) < config.vocab_size));
-    let frequencies = config.rope_inverse_frequencies();
-    prop_assert_eq!(frequencies.len(), config.head_dim / 2);
-    prop_assert!(frequencies.iter().all(|f| f.is_finite() && *f > 0.0 && *f <= 1.0));
+    for length in [1, 1 << 27] {
+        let table = config.rope.table(config.head_dim, length);
+        prop_assert_eq!(2 * table.frequencies.len(), config.rope.rotated_dims(config.head_dim));
+        prop_assert!(table.frequencies.iter().all(|f| f.is_finite() && *f > 0.0 && *f <= 1e3));
+        prop_assert!(table.factor.is_finite() && table.factor > 0.0);
+    }
+    prop_assert!(config.score_scale().is_finite() && config.score_scale() > 0.0);
+    let windows = config.attention.iter().filter_map(|of_layer| of_layer.window);
+    prop_assert!(windows.into_iter().all(|window| window > 0));
     Ok(())
 }
 
@@ -173,8 +193,8 @@ proptest! {
         let fields = config.as_object_mut().unwrap();
         for key in ["rope_parameters", "rope_scaling"] {
             if let (Some(Value::Object(inner)), Some((at, value))) = (fields.get_mut(key), &rope) {
-                let name = at.get(&inner.keys().cloned().collect::<Vec<_>>()).clone();
-                inner.insert(name, value.clone());
+                let names: Vec<_> = inner.keys().cloned().collect();
+                inner.insert(at.get(&names).clone(), value.clone());
             }
         }
         for (at, value) in changes {

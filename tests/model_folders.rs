@@ -85,6 +85,23 @@ fn the_older_form_of_a_configuration_says_the_same() {
     assert_eq!(older, newer);
 }
 
+/// What published files say in the key names of older releases.
+#[test]
+fn the_names_of_the_hub_say_the_same() {
+    for name in
+        ["gemma2", "gemma3", "granite", "mistral-window", "olmo2", "phi3", "qwen3-yarn", "smollm3"]
+    {
+        let folder = folder("tests/fixtures").join(name);
+        let read = |file: &str| {
+            let file = folder.join(file);
+            DecoderConfig::parse(&std::fs::read(&file).unwrap(), &file).unwrap()
+        };
+        let (newer, older) = (read("config.json"), read("config.hub.json"));
+        assert_eq!(newer.ignored_keys, Vec::<String>::new(), "{name}");
+        assert_eq!(older, newer, "{name}");
+    }
+}
+
 #[test]
 fn shards_hold_the_bytes_that_their_files_hold() {
     let checkpoint = Checkpoint::open(&folder("tests/fixtures/qwen3-sharded")).unwrap();

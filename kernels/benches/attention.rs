@@ -67,6 +67,8 @@ fn attention(sequences: usize, queries: usize, length: usize, threads: usize, ro
             scale: 0.088,
             causal: true,
             window: None,
+            softcap: None,
+            sinks: None,
         };
         let out = FloatSliceMut::Bf16(&mut out);
         cpu::attention::attention(Isa::detected(), &call, out, aligned(&mut scratch)).unwrap();

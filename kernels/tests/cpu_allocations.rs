@@ -100,6 +100,8 @@ impl Buffers {
             scale: 0.125,
             causal: true,
             window: None,
+            softcap: None,
+            sinks: None,
         };
         let segments = Attention {
             query_start: &[0, 40, 64],

@@ -13,6 +13,7 @@ mod attention;
 mod cuda_absorbed;
 mod cuda_ahead;
 mod cuda_attention;
+mod cuda_attention_scores;
 mod cuda_elements;
 mod cuda_emulated;
 mod cuda_kernels;

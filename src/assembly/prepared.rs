@@ -121,12 +121,6 @@ pub(super) fn prepare(assembly: Assembly) -> Result<Prepared, AssemblyError> {
         }
         Model::Decoder { model, facts: known } => {
             known.warnings.iter().for_each(|warning| warn(warning));
-            if let Some((longest, key @ "sliding_window")) = known.longest_sequence
-                && config.max_seq_len == longest as u64
-            {
-                let why = "attention here sees all, so a sequence has at most as many tokens";
-                warn(&format!("config.json: layers see `{key}` = {longest} positions; {why}"));
-            }
             // Tensors of another type than the configuration's make other pieces.
             let stored = || {
                 let stored = checkpoint.as_ref().map(Checkpoint::dtypes);

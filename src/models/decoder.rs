@@ -1,8 +1,8 @@
-//! The decoder family: Qwen3, Qwen2, Llama and Mistral as one graph.
+//! The graph of a decoder: what every family has around its layers.
 
-use super::config::DecoderConfig;
-use super::config::quantization::Stored;
-use super::op_builders::{AttentionSpec, DecoderStates, KernelOps, KvState};
+use super::config::{DecoderConfig, LayerAttention, LayerRope, RopeConfig};
+use super::layers::{norm, plain_weight};
+use super::op_builders::{AttentionSpec, DecoderStates, KernelOps, KvState, PagedAttentionSpec};
 use super::step_inputs::{StepBounds, StepInputs};
 use piecewise_ir::builder::{BuildErrors, Builder, Tensor};
 use piecewise_ir::dim::Dim;
@@ -55,21 +55,19 @@ pub fn decoder(
     bounds: &DecoderBounds,
     dtype_of: impl Fn(&str) -> Option<DType> + 'static,
 ) -> Result<Graph, BuildErrors> {
-    let prefix = match dtype_of("model.language_model.embed_tokens.weight") {
-        Some(_) => "model.language_model",
-        None => "model",
-    };
+    let family = config.family.description();
+    let (prefix, head) = names(&dtype_of);
     let packed = |module: String| {
         let names = ["weight_packed", "qweight"].map(|leaf| format!("{module}.{leaf}"));
         names.into_iter().find(|name| dtype_of(name).is_some())
     };
     let packed_embedding = packed(format!("{prefix}.embed_tokens"));
-    let packed_head = packed("lm_head".to_owned());
+    let packed_head = packed(head.to_owned());
     let b = Builder::new("decoder")
         .weight_dtype(config.dtype.unwrap_or(DType::BF16))
         .weight_dtypes(dtype_of);
     let step = StepInputs::declare(&b, &bounds.step());
-    let rope = b.rope_table(&config.rope_inverse_frequencies(), bounds.max_length);
+    let ropes = Ropes::new(&b, config, bounds.max_length);
     let vocab = config.vocab_size as u64;
     let hidden = config.hidden_size as u64;
     let embedding = match packed_embedding {
@@ -80,36 +78,36 @@ pub fn decoder(
              `modules_to_not_convert`)"
         )),
     };
-    let mut x = embedding.gather(step.ids).cast(bounds.activations);
+    let rows = embedding.gather(step.ids).cast(bounds.activations);
+    let mut x = (family.embed)(config, rows);
     let mut angles = None;
-    if let Some(sections) = config.rope_sections {
+    if let (Some(sections), Some((table, _))) = (config.rope_sections, ropes.main) {
         let [.., embeddings, coordinates] = engine_inputs();
         let rows = step.input(&b, "embeddings", &embeddings);
         x = given_rows(&b, x, rows, bounds);
         let coordinates = step.input(&b, "coordinates", &coordinates);
-        angles = Some(angles_by_section(&b, rope, coordinates, sections));
+        angles = Some(angles_by_section(&b, table, coordinates, sections));
     }
     let (dim, kv_heads) = (config.head_dim as u64, config.num_kv_heads as u64);
-    let spec = AttentionSpec { scale: (dim as f64).powf(-0.5), causal: true };
     for layer in 0..config.num_layers {
         let _scope = b.scope(format!("{prefix}.layers.{layer}"));
-        x = decoder_layer(&b, config, x, |q, k, v| {
+        let of_layer = config.attention_of(layer);
+        x = (family.layer)(&b, config, x, &|[q, k, v]| {
             let kv: KvState<'_> = b.kv_state(step.kv_rows, kv_heads, dim, bounds.activations);
             let [q, k] = [q, k].map(|x| match angles {
                 Some([cos, sin]) => x.rotate(cos, sin),
-                None => x.rope(step.positions, rope),
+                None => ropes.turn(x, step.positions, of_layer),
             });
             kv.write(step.kv_slots, k, v);
-            q.paged_attention(kv, &step.attention, spec)
+            q.paged_attention(kv, &step.attention, scores(config, of_layer, bounds.max_length))
         });
     }
     let x = x.gather(step.logit_rows);
-    let norm = b.weight(&format!("{prefix}.norm.weight"), [hidden]);
-    let x = x.rms_norm(norm, config.rms_norm_eps);
+    let x = norm(&b, config, family.norm, &format!("{prefix}.norm"), x);
     let logits = {
-        let _scope = b.scope("lm_head");
+        let _scope = b.scope(head);
         let of = |head| x.matmul_transposed(head, DType::F32);
-        match (config.tie_word_embeddings, config.stored("lm_head")) {
+        match (config.tie_word_embeddings, config.stored(head)) {
             (true, _) => of(embedding),
             (false, None) => match packed_head {
                 None => of(plain_weight(&b, "weight", [vocab, hidden])),
@@ -122,7 +120,72 @@ pub fn decoder(
             (false, Some(stored)) => stored.linear(&b, x, [vocab, hidden], DType::F32),
         }
     };
+    let logits = (family.logits)(config, logits);
     b.finish(step.outputs(&b, logits, bounds.sampling_controls))
+}
+
+/// What the names of a decoder's tensors begin with, and that of its head: `dtype_of` knows a tensor
+/// that is there.
+fn names(dtype_of: impl Fn(&str) -> Option<DType>) -> (&'static str, &'static str) {
+    const WRAPPED: [(&str, &str); 2] =
+        [("model.language_model", "lm_head"), ("language_model.model", "language_model.lm_head")];
+    let is_there = |prefix: &str| dtype_of(&format!("{prefix}.embed_tokens.weight")).is_some();
+    let found = WRAPPED.into_iter().find(|(prefix, _)| is_there(prefix));
+    found.unwrap_or(("model", "lm_head"))
+}
+
+/// How the scores of a layer are made; a window that no sequence outgrows is none.
+fn scores<'b>(
+    config: &DecoderConfig,
+    of_layer: LayerAttention,
+    max_length: u64,
+) -> PagedAttentionSpec<'b> {
+    let window = of_layer.window.filter(|window| u64::from(*window) < max_length);
+    let spec = AttentionSpec { scale: config.score_scale(), causal: true };
+    spec.paged().sliding_window(window).softcap(config.score_softcap)
+}
+
+/// The tables of cosines and sines of the ropes that layers have, each with how many dimensions of a head
+/// it turns.
+struct Ropes<'b> {
+    b: &'b Builder,
+    main: Option<(Tensor<'b>, u64)>,
+    sliding: Option<(Tensor<'b>, u64)>,
+}
+
+impl<'b> Ropes<'b> {
+    fn new(b: &'b Builder, config: &DecoderConfig, max_length: u64) -> Self {
+        let turns = |rope: LayerRope| {
+            (0..config.num_layers).any(|layer| config.attention_of(layer).rope == rope)
+        };
+        let made = |rope: &RopeConfig| {
+            let table = rope.table(config.head_dim, max_length);
+            let rotated = 2 * table.frequencies.len() as u64;
+            (b.scaled_rope_table(&table.frequencies, max_length, table.factor), rotated)
+        };
+        let sliding = config.sliding_rope.as_ref().filter(|_| turns(LayerRope::Sliding));
+        Self {
+            b,
+            main: turns(LayerRope::Main).then(|| made(&config.rope)),
+            sliding: sliding.map(made),
+        }
+    }
+
+    /// `x [T, heads, dim]` turned as a layer does it.
+    fn turn(&self, x: Tensor<'b>, positions: Tensor<'b>, of_layer: LayerAttention) -> Tensor<'b> {
+        let rope = match of_layer.rope {
+            LayerRope::Main => self.main,
+            LayerRope::Sliding => self.sliding.or(self.main),
+            LayerRope::None => None,
+        };
+        let Some((table, rotated)) = rope else { return x };
+        let dim = x.shape().last().and_then(Dim::as_constant).unwrap_or(rotated);
+        if rotated == dim {
+            return x.rope(positions, table);
+        }
+        let turned = x.slice(2, 0..rotated).rope(positions, table);
+        self.b.concat(&[turned, x.slice(2, rotated..dim)], 2)
+    }
 }
 
 /// `x [T, hidden]` with rows of the state of embeddings where `rows i32 [T]` names one.
@@ -168,118 +231,4 @@ fn angles_by_section<'b>(
         let angles = b.concat(&Vec::from_iter(parts), 1);
         angles.reshape([tokens.clone(), Dim::constant(1), Dim::constant(half)])
     })
-}
-
-/// A layer under the current scope. `mix` takes q `[T, heads, dim]` and k and v
-/// `[T, kv_heads, dim]`, not yet rotated, to `[T, heads * dim]`.
-pub(super) fn decoder_layer<'b>(
-    b: &'b Builder,
-    config: &DecoderConfig,
-    x: Tensor<'b>,
-    mix: impl FnOnce(Tensor<'b>, Tensor<'b>, Tensor<'b>) -> Tensor<'b>,
-) -> Tensor<'b> {
-    let hidden = config.hidden_size as u64;
-    let h = x.rms_norm(b.weight("input_layernorm.weight", [hidden]), config.rms_norm_eps);
-    let x = x + attention(b, config, h, mix);
-    let norm = b.weight("post_attention_layernorm.weight", [hidden]);
-    x + feed_forward(b, config, x.rms_norm(norm, config.rms_norm_eps))
-}
-
-fn attention<'b>(
-    b: &'b Builder,
-    config: &DecoderConfig,
-    h: Tensor<'b>,
-    mix: impl FnOnce(Tensor<'b>, Tensor<'b>, Tensor<'b>) -> Tensor<'b>,
-) -> Tensor<'b> {
-    let _scope = b.scope("self_attn");
-    let hidden = config.hidden_size as u64;
-    let dim = config.head_dim as u64;
-    let (heads, kv_heads) = (config.num_heads as u64, config.num_kv_heads as u64);
-    let project = |name: &str, heads: u64| {
-        config.linear(b, name, h, [heads * dim, hidden], config.qkv_bias).heads(dim)
-    };
-    let (mut q, mut k) = (project("q_proj", heads), project("k_proj", kv_heads));
-    let v = project("v_proj", kv_heads);
-    if config.qk_norm {
-        q = q.rms_norm(b.weight("q_norm.weight", [dim]), config.rms_norm_eps);
-        k = k.rms_norm(b.weight("k_norm.weight", [dim]), config.rms_norm_eps);
-    }
-    config.linear(b, "o_proj", mix(q, k, v), [hidden, heads * dim], config.output_bias)
-}
-
-fn feed_forward<'b>(b: &'b Builder, config: &DecoderConfig, h: Tensor<'b>) -> Tensor<'b> {
-    let _scope = b.scope("mlp");
-    let (hidden, inner) = (config.hidden_size as u64, config.intermediate_size as u64);
-    let gate = config.linear(b, "gate_proj", h, [inner, hidden], config.mlp_bias);
-    let up = config.linear(b, "up_proj", h, [inner, hidden], config.mlp_bias);
-    config.linear(b, "down_proj", gate.swiglu(up), [hidden, inner], config.mlp_bias)
-}
-
-impl DecoderConfig {
-    /// The linear layers `[out, in]` of each layer, by the ends of their paths.
-    pub(super) fn linears(&self) -> [(&'static str, [u64; 2]); 7] {
-        let (hidden, inner) = (self.hidden_size as u64, self.intermediate_size as u64);
-        let [heads, kv_heads] =
-            [self.num_heads, self.num_kv_heads].map(|heads| (heads * self.head_dim) as u64);
-        [
-            ("self_attn.q_proj", [heads, hidden]),
-            ("self_attn.k_proj", [kv_heads, hidden]),
-            ("self_attn.v_proj", [kv_heads, hidden]),
-            ("self_attn.o_proj", [hidden, heads]),
-            ("mlp.gate_proj", [inner, hidden]),
-            ("mlp.up_proj", [inner, hidden]),
-            ("mlp.down_proj", [hidden, inner]),
-        ]
-    }
-
-    /// How the linear layer of a path is kept, where that is not as it is.
-    fn stored(&self, module: &str) -> Option<Stored> {
-        self.quantization.as_ref().and_then(|quantization| quantization.stored(module))
-    }
-
-    /// A checkpoint linear as [`linear`] has it, in the form in which the checkpoint keeps it.
-    fn linear<'b>(
-        &self,
-        b: &'b Builder,
-        name: &str,
-        x: Tensor<'b>,
-        shape: [u64; 2],
-        bias: bool,
-    ) -> Tensor<'b> {
-        let Some(stored) = self.stored(&b.path(name)) else {
-            return linear(b, name, x, shape, bias);
-        };
-        let _scope = b.scope(name);
-        with_bias(b, stored.linear(b, x, shape, x.dtype()), shape[0], bias)
-    }
-}
-
-/// A checkpoint linear of `shape` `[out, in]`, with its bias if it has one.
-pub(super) fn linear<'b>(
-    b: &'b Builder,
-    name: &str,
-    x: Tensor<'b>,
-    shape: [u64; 2],
-    bias: bool,
-) -> Tensor<'b> {
-    let _scope = b.scope(name);
-    with_bias(b, x.linear(plain_weight(b, "weight", shape)), shape[0], bias)
-}
-
-/// A weight that is kept in floats.
-#[track_caller]
-fn plain_weight<'b>(b: &'b Builder, name: &str, shape: [u64; 2]) -> Tensor<'b> {
-    let weight = b.weight(name, shape);
-    if !weight.dtype().is_narrow() {
-        return weight;
-    }
-    let (path, dtype) = (b.path(name), weight.dtype());
-    b.fail(format!(
-        "checkpoint tensor \"{path}\" is stored as {dtype}, but `quantization_config` of config.json \
-         does not say how the layer is kept, so its scales would be left out"
-    ))
-}
-
-fn with_bias<'b>(b: &'b Builder, y: Tensor<'b>, width: u64, bias: bool) -> Tensor<'b> {
-    if bias { y + b.weight("bias", [width]).cast(y.dtype()) } else { y }
 }

@@ -3,7 +3,7 @@
 
 use super::checkpoint::{Checkpoint, CheckpointError};
 use super::config::fields::Fields;
-use super::config::{ConfigError, DecoderConfig, Quantization, read_dtype};
+use super::config::{ConfigError, DecoderConfig, Family, Quantization, read_dtype};
 use super::decoder::{DecoderBounds, decoder};
 use super::few_bits::CheckedWeights;
 use piecewise_backend::weights::WeightSource;
@@ -147,11 +147,15 @@ impl DecoderModel for DecoderConfig {
         for key in &self.ignored_keys {
             warnings.push(format!("config.json: `{key}` is not known here and is ignored"));
         }
+        if !self.towers.is_empty() && self.rope_sections.is_none() {
+            let what = "images of this model are not read: its decoder of text alone runs";
+            warnings.push(format!("config.json: {what}"));
+        }
         DecoderFacts {
             vocab_size: self.vocab_size,
             num_layers: Some(self.num_layers),
             dtype: self.dtype,
-            longest_sequence: Some(self.longest_sequence()),
+            longest_sequence: Some((self.max_position_embeddings, "max_position_embeddings")),
             eos_token_ids: self.eos_token_ids.clone(),
             warnings,
         }
@@ -174,6 +178,11 @@ impl DecoderModel for DecoderConfig {
             let why = "its layers are in few bits already, by `quantization_config` of config.json";
             return Err(why.to_owned());
         }
+        if self.family == Family::Phi3 {
+            let why = "q, k and v of this family stand in one tensor, as gate and up do, and such are not \
+                       rounded when they are loaded";
+            return Err(why.to_owned());
+        }
         let quantization = Some(Quantization::when_loaded(format, self.linears()));
         Ok(Arc::new(Self { quantization, ..self.clone() }))
     }
@@ -194,13 +203,13 @@ impl DecoderModel for DecoderConfig {
     }
 
     fn is_inert(&self, tensor: &str) -> bool {
-        let of_a_tower = ["visual.", "model.visual."].iter().any(|tower| tensor.starts_with(tower));
+        let of_a_tower = self.towers.iter().any(|tower| tensor.starts_with(tower));
         // Heads that guess tokens ahead.
         let of_guesses = ["mtp.", "model.mtp."].iter().any(|head| tensor.starts_with(head));
         let of_quantization = |q: &Quantization| q.is_inert(tensor);
         self.quantization.as_ref().is_some_and(of_quantization)
-            || tensor == "lm_head.weight"
+            || ["lm_head.weight", "language_model.lm_head.weight"].contains(&tensor)
             || of_guesses
-            || (self.rope_sections.is_some() && of_a_tower)
+            || of_a_tower
     }
 }

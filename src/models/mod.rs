@@ -8,7 +8,7 @@
 //! - [`checkpoint`]: the weights, memory-mapped, as a [`Checkpoint`];
 //! - [`ModelRegistry`]: which `model_type` is read by whom, models of one's own among them;
 //! - [`presets`]: published models whose shapes are known without a folder;
-//! - [`mod@decoder`]: the graph of the families, written with the builder;
+//! - [`mod@decoder`]: the graph of a decoder, written with the builder, around the layers of its family;
 //! - [`encoder`]: the graphs of encoders of texts and images;
 //! - [`vision_language`]: images in the prompt of a decoder;
 //! - [`files`]: small files of a folder, with a bound on their size;
@@ -22,8 +22,10 @@ pub mod decoder;
 mod decoder_model;
 mod dtype_names;
 pub mod encoder;
+mod families;
 pub(crate) mod few_bits;
 pub mod files;
+mod layers;
 pub mod op_builders;
 pub mod presets;
 mod registry;
@@ -34,7 +36,10 @@ pub mod weights;
 
 pub use checkpoint::{Checkpoint, CheckpointError, TensorView};
 pub use config::fields::Fields;
-pub use config::{ConfigError, DecoderConfig, Family, Quantization, RopeConfig, RopeScaling};
+pub use config::{
+    Activation, ConfigError, DecoderConfig, Family, LayerAttention, LayerRope, Multipliers,
+    Quantization, RopeConfig, RopeScaling, RopeTable,
+};
 pub use decoder::{DecoderBounds, decoder};
 pub use decoder_model::{DecoderFacts, DecoderModel, StoredDTypes};
 pub use presets::{Preset, UnknownPreset};

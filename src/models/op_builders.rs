@@ -56,6 +56,47 @@ impl AttentionSpec {
     pub fn window(self, rows: impl Into<Option<u32>>) -> SegmentAttentionSpec {
         SegmentAttentionSpec { attention: self, window: rows.into() }
     }
+
+    /// The same for paged attention, which can do more.
+    pub fn paged<'b>(self) -> PagedAttentionSpec<'b> {
+        PagedAttentionSpec { attention: self, window: None, softcap: None, sinks: None }
+    }
+}
+
+/// How paged attention scores and masks: as an [`AttentionSpec`], and maybe with less keys, a cap, or sinks.
+#[derive(Clone, Copy, Debug)]
+pub struct PagedAttentionSpec<'b> {
+    attention: AttentionSpec,
+    window: Option<u32>,
+    softcap: Option<f64>,
+    sinks: Option<Tensor<'b>>,
+}
+
+impl<'b> PagedAttentionSpec<'b> {
+    /// How many keys a causal row sees, the last of which is its own, as `sliding_window` of transformers;
+    /// at least 1. `None` hides none.
+    #[must_use]
+    pub fn sliding_window(self, keys: impl Into<Option<u32>>) -> Self {
+        Self { window: keys.into(), ..self }
+    }
+
+    /// Scaled scores become `cap * tanh(score / cap)`; above 0. `None` caps nothing.
+    #[must_use]
+    pub fn softcap(self, cap: impl Into<Option<f64>>) -> Self {
+        Self { softcap: cap.into(), ..self }
+    }
+
+    /// `[heads]`: a score of each head that joins the softmax of its rows, and brings no value.
+    #[must_use]
+    pub fn sinks(self, sinks: Tensor<'b>) -> Self {
+        Self { sinks: Some(sinks), ..self }
+    }
+}
+
+impl From<AttentionSpec> for PagedAttentionSpec<'_> {
+    fn from(attention: AttentionSpec) -> Self {
+        attention.paged()
+    }
 }
 
 /// How attention within segments scores and masks: as an [`AttentionSpec`], with a window or without.
@@ -128,19 +169,23 @@ impl DecoderStates for Builder {
 
 /// Ops of `kernels` as methods of tensors.
 pub trait KernelOps<'b>: Into<Tensor<'b>> {
-    /// Paged attention of `self [T, heads, dim]`: `[T, heads * value_dim]`.
+    /// Paged attention of `self [T, heads, dim]`: `[T, heads * value_dim]`. The spec is an
+    /// [`AttentionSpec`], or what [`paged`](AttentionSpec::paged) makes of one.
     #[track_caller]
     fn paged_attention(
         self,
         kv: KvState<'b>,
         meta: &AttentionMeta<'b>,
-        spec: AttentionSpec,
+        spec: impl Into<PagedAttentionSpec<'b>>,
     ) -> Tensor<'b> {
         let query: Tensor<'b> = self.into();
         let AttentionMeta { block_table, kv_lengths, query_starts, query_lengths } = *meta;
-        let operands =
+        let PagedAttentionSpec { attention, window, softcap, sinks } = spec.into();
+        let seven =
             [query, kv.keys, kv.values, block_table, kv_lengths, query_starts, query_lengths];
-        let attrs = PagedAttention::attrs(spec.scale, spec.causal);
+        let operands: Vec<_> = seven.into_iter().chain(sinks).collect();
+        let attrs =
+            PagedAttention::bounded_attrs(attention.scale, attention.causal, window, softcap);
         query.builder().custom_one(&PagedAttention, &operands, attrs)
     }
 
@@ -207,6 +252,38 @@ impl<'b> KernelOps<'b> for Tensor<'b> {}
 mod tests {
     use super::*;
     use piecewise_ir::text::print_graph;
+
+    #[test]
+    fn paged_attention_says_what_is_not_left_at_its_default() {
+        let b = Builder::new("scores");
+        let rows = b.symbol("T", 1, 8);
+        let (pool, sequences) = (b.symbol("P", 16, 64), b.symbol("S", 1, 4));
+        let x = b.input("x", DType::F32, (rows, 2, 4));
+        let kv = b.kv_state(pool, 2, 4, DType::F32);
+        let index = |name| b.input(name, DType::I32, [sequences]).padding(0);
+        let meta = AttentionMeta {
+            block_table: b.input("block_table", DType::I32, (sequences, 4)).padding(0),
+            kv_lengths: index("kv_lengths"),
+            query_starts: index("query_starts"),
+            query_lengths: index("query_lengths"),
+        };
+        let spec = AttentionSpec { scale: 0.5, causal: true };
+        let sinks = b.weight("sinks", [2]);
+        let outputs = [
+            x.paged_attention(kv, &meta, spec),
+            x.paged_attention(kv, &meta, spec.paged().sliding_window(None).softcap(None)),
+            x.paged_attention(kv, &meta, spec.paged().sliding_window(3).softcap(50.0)),
+            x.paged_attention(kv, &meta, spec.paged().sinks(sinks)),
+        ];
+        let text = print_graph(&b.finish(outputs).unwrap());
+        let calls = text.lines().filter_map(|line| line.split_once("attention\""));
+        let calls = Vec::from_iter(calls.map(|(_, call)| call.split(" rows ").next().unwrap()));
+        assert_eq!(calls[0], calls[1]);
+        assert!(calls[0].contains("{causal=true, scale=0.5}"), "{}", calls[0]);
+        let bounded = "{causal=true, scale=0.5, softcap=50.0, window=3}";
+        assert!(calls[2].contains(bounded), "{}", calls[2]);
+        assert!(calls[3].contains("%query_lengths, w0 {"), "{}", calls[3]);
+    }
 
     #[test]
     fn attention_within_segments_takes_a_spec_with_a_window_or_without() {

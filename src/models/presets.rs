@@ -1,6 +1,6 @@
 //! Published models by name: their shapes, without their weights.
 
-use super::config::{DecoderConfig, Family, RopeConfig, RopeScaling};
+use super::config::{Activation, DecoderConfig, Family, Multipliers, RopeConfig, RopeScaling};
 use piecewise_ir::dtype::DType;
 use std::str::FromStr;
 use strum::{Display, IntoStaticStr};
@@ -104,11 +104,17 @@ fn qwen3() -> DecoderConfig {
         rms_norm_eps: 1e-6,
         tie_word_embeddings: false,
         max_position_embeddings: 40_960,
-        window: None,
+        attention: Vec::new(),
+        score_scale: None,
+        score_softcap: None,
+        logit_softcap: None,
+        activation: Activation::Silu,
+        multipliers: Multipliers::default(),
         dtype: Some(DType::BF16),
         bos_token_id: Some(151_643),
         eos_token_ids: vec![151_645, 151_643],
-        rope: RopeConfig { theta: 1e6, scaling: RopeScaling::None },
+        rope: RopeConfig::plain(1e6),
+        sliding_rope: None,
         rope_sections: None,
         qk_norm: true,
         qkv_bias: false,
@@ -116,6 +122,7 @@ fn qwen3() -> DecoderConfig {
         mlp_bias: false,
         quantization: None,
         ignored_keys: Vec::new(),
+        towers: &[],
     }
 }
 
@@ -135,7 +142,7 @@ fn llama3(factor: f64) -> DecoderConfig {
         max_position_embeddings: 131_072,
         bos_token_id: Some(128_000),
         eos_token_ids: vec![128_001],
-        rope: RopeConfig { theta: 500_000.0, scaling },
+        rope: RopeConfig { scaling, ..RopeConfig::plain(500_000.0) },
         qk_norm: false,
         ..qwen3()
     }

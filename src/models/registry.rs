@@ -2,6 +2,7 @@
 
 use super::config::fields::Fields;
 use super::config::vision_language::MODEL_TYPE;
+use super::config::wrappers::WRAPPERS;
 use super::config::{ConfigError, DecoderConfig, Family, eos_of_generation, parse_json, read};
 use super::decoder_model::{DecoderFacts, DecoderModel};
 use std::collections::BTreeMap;
@@ -36,6 +37,9 @@ impl ModelRegistry {
             }
         }
         registry.add(MODEL_TYPE, read);
+        for (wrapper, _) in WRAPPERS {
+            registry.add(wrapper, read);
+        }
         registry
     }
 

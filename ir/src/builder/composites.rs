@@ -17,6 +17,15 @@ impl<'b> Tensor<'b> {
         (x * scale).cast(self.dtype()) * weight.cast(self.dtype())
     }
 
+    /// As [`Self::rms_norm`] with a weight in f32, by which rows are multiplied before they are rounded.
+    #[track_caller]
+    pub fn rms_norm_wide(self, weight: Tensor<'b>, eps: f64) -> Self {
+        let Some(axis) = self.last_axis() else { return self };
+        let x = self.cast(DType::F32);
+        let scale = ((x * x).reduce_mean([axis]) + eps).rsqrt();
+        (x * scale * weight).cast(self.dtype())
+    }
+
     /// Layer norm over the innermost axis: `(x - mean) * rsqrt(var + eps)` rounded to the input's
     /// dtype, times `weight`, plus `bias` (Ba et al. 2016).
     #[track_caller]
@@ -169,6 +178,17 @@ impl Builder {
     /// `p * frequencies[i]`, for the `n` frequencies in radians per position.
     #[track_caller]
     pub fn rope_table(&self, frequencies: &[f64], positions: u64) -> Tensor<'_> {
+        self.scaled_rope_table(frequencies, positions, 1.0)
+    }
+
+    /// [`Self::rope_table`] with cosines and sines multiplied by `factor`.
+    #[track_caller]
+    pub fn scaled_rope_table(
+        &self,
+        frequencies: &[f64],
+        positions: u64,
+        factor: f64,
+    ) -> Tensor<'_> {
         let n = frequencies.len();
         if n == 0 || n > Literal::MAX_ELEMENTS || positions == 0 {
             return self.fail(format!("a rope table of {positions} positions and {n} frequencies"));
@@ -176,7 +196,8 @@ impl Builder {
         self.derived_weight("rope_table", |b| {
             let p = b.iota(DType::F32, [positions, n as u64], 0);
             let angles = p * b.literal(DType::F32, [n], frequencies.iter().copied());
-            b.finish([b.concat(&[angles.cos(), angles.sin()], 1)])
+            let table = b.concat(&[angles.cos(), angles.sin()], 1);
+            b.finish([if factor == 1.0 { table } else { table * factor }])
         })
     }
 }

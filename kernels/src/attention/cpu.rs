@@ -1,6 +1,6 @@
 //! Paged attention on the CPU.
 
-use super::{PagedAttention, packed};
+use super::{PagedAttention, SINKS, packed};
 use crate::cpu::attention::Keys;
 use crate::op::{CpuOp, CpuOpArgs, CpuOpCall, OpError};
 
@@ -25,6 +25,7 @@ impl CpuOp for PagedAttention {
             max_blocks: args.dim(BLOCK_TABLE, 1),
             lengths: &args.read(LENGTHS)?[..args.true_dim(LENGTHS, 0)],
         };
-        packed::attend(args, [QUERY_STARTS, QUERY_LENGTHS], "sequence", keys, spec)
+        let sinks = (args.positions() > SINKS + 1).then_some(SINKS);
+        packed::attend(args, [QUERY_STARTS, QUERY_LENGTHS], "sequence", keys, sinks, spec)
     }
 }

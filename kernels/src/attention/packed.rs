@@ -9,7 +9,8 @@ use crate::op::{CpuOpArgs, CpuOpCall, OpError, ScoreSpec};
 const Q: usize = 0;
 const KEYS: usize = 1;
 const VALUES: usize = 2;
-const OUT: usize = 7;
+/// The last operand that every call has.
+const LAST: usize = 6;
 
 /// Heads and widths by the extents of operands.
 fn shape(extent: impl Fn(usize, usize) -> usize) -> AttentionShape {
@@ -35,12 +36,13 @@ pub(crate) fn scratch_bytes(call: &CpuOpCall<'_>, starts: usize) -> u64 {
 }
 
 /// Attends to `keys` for a launch whose operands `starts` and `lengths` are `i32 [S]`, the rows of
-/// each `sequence`, as errors call one of the S.
+/// each `sequence`, as errors call one of the S; behind the seven operands may be one of `sinks`.
 pub(crate) fn attend<'a>(
     args: &CpuOpArgs<'a>,
     [starts, lengths]: [usize; 2],
     sequence: &str,
     keys: Keys<'a>,
+    sinks: Option<usize>,
     spec: ScoreSpec,
 ) -> Result<(), OpError> {
     let sequences = args.true_dim(starts, 0);
@@ -70,7 +72,10 @@ pub(crate) fn attend<'a>(
         scale: spec.scale as f32,
         causal: spec.causal,
         window: spec.window.map(|window| window as usize),
+        softcap: spec.softcap.map(|cap| cap as f32),
+        sinks: sinks.map(|sinks| args.read_floats(sinks)).transpose()?,
     };
-    attention(Isa::detected(), &call, args.write_floats(OUT)?, scratch)
+    let out = sinks.unwrap_or(LAST) + 1;
+    attention(Isa::detected(), &call, args.write_floats(out)?, scratch)
         .map_err(|e| args.error(e.to_string()))
 }

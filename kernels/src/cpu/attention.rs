@@ -77,6 +77,10 @@ pub struct Attention<'a> {
     pub causal: bool,
     /// The farthest position that a query sees, on either side of its own.
     pub window: Option<usize>,
+    /// Scaled scores are `softcap * tanh(score / softcap)` before the softmax.
+    pub softcap: Option<f32>,
+    /// `[q_heads]`: a score of each head that joins the softmax of its rows, of a key without a value.
+    pub sinks: Option<FloatSlice<'a>>,
 }
 
 /// Scratch bytes for [`attention`] on up to `threads` threads.
@@ -159,6 +163,9 @@ impl Attention<'_> {
                 return Err(CpuMathError::QueryStart { call: CALL, index, value, low, high });
             }
             low = value;
+        }
+        if let Some(sinks) = self.sinks {
+            at_least(CALL, "sinks", sinks.len(), q_heads)?;
         }
         let rows =
             (self.k.len() / (kv_heads * head_dim)).min(self.v.len() / (kv_heads * value_dim));
@@ -262,6 +269,8 @@ impl Attention<'_> {
                 window: self.window,
             },
             scale: self.scale,
+            softcap: self.softcap,
+            sinks: self.sinks,
         })
     }
 

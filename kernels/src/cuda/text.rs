@@ -27,6 +27,26 @@ pub(super) fn lane(dtype: DType) -> &'static str {
     }
 }
 
+/// A source in which each `#if NAME`, `#else`, `#endif` of these names is replaced by the lines that hold:
+/// what a call does not ask for leaves no trace in its text.
+pub(super) fn resolved(source: &str, names: &[(&str, bool)]) -> String {
+    // Of the condition that is open: whether its lines are kept.
+    let mut open: Option<bool> = None;
+    let mut text = String::with_capacity(source.len());
+    for line in source.split_inclusive('\n') {
+        let named = line.trim_end().strip_prefix("#if ");
+        let named = named.and_then(|name| names.iter().find(|(of, _)| *of == name));
+        match (line.trim_end(), named, open) {
+            (_, Some((_, holds)), _) => open = Some(*holds),
+            ("#else", _, Some(holds)) => open = Some(!holds),
+            ("#endif", _, Some(_)) => open = None,
+            (_, _, Some(false)) => {}
+            _ => text += line,
+        }
+    }
+    text
+}
+
 /// Definitions of macros, a line each.
 pub(super) fn defines<'a, T: std::fmt::Display>(
     values: impl IntoIterator<Item = (&'a str, T)>,

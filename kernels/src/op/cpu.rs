@@ -120,6 +120,11 @@ impl<'a> CpuOpArgs<'a> {
         self.binding.context
     }
 
+    /// How many positions there are, of operands and of results.
+    pub fn positions(&self) -> usize {
+        self.binding.types.len()
+    }
+
     /// The element type of a position.
     pub fn dtype(&self, position: usize) -> DType {
         self.binding.types[position].dtype

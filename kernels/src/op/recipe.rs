@@ -75,9 +75,14 @@ impl Param {
         Self::Scalar(Scalar::U32(dim.into()))
     }
 
-    /// What scores are multiplied by, as powers of two.
+    /// What products of queries and keys are multiplied by: to powers of two, or to shares of their cap
+    /// as tanh takes them.
     pub(crate) fn scale(spec: ScoreSpec) -> Self {
-        Self::Scalar(Scalar::F32((spec.scale * std::f64::consts::LOG2_E) as f32))
+        let scale = match spec.softcap {
+            None => spec.scale * std::f64::consts::LOG2_E,
+            Some(cap) => spec.scale / cap,
+        };
+        Self::Scalar(Scalar::F32(scale as f32))
     }
 }
 

@@ -46,7 +46,7 @@ impl SegmentAttention {
             }
             Some(_) => return Err("window must be an integer".to_owned()),
         };
-        Ok(ScoreSpec { scale, causal, window })
+        Ok(ScoreSpec { scale, causal, window, softcap: None })
     }
 
     /// The attributes of a call; `window` is left out where it is `None`.
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     fn spec(causal: bool, window: Option<u32>) -> ScoreSpec {
-        ScoreSpec { scale: 1.0, causal, window }
+        ScoreSpec { scale: 1.0, causal, window, softcap: None }
     }
 
     #[test]

@@ -29,7 +29,7 @@ impl CpuOp for SegmentAttention {
             starts: &args.read(KEY_STARTS)?[..segments],
             lengths: &args.read(KEY_LENGTHS)?[..segments],
         };
-        packed::attend(args, [QUERY_STARTS, QUERY_LENGTHS], "query segment", keys, spec)
+        packed::attend(args, [QUERY_STARTS, QUERY_LENGTHS], "query segment", keys, None, spec)
     }
 }
 

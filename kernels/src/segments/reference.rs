@@ -22,7 +22,7 @@ pub(super) fn attention(operands: &[Array], spec: ScoreSpec) -> Result<Vec<Array
     for segment in 0..query_starts.data.len() {
         let rows = rows_of(query_starts, query_lengths, segment, q.shape[0])?;
         let keys = rows_of(key_starts, key_lengths, segment, k.shape[0])?;
-        attend([q, k, v], spec, rows, keys.len(), |p| keys.start + p, &mut out);
+        attend([q, k, v], None, spec, rows, keys.len(), |p| keys.start + p, &mut out);
     }
     Ok(vec![out])
 }

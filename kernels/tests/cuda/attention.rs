@@ -35,6 +35,11 @@ pub(crate) struct Step<'a> {
     pub(crate) query_length: Option<u64>,
     /// Whether the keys of decodes are in more ranges than usual.
     pub(crate) more_ranges: bool,
+    /// Keys that a row sees at the most.
+    pub(crate) window: Option<u32>,
+    pub(crate) softcap: Option<f64>,
+    /// The dtype of the sinks, where there are some.
+    pub(crate) sinks: Option<DType>,
 }
 
 /// What a step is run on, and what must come of it.
@@ -42,7 +47,18 @@ pub(crate) struct Checked {
     pub(crate) case: Case,
     /// Of the keys and the values, as arguments, the bytes of pages that the step writes to.
     pub(crate) written: Vec<(usize, Range<usize>)>,
-    expected: Array,
+    pub(crate) expected: Array,
+}
+
+/// So large that a thousand keys do not hide what is done with them.
+fn sinks(dtype: DType, heads: usize) -> Vec<u8> {
+    let values = (0..heads).map(|head| 3.0 + (head * 3 % 5) as f32 * 0.5);
+    let of = |x: f32| match dtype {
+        BF16 => half::bf16::from_f32(x).to_bits().to_ne_bytes().to_vec(),
+        DType::F16 => half::f16::from_f32(x).to_bits().to_ne_bytes().to_vec(),
+        _ => x.to_ne_bytes().to_vec(),
+    };
+    values.flat_map(of).collect()
 }
 
 impl Default for Step<'_> {
@@ -59,6 +75,9 @@ impl Default for Step<'_> {
             capability: (8, 0),
             query_length: None,
             more_ranges: false,
+            window: None,
+            softcap: None,
+            sinks: None,
         }
     }
 }
@@ -71,7 +90,8 @@ impl Step<'_> {
         let [q, kv] = self.dtypes;
         let [heads, kv_heads] = self.heads.map(n);
         let [dim, value_dim] = self.dims.map(n);
-        vec![
+        let of_sinks = self.sinks.map(|dtype| TensorType::new(dtype, [heads.clone()]));
+        let seven = [
             TensorType::new(q, [t, heads, dim.clone()]),
             TensorType::new(kv, [p.clone(), kv_heads.clone(), dim]),
             TensorType::new(kv, [p, kv_heads, value_dim]),
@@ -79,7 +99,8 @@ impl Step<'_> {
             metadata.clone(),
             metadata.clone(),
             metadata,
-        ]
+        ];
+        seven.into_iter().chain(of_sinks).collect()
     }
 
     /// What is written of the keys and values, in bytes: the pages with positions of the step's own tokens,
@@ -111,7 +132,8 @@ impl Step<'_> {
         let Checked { case, written, expected } = self.made(name, entries);
         let (qt, h, d1) = (self.dtypes[0], self.heads[0], self.dims[1]);
         let result = try_emulate_hiding(name, &case, &written);
-        let mut got = result.unwrap_or_else(|refused| panic!("{name} {refused}")).remove(7);
+        let mut all = result.unwrap_or_else(|refused| panic!("{name} {refused}"));
+        let mut got = all.pop().unwrap();
         let padding = got.split_off(expected.data.len() * qt.size());
         assert!(padding.iter().all(|x| *x == 0x5a), "{name}: padding rows are written");
         let limit = if qt == BF16 { 1e-2 } else { 8e-3 };
@@ -137,7 +159,9 @@ impl Step<'_> {
             (0..(s + self.absent) * PAGES).map(|i| ((i * 13 + 5) % POOL_PAGES) as i32).collect();
         let mut used = vec![false; pool];
         for (i, length) in self.lengths.iter().enumerate() {
-            for p in 0..*length as usize {
+            // What lies in pages before every row's window is not there.
+            let before = length - self.queries[i] + 1 - self.window.map_or(*length, |w| w as i32);
+            for p in before.max(0) as usize / 16 * 16..*length as usize {
                 used[table[i * PAGES + p / 16] as usize * 16 + p % 16] = true;
             }
         }
@@ -150,27 +174,29 @@ impl Step<'_> {
         let padded =
             |x: &[i32]| -> Vec<i32> { x.iter().copied().chain(vec![7; self.absent]).collect() };
         let starts: Vec<i32> = (0..s).map(|i| self.queries[..i].iter().sum()).collect();
-        let attrs = PagedAttention::attrs(0.2, self.causal);
+        let attrs = PagedAttention::bounded_attrs(0.2, self.causal, self.window, self.softcap);
+        let sinks = self.sinks.map(|dtype| (dtype, sinks(dtype, h)));
         let array = |dtype, shape: Vec<usize>, data: Vec<f64>| Array { dtype, shape, data };
         let ints = |x: &[i32]| array(I32, vec![x.len()], x.iter().map(|v| f64::from(*v)).collect());
-        let mut expected = PagedAttention
-            .evaluate(
-                &[
-                    array(qt, vec![t, h, d0], floats(qt, &q)[..t * h * d0].to_vec()),
-                    array(kt, vec![pool, kh, d0], kf),
-                    array(kt, vec![pool, kh, d1], vf),
-                    array(I32, vec![s, PAGES], ints(&table[..s * PAGES]).data),
-                    ints(self.lengths),
-                    ints(&starts),
-                    ints(self.queries),
-                ],
-                &attrs,
-                &[],
-            )
-            .unwrap();
+        let of_sinks = sinks.as_ref().map(|(dtype, x)| array(*dtype, vec![h], floats(*dtype, x)));
+        let seven = [
+            array(qt, vec![t, h, d0], floats(qt, &q)[..t * h * d0].to_vec()),
+            array(kt, vec![pool, kh, d0], kf),
+            array(kt, vec![pool, kh, d1], vf),
+            array(I32, vec![s, PAGES], ints(&table[..s * PAGES]).data),
+            ints(self.lengths),
+            ints(&starts),
+            ints(self.queries),
+        ];
+        let given: Vec<Array> = seven.into_iter().chain(of_sinks).collect();
+        let mut expected = PagedAttention.evaluate(&given, &attrs, &[]).unwrap();
         let sizes = vec![rows as u64, (s + self.absent) as u64, pool as u64];
-        let role = |i| OperandRole { state: i == 1 || i == 2, weight: false, staged: i > 2 };
-        let roles: Vec<OperandRole> = (0..7).map(role).collect();
+        let role = |i| OperandRole {
+            state: i == 1 || i == 2,
+            weight: i == 7,
+            staged: (3..7).contains(&i),
+        };
+        let roles: Vec<OperandRole> = (0..given.len()).map(role).collect();
         let at = |capability| {
             let call = CudaOpCall {
                 operands: &self.operands(),
@@ -204,11 +230,12 @@ impl Step<'_> {
         let made: Vec<&str> = kernels.launches.iter().map(|l| l.entry.as_str()).collect();
         assert_eq!(made, entries, "{name}");
         let scratch = kernels.scratch.eval(&sizes);
-        kernels.launches.iter().for_each(|launch| launch.check(8, scratch).unwrap());
+        let positions = given.len() + 1;
+        kernels.launches.iter().for_each(|launch| launch.check(positions, scratch).unwrap());
         let bytes = |x: &[i32]| bytemuck::cast_slice::<i32, u8>(x).to_vec();
         let case = Case {
             launches: kernels.launches,
-            args: vec![
+            args: [
                 q,
                 k,
                 v,
@@ -216,8 +243,11 @@ impl Step<'_> {
                 bytes(&padded(self.lengths)),
                 bytes(&padded(&starts)),
                 bytes(&padded(self.queries)),
-                vec![0x5a; rows * h * d1 * qt.size()],
-            ],
+            ]
+            .into_iter()
+            .chain(sinks.map(|(_, x)| x))
+            .chain([vec![0x5a; rows * h * d1 * qt.size()]])
+            .collect(),
             sizes,
             counts: vec![t as i32, s as i32, pool as i32],
             scratch: scratch.max(256),

@@ -1,6 +1,7 @@
 //! What a graph says of itself, and what settings say of it.
 
 use super::*;
+use piecewise_ir::text::print_graph;
 
 /// Tokens up to 8 in sequences up to 4.
 fn of_sequences() -> Graph {
@@ -33,7 +34,7 @@ fn a_setting_that_differs_from_the_graphs_own_bound_is_refused_by_its_name() {
     }
     let error = graph().set("capture_query_lengths", [1u64]).session().unwrap_err();
     assert!(error.to_string().contains("capture_query_lengths can't be [1]"), "{error}");
-    let text = piecewise_ir::text::print_graph(&of_sequences());
+    let text = print_graph(&of_sequences());
     let error = Assembly::text("a text", &text).unwrap().max_num_tokens(4).plan().unwrap_err();
     let AssemblyError::BoundOfGraph(found) = &error else { panic!("{error}") };
     assert_eq!((found.key, &found.from), ("max_num_tokens", &Source::Program));
@@ -70,7 +71,7 @@ fn the_key_of_the_device_is_the_device_that_was_given() {
 }
 
 #[test]
-fn a_sequence_is_no_longer_than_what_the_layers_of_a_model_see() {
+fn a_layer_has_a_window_where_a_sequence_can_outgrow_it() {
     let folder = tempfile::tempdir().unwrap();
     let text = std::fs::read_to_string(Path::new(TINY).join("config.json")).unwrap();
     let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -78,21 +79,16 @@ fn a_sequence_is_no_longer_than_what_the_layers_of_a_model_see() {
     config["use_sliding_window"] = true.into();
     config["layer_types"][1] = "sliding_attention".into();
     std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-    let windowed = || Assembly::folder(folder.path()).unwrap().threads(1);
-    let settings = windowed().settings().unwrap().configured().unwrap();
-    assert_eq!(settings.config.max_seq_len, 32);
-    assert_eq!(settings.source("max_seq_len").to_string(), "from sliding_window of config.json");
-    assert_eq!(windowed().max_seq_len(16).settings().unwrap().config.max_seq_len, 16);
-    let error = windowed().max_seq_len(33).settings().unwrap_err().to_string();
-    assert!(error.contains("max_seq_len = 33 is above sliding_window = 32"), "{error}");
-    let warnings = Arc::new(Mutex::new(Vec::new()));
-    let told = Arc::clone(&warnings);
-    let watched = windowed().watch(move |notice| {
-        if let Notice::Warning(text) = notice {
-            told.lock().unwrap().push(text.to_owned());
-        }
-    });
-    watched.plan().unwrap();
-    let warnings = warnings.lock().unwrap();
-    assert!(warnings.iter().any(|text| text.contains("`sliding_window` = 32")), "{warnings:?}");
+    let windows = |length: u64| {
+        let assembly = Assembly::folder(folder.path()).unwrap().threads(1).max_seq_len(length);
+        let text = print_graph(assembly.plan().unwrap().module().graph());
+        let calls = text.lines().filter(|line| line.contains("paged_attention"));
+        calls.map(|line| line.contains("window=32")).collect::<Vec<_>>()
+    };
+    let layers = config["num_hidden_layers"].as_u64().unwrap();
+    assert_eq!(windows(33), (0..layers).map(|layer| layer == 1).collect::<Vec<_>>());
+    assert_eq!(windows(32), vec![false; layers as usize]);
+    // The model was made for longer sequences than its windows.
+    let settings = Assembly::folder(folder.path()).unwrap().settings().unwrap();
+    assert!(settings.config.max_seq_len > 32);
 }

@@ -10,13 +10,35 @@ pub enum Family {
     Qwen2,
     /// `LlamaForCausalLM`: Llama 2 and 3 and the many models of the same shape.
     Llama,
-    /// `MistralForCausalLM`.
+    /// `MistralForCausalLM`: a window in all layers, or in none.
     Mistral,
+    /// `Gemma2ForCausalLM`: norms before and after, caps of scores and of logits, windows in every other layer.
+    Gemma2,
+    /// `Gemma3ForCausalLM`, the text of Gemma 3: two ropes, windows in five of six layers.
+    Gemma3,
+    /// `Olmo2ForCausalLM`: norms after attention and feed-forward alone.
+    Olmo2,
+    /// `Phi3ForCausalLM`, Phi 4 too: q, k and v in one tensor, gate and up in another.
+    Phi3,
+    /// `GraniteForCausalLM`: factors at the embedding, the residual stream, scores and logits.
+    Granite,
+    /// `SmolLM3ForCausalLM`: some layers without rope.
+    SmolLM3,
 }
 
 impl Family {
-    pub(in crate::models) const ALL: [Family; 4] =
-        [Self::Qwen3, Self::Qwen2, Self::Llama, Self::Mistral];
+    pub(in crate::models) const ALL: [Family; 10] = [
+        Self::Qwen3,
+        Self::Qwen2,
+        Self::Llama,
+        Self::Mistral,
+        Self::Gemma2,
+        Self::Gemma3,
+        Self::Olmo2,
+        Self::Phi3,
+        Self::Granite,
+        Self::SmolLM3,
+    ];
 
     /// The name of the architecture in the list `architectures`.
     pub fn architecture(self) -> String {
@@ -25,6 +47,9 @@ impl Family {
 
     /// What a `config.json` has as `model_type`: `qwen3`.
     pub fn model_type(self) -> String {
-        self.to_string().to_lowercase()
+        match self {
+            Self::Gemma3 => "gemma3_text".to_owned(),
+            _ => self.to_string().to_lowercase(),
+        }
     }
 }

@@ -12,11 +12,11 @@ use super::error::{ConfigError, shown};
 ///
 /// A field that is null counts as absent, as it does for transformers; where that differs, use
 /// `is_present`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Fields<'a> {
     file: &'a Path,
-    /// Path of the object from the root: empty, or the names of fields with dots between them.
-    parent: String,
+    /// Path of the object from the root: the names of fields, empty ones of those that there are not.
+    parents: [&'a str; 6],
     object: &'a Map<String, Value>,
 }
 
@@ -24,7 +24,7 @@ impl<'a> Fields<'a> {
     /// The root object of a file.
     pub(in crate::models) fn root(file: &'a Path, value: &'a Value) -> Result<Self, ConfigError> {
         match value {
-            Value::Object(object) => Ok(Self { file, parent: String::new(), object }),
+            Value::Object(object) => Ok(Self { file, parents: [""; 6], object }),
             other => Err(ConfigError::Type {
                 file: file.to_path_buf(),
                 field: "(root)".to_owned(),
@@ -43,11 +43,17 @@ impl<'a> Fields<'a> {
     pub fn child(&self, key: &'a str) -> Result<Option<Self>, ConfigError> {
         match self.get(key) {
             None => Ok(None),
-            Some(Value::Object(object)) => {
-                Ok(Some(Self { file: self.file, parent: self.path(key), object }))
-            }
+            Some(Value::Object(object)) => Ok(Some(Self { object, ..self.within(key) })),
             Some(other) => Err(self.wrong_type(key, other, "an object or null")),
         }
+    }
+
+    /// The same, as what stands in field `key` of another object.
+    pub(in crate::models) fn within(mut self, key: &'a str) -> Self {
+        if let Some(place) = self.parents.iter_mut().find(|parent| parent.is_empty()) {
+            *place = key;
+        }
+        self
     }
 
     /// The names and values of all fields, null ones included.
@@ -208,7 +214,8 @@ impl<'a> Fields<'a> {
 
     /// The path of a field from the root of the file.
     pub(in crate::models) fn path(&self, key: &str) -> String {
-        if self.parent.is_empty() { key.to_owned() } else { format!("{}.{key}", self.parent) }
+        let parts = self.parents.into_iter().filter(|parent| !parent.is_empty());
+        parts.chain([key]).collect::<Vec<_>>().join(".")
     }
 
     fn place(&self, key: &str) -> (PathBuf, String) {

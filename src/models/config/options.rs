@@ -1,7 +1,7 @@
 //! Which options of a configuration are computed, which are inert, and which are refused.
 //!
 //! The policy, for every key at the root of `config.json`:
-//! 1. a key that [`DecoderConfig`](super::DecoderConfig) reads is validated;
+//! 1. a key that the family reads is validated;
 //! 2. a key of the list `INERT` says nothing about the maths of inference and is ignored;
 //! 3. any other key that is null, false or empty asks for nothing and is ignored;
 //! 4. a key that is known to change the maths, or whose name says so (`CHANGES_MATHS`), is an error;
@@ -11,8 +11,8 @@
 use serde_json::Value;
 
 use super::error::ConfigError;
-use super::family::Family;
 use super::fields::Fields;
+use super::layers::Activation;
 
 /// Keys that are read elsewhere, of every architecture.
 const READ_OF_ALL: &[&str] = &[
@@ -31,7 +31,7 @@ const READ_OF_ALL: &[&str] = &[
     "eos_token_id",
 ];
 
-/// Further ones that are read of a decoder.
+/// Further ones that are read of every decoder.
 const READ: &[&str] = &[
     "num_key_value_heads",
     "head_dim",
@@ -150,9 +150,13 @@ const CHANGES_MATHS: &[&str] = &[
     "vision_config",
 ];
 
-/// Applies the policy of this module to what a decoder reads; returns the keys of its last rule.
-pub(super) fn sort_keys(root: &Fields<'_>) -> Result<Vec<String>, ConfigError> {
-    sort_keys_beside(root, READ)
+/// Applies the policy of this module to what a decoder reads, whose family reads its `own` keys too;
+/// returns the keys of its last rule.
+pub(in crate::models) fn sort_keys(
+    root: &Fields<'_>,
+    own: &[&str],
+) -> Result<Vec<String>, ConfigError> {
+    sort_keys_beside(root, &[READ, own].concat())
 }
 
 /// Applies the policy of this module where, besides those of all, the keys `read` are read
@@ -185,87 +189,56 @@ pub(in crate::models) fn asks_for_nothing(value: &Value) -> bool {
     }
 }
 
-/// Refuses every activation of the feed-forward gate but `silu`.
-pub(super) fn check_activation(root: &Fields<'_>) -> Result<(), ConfigError> {
-    match root.string("hidden_act")? {
-        None | Some("silu" | "swish") => Ok(()),
-        Some(_) => Err(root.unsupported("hidden_act", "only silu (or swish, its other name) is")),
-    }
-}
-
-/// Which linear layers add a bias.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Biases {
-    pub(super) qkv: bool,
-    pub(super) output: bool,
-    pub(super) mlp: bool,
-}
-
-/// Reads `attention_bias` and `mlp_bias` as the code of each family does.
-pub(super) fn read_biases(family: Family, root: &Fields<'_>) -> Result<Biases, ConfigError> {
-    let attention = root.boolean("attention_bias")?.unwrap_or(false);
-    let mlp = root.boolean("mlp_bias")?.unwrap_or(false);
-    if mlp && family != Family::Llama {
-        return Err(root.unsupported("mlp_bias", format!("{family} has no such biases")));
-    }
-    match family {
-        // q, k and v always have biases, whatever the configuration says.
-        Family::Qwen2 => Ok(Biases { qkv: true, output: false, mlp }),
-        Family::Mistral if attention => {
-            Err(root.unsupported("attention_bias", "Mistral has no such biases"))
-        }
-        Family::Qwen3 | Family::Llama | Family::Mistral => {
-            Ok(Biases { qkv: attention, output: attention, mlp })
+/// Refuses other activations of the feed-forward gate than the one that a family has.
+pub(in crate::models) fn check_activation(
+    root: &Fields<'_>,
+    expected: Activation,
+) -> Result<(), ConfigError> {
+    let (names, supported): (&[&str], _) = match expected {
+        Activation::Silu => (&["silu", "swish"], "only silu (or swish, its other name) is"),
+        Activation::GeluTanh => (&["gelu_pytorch_tanh"], "only gelu_pytorch_tanh is"),
+    };
+    for key in ["hidden_act", "hidden_activation"] {
+        if root.string(key)?.is_some_and(|name| !names.contains(&name)) {
+            return Err(root.unsupported(key, supported));
         }
     }
+    Ok(())
 }
 
-/// How many of the last positions attention sees, where the family's code has a window that is shorter
-/// than `max_positions`.
-///
-/// When a family uses its window: Qwen2 and Qwen3 when `use_sliding_window` is set, in the layers
-/// that `layer_types` calls `sliding_attention` (absent: from `max_window_layers` on); Mistral
-/// whenever `sliding_window` is not null, 4096 being its default; Llama never, so one that is stated
-/// there and not switched off counts too, because it contradicts the architecture.
-pub(super) fn read_window(
-    family: Family,
+/// Refuses a field that is true, since the family has no such thing.
+pub(in crate::models) fn refuse_true(
+    root: &Fields<'_>,
+    key: &str,
+    supported: &str,
+) -> Result<(), ConfigError> {
+    match root.boolean(key)? {
+        Some(true) => Err(root.unsupported(key, supported)),
+        _ => Ok(()),
+    }
+}
+
+/// How many keys a layer with a window sees; `None` where none is stated.
+pub(in crate::models) fn window(root: &Fields<'_>) -> Result<Option<u32>, ConfigError> {
+    let window = root.count("sliding_window", 1..=i32::MAX as usize)?;
+    Ok(window.map(|window| window as u32))
+}
+
+/// Which layers have a window by `layer_types`; `None` where that is not stated.
+pub(in crate::models) fn sliding_layers(
     root: &Fields<'_>,
     layers: usize,
-    max_positions: usize,
-) -> Result<Option<usize>, ConfigError> {
-    const WINDOW: std::ops::RangeInclusive<usize> = 1..=usize::MAX >> 1;
-    let stated = root.count("sliding_window", WINDOW)?;
-    let switch = root.boolean("use_sliding_window")?;
-    let first_windowed = root.count("max_window_layers", 0..=usize::MAX >> 1)?;
-    let layer_types = root.strings("layer_types")?;
-    if let Some(types) = &layer_types {
-        if types.len() != layers {
-            return Err(root.bad_value(
-                "layer_types",
-                format!("has {} entries for {layers} layers (`num_hidden_layers`)", types.len()),
-            ));
-        }
-        if types.iter().any(|kind| !matches!(*kind, "full_attention" | "sliding_attention")) {
-            return Err(root.unsupported("layer_types", "every layer must be full_attention"));
-        }
+) -> Result<Option<Vec<bool>>, ConfigError> {
+    let Some(types) = root.strings("layer_types")? else { return Ok(None) };
+    if types.len() != layers {
+        return Err(root.bad_value(
+            "layer_types",
+            format!("has {} entries for {layers} layers (`num_hidden_layers`)", types.len()),
+        ));
     }
-    let slides = |types: &Vec<&str>| types.contains(&"sliding_attention");
-    let default = if root.is_present("sliding_window") { None } else { Some(4096) };
-    let (window, in_use) = match family {
-        Family::Qwen2 | Family::Qwen3 if switch.unwrap_or(false) => {
-            let window = stated.or(default);
-            let by_depth = first_windowed.unwrap_or(28) < layers;
-            (window, layer_types.as_ref().map_or(by_depth, slides) && window.is_some())
-        }
-        Family::Mistral => {
-            let window = stated.or(default);
-            (window, window.is_some())
-        }
-        Family::Llama => (stated, stated.is_some() && switch != Some(false)),
-        Family::Qwen2 | Family::Qwen3 => (None, false),
-    };
-    if !in_use && layer_types.as_ref().is_some_and(slides) {
-        return Err(root.unsupported("layer_types", "every layer must be full_attention"));
+    if types.iter().any(|kind| !matches!(*kind, "full_attention" | "sliding_attention")) {
+        let supported = "layers are full_attention or sliding_attention";
+        return Err(root.unsupported("layer_types", supported));
     }
-    Ok(window.filter(|window| in_use && *window < max_positions))
+    Ok(Some(types.into_iter().map(|kind| kind == "sliding_attention").collect()))
 }

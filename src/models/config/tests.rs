@@ -26,7 +26,7 @@ fn parse(config: &Value) -> Result<DecoderConfig, ConfigError> {
 }
 
 /// The configuration of `family` with the fields of `changes` put in; `"absent"` removes one.
-fn with(family: Family, changes: Value) -> Result<DecoderConfig, ConfigError> {
+pub(super) fn with(family: Family, changes: Value) -> Result<DecoderConfig, ConfigError> {
     let mut config = base(family);
     for (key, value) in changes.as_object().unwrap() {
         if value == "absent" {
@@ -39,7 +39,7 @@ fn with(family: Family, changes: Value) -> Result<DecoderConfig, ConfigError> {
 }
 
 /// Checks that `changes` are refused with an error that names the file, `field` and `part`.
-fn refuses(family: Family, changes: Value, field: &str, part: &str) {
+pub(super) fn refuses(family: Family, changes: Value, field: &str, part: &str) {
     let error = with(family, changes.clone()).expect_err(&format!("{family} accepts {changes}"));
     assert_eq!(error.field(), Some(field), "{changes}: {error}");
     let text = error.to_string();
@@ -50,7 +50,8 @@ fn refuses(family: Family, changes: Value, field: &str, part: &str) {
     assert!(text.contains(part), "{changes}: {text:?} lacks {part:?}");
 }
 
-const FAMILIES: [Family; 4] = Family::ALL;
+/// Those whose layers are Llama's but for biases, norms of q and k and windows.
+const FAMILIES: [Family; 4] = [Family::Qwen3, Family::Qwen2, Family::Llama, Family::Mistral];
 
 #[test]
 fn families_differ_as_their_code_does() {
@@ -99,7 +100,7 @@ fn defaults_are_those_of_transformers() {
     assert_eq!(null.num_kv_heads, 4);
     let null = with(Family::Llama, json!({"bos_token_id": null, "eos_token_id": null})).unwrap();
     assert_eq!((null.bos_token_id, null.eos_token_ids), (None, vec![]));
-    refuses(Family::Qwen3, json!({"head_dim": null}), "head_dim", "Qwen3");
+    assert_eq!(with(Family::Qwen3, json!({"head_dim": null})).unwrap().head_dim, 128);
 }
 
 #[test]
@@ -117,7 +118,7 @@ fn the_architecture_is_known_and_unambiguous() {
         (json!({"architectures": ["LlamaForCausalLM", "LlamaModel"]}), "architectures"),
         (json!({"architectures": "LlamaForCausalLM"}), "architectures"),
         (json!({"architectures": [1]}), "architectures"),
-        (json!({"model_type": "gemma2"}), "model_type"),
+        (json!({"model_type": "gemma4"}), "model_type"),
         (json!({"model_type": 7}), "model_type"),
         (json!({"model_type": "mistral"}), "model_type"),
     ] {
@@ -125,72 +126,52 @@ fn the_architecture_is_known_and_unambiguous() {
     }
 }
 
-#[test]
-fn a_window_that_hides_nothing_is_accepted() {
-    for (family, changes) in [
-        (Family::Qwen2, json!({"sliding_window": 4, "use_sliding_window": false})),
-        (Family::Qwen3, json!({"sliding_window": 4})),
-        (Family::Qwen3, json!({"sliding_window": "absent"})),
-        (Family::Qwen3, json!({"sliding_window": 512, "use_sliding_window": true})),
-        (Family::Qwen3, json!({"sliding_window": null, "use_sliding_window": true})),
-        (
-            Family::Qwen2,
-            json!({"sliding_window": 4, "use_sliding_window": true, "max_window_layers": 2}),
-        ),
-        (
-            Family::Qwen2,
-            json!({"sliding_window": 4, "use_sliding_window": true, "max_window_layers": 0,
-                   "layer_types": ["full_attention", "full_attention"]}),
-        ),
-        (Family::Mistral, json!({"sliding_window": 512})),
-        (Family::Mistral, json!({"sliding_window": "absent"})),
-        (Family::Llama, json!({"sliding_window": 4, "use_sliding_window": false})),
-        (Family::Llama, json!({"layer_types": ["full_attention", "full_attention"]})),
-    ] {
-        let config = with(family, changes.clone());
-        let config = config.unwrap_or_else(|error| panic!("{changes}: {error}"));
-        assert_eq!(config.longest_sequence(), (512, "max_position_embeddings"), "{changes}");
-    }
+/// How much each of the two layers sees.
+fn windows(family: Family, changes: &Value) -> Vec<Option<u32>> {
+    let config = with(family, changes.clone());
+    let config = config.unwrap_or_else(|error| panic!("{changes}: {error}"));
+    assert_eq!(config.max_position_embeddings, 512, "{changes}");
+    (0..2).map(|layer| config.attention_of(layer).window).collect()
 }
 
 #[test]
-fn a_window_in_use_bounds_a_sequence() {
-    let long = 8192;
-    for (family, window, changes) in [
+fn layers_have_the_windows_that_the_code_of_their_family_gives_them() {
+    let (none, all) = ([None; 2], |window| [Some(window); 2]);
+    let on = json!({"sliding_window": 4, "use_sliding_window": true, "max_window_layers": 1});
+    for (family, changes, expected) in [
+        (Family::Qwen2, json!({"sliding_window": 4, "use_sliding_window": false}), none),
+        (Family::Qwen3, json!({"sliding_window": 4}), none),
+        (Family::Qwen3, json!({"sliding_window": "absent"}), none),
+        (Family::Qwen3, json!({"sliding_window": null, "use_sliding_window": true}), none),
+        (Family::Qwen2, on.clone(), [None, Some(4)]),
+        (Family::Qwen2, merged(on.clone(), json!({"max_window_layers": 2})), none),
         (
-            Family::Qwen2,
-            511,
-            json!({"sliding_window": 511, "use_sliding_window": true, "max_window_layers": 1}),
+            Family::Qwen3,
+            merged(on.clone(), json!({"layer_types": ["sliding_attention", "full_attention"]})),
+            [Some(4), None],
         ),
         (
             Family::Qwen3,
-            4,
-            json!({"sliding_window": 4, "use_sliding_window": true,
-                   "layer_types": ["full_attention", "sliding_attention"]}),
+            merged(on, json!({"sliding_window": "absent", "max_window_layers": 0})),
+            all(4096),
         ),
-        (
-            Family::Qwen3,
-            4096,
-            json!({"sliding_window": "absent", "use_sliding_window": true, "max_window_layers": 0,
-                   "max_position_embeddings": long}),
-        ),
-        (Family::Mistral, 511, json!({"sliding_window": 511})),
-        (
-            Family::Mistral,
-            4,
-            json!({"sliding_window": 4, "layer_types": ["full_attention", "full_attention"]}),
-        ),
-        (Family::Mistral, 4, json!({"sliding_window": 4, "use_sliding_window": false})),
-        (
-            Family::Mistral,
-            4096,
-            json!({"sliding_window": "absent", "max_position_embeddings": long}),
-        ),
-        (Family::Llama, 4, json!({"sliding_window": 4})),
-        (Family::Llama, 4, json!({"sliding_window": 4, "use_sliding_window": true})),
+        (Family::Mistral, json!({"sliding_window": 511}), all(511)),
+        (Family::Mistral, json!({"sliding_window": "absent"}), all(4096)),
+        (Family::Mistral, json!({"sliding_window": null}), none),
+        (Family::Mistral, json!({"sliding_window": 4, "use_sliding_window": false}), all(4)),
+        (Family::Llama, json!({"sliding_window": 4, "use_sliding_window": false}), none),
+        (Family::Llama, json!({"sliding_window": 512}), none),
+        (Family::Llama, json!({"layer_types": ["full_attention", "full_attention"]}), none),
     ] {
-        let config = with(family, changes.clone()).unwrap();
-        assert_eq!(config.longest_sequence(), (window, "sliding_window"), "{family} {changes}");
+        assert_eq!(windows(family, &changes), expected, "{family} {changes}");
+    }
+    for window in [json!(4), json!(511)] {
+        refuses(Family::Llama, json!({"sliding_window": window}), "sliding_window", "no windows");
+    }
+    for family in FAMILIES {
+        for window in [json!(0), json!(-1), json!(1u64 << 40)] {
+            refuses(family, json!({"sliding_window": window}), "sliding_window", "must be from 1");
+        }
     }
 }
 
@@ -384,7 +365,7 @@ fn llama3() -> Value {
     })
 }
 
-fn merged(mut one: Value, other: Value) -> Value {
+pub(super) fn merged(mut one: Value, other: Value) -> Value {
     one.as_object_mut().unwrap().extend(other.as_object().unwrap().clone());
     one
 }
@@ -422,7 +403,7 @@ fn rope_that_is_not_computed_is_refused() {
     for (key, parent) in [("rope_parameters", "rope_parameters"), ("rope_scaling", "rope_scaling")]
     {
         let field = |name: &str| format!("{parent}.{name}");
-        for kind in ["yarn", "dynamic", "longrope", "su", "mrope", "proportional", ""] {
+        for kind in ["dynamic", "mrope", "proportional", ""] {
             let scaling = json!({"rope_type": kind, "factor": 4.0});
             refuses(Family::Qwen2, json!({key: scaling}), &field("rope_type"), "llama3");
             let scaling = json!({"type": kind, "factor": 4.0});
@@ -483,22 +464,23 @@ fn contradicting_forms_of_rope_are_refused() {
 #[test]
 fn frequencies_follow_the_published_formulas() {
     let default = with(Family::Llama, json!({"head_dim": 8, "rope_theta": 1e4})).unwrap();
-    let close = |found: &[f64], expected: &[f64]| {
+    let close = |config: &DecoderConfig, expected: &[f64]| {
+        let found = config.rope.table(config.head_dim, 512).frequencies;
         assert_eq!(found.len(), expected.len());
         for (found, expected) in found.iter().zip(expected) {
             assert!((found / expected - 1.0).abs() < 1e-14, "{found} for {expected}");
         }
     };
-    close(&default.rope_inverse_frequencies(), &[1.0, 0.1, 0.01, 0.001]);
+    close(&default, &[1.0, 0.1, 0.01, 0.001]);
     let linear = json!({"head_dim": 8, "rope_scaling": {"type": "linear", "factor": 4}});
     let linear = with(Family::Llama, linear).unwrap();
-    close(&linear.rope_inverse_frequencies(), &[0.25, 0.025, 0.0025, 0.00025]);
+    close(&linear, &[0.25, 0.025, 0.0025, 0.00025]);
 
     // Wavelengths 6.3, 63, 628 and 6283 beside the bounds 128 / 4 and 128 / 1: kept, between the
     // two, and twice divided. Between: 128 / 62.83 = 2.0372, smooth = (2.0372 - 1) / 3.
     let scaling = merged(llama3(), json!({"rope_type": "llama3"}));
     let llama3 = json!({"head_dim": 8, "rope_theta": 1e4, "rope_scaling": scaling});
-    let llama3 = with(Family::Llama, llama3).unwrap().rope_inverse_frequencies();
+    let llama3 = with(Family::Llama, llama3).unwrap();
     let smooth = (128.0 * 0.1 / std::f64::consts::TAU - 1.0) / 3.0;
     let between = 0.1 * (smooth + (1.0 - smooth) / 8.0);
     close(&llama3, &[1.0, between, 0.01 / 8.0, 0.001 / 8.0]);

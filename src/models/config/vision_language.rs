@@ -3,6 +3,7 @@
 
 use super::error::ConfigError;
 use super::fields::Fields;
+use super::wrappers::add_shared;
 use serde_json::{Map, Value};
 use std::path::Path;
 
@@ -18,13 +19,15 @@ const OF_IMAGES: [&str; 6] = [
     "vision_end_token_id",
     "vision_token_id",
 ];
-/// What the root says where `text_config` does not.
-const SHARED: [&str; 5] =
-    ["tie_word_embeddings", "dtype", "torch_dtype", "bos_token_id", "eos_token_id"];
+/// What the names of a tower's tensors begin with.
+pub(in crate::models) const TOWER: &[&str] = &["visual.", "model.visual."];
 
 /// The configuration of the decoder in `root` as that of a decoder of text, and how many pairs of a
 /// head turn by frame, by row and by column.
-pub(super) fn text_part(root: &Fields<'_>, file: &Path) -> Result<Option<TextPart>, ConfigError> {
+pub(in crate::models) fn text_part(
+    root: &Fields<'_>,
+    file: &Path,
+) -> Result<Option<TextPart>, ConfigError> {
     if root.string("model_type")? != Some(MODEL_TYPE) {
         return Ok(None);
     }
@@ -37,11 +40,7 @@ pub(super) fn text_part(root: &Fields<'_>, file: &Path) -> Result<Option<TextPar
         .filter(|(key, _)| of_text(key))
         .map(|(key, value)| (key.to_owned(), value.clone()))
         .collect();
-    for key in SHARED {
-        if let (None, Some(value)) = (text.get(key), root.get(key)) {
-            text.insert(key.to_owned(), value.clone());
-        }
-    }
+    add_shared(&mut text, root);
     text.insert("model_type".to_owned(), "qwen2".into());
     text.remove("architectures");
     let mut sections = None;
@@ -66,7 +65,7 @@ pub(super) fn text_part(root: &Fields<'_>, file: &Path) -> Result<Option<TextPar
 }
 
 /// The decoder's fields, beside those of the tower.
-pub(super) struct TextPart {
-    pub(super) text: Value,
-    pub(super) rope_sections: [usize; 3],
+pub(in crate::models) struct TextPart {
+    pub(in crate::models) text: Value,
+    pub(in crate::models) rope_sections: [usize; 3],
 }

@@ -52,7 +52,7 @@ impl Activation {
 
 /// A checkpoint linear with a bias, `weight [out, in]` and `bias [out]` under `name`.
 pub(super) fn linear<'b>(b: &'b Builder, name: &str, x: Tensor<'b>, shape: [u64; 2]) -> Tensor<'b> {
-    super::super::decoder::linear(b, name, x, shape, true)
+    super::super::layers::linear(b, name, x, shape, true)
 }
 
 /// Elements in 16 bytes of a 16-bit dtype: rows of a multiple can be multiplied on tensor cores.

@@ -2,7 +2,7 @@
 
 use super::super::config::fields::Fields;
 use super::super::config::options::sort_keys_beside;
-use super::super::config::{ConfigError, RopeConfig, RopeScaling, read_dtype};
+use super::super::config::{ConfigError, RopeConfig, read_dtype};
 use super::super::op_builders::{AttentionSpec, KernelOps};
 use super::inputs::{IDS, POSITIONS, PackedRows};
 use super::layers::{Activation, NormNames, layer_norm};
@@ -149,8 +149,9 @@ pub(super) fn rows<'b>(
     };
     let positions = packed.row_input(POSITIONS);
     let ropes = config.rope_thetas.map(|theta| {
-        let rope = RopeConfig { theta, scaling: RopeScaling::None };
-        b.rope_table(&rope.inverse_frequencies(dim as usize), config.positions as u64)
+        let rope = RopeConfig::plain(theta);
+        let positions = config.positions as u64;
+        b.rope_table(&rope.table(dim as usize, positions).frequencies, positions)
     });
     let table = b.weight("embeddings.tok_embeddings.weight", [config.vocab_size as u64, hidden]);
     let words = table.gather(packed.row_input(IDS)).cast(DType::F32);

@@ -3,7 +3,7 @@
 
 use super::super::config::fields::Fields;
 use super::super::config::options::sort_keys_beside;
-use super::super::config::{ConfigError, RopeConfig, RopeScaling, read_dtype};
+use super::super::config::{ConfigError, RopeConfig, read_dtype};
 use super::super::op_builders::{AttentionSpec, KernelOps, Segments};
 use super::inputs::{EncoderBounds, LENGTHS, STARTS};
 use super::layers::{
@@ -219,9 +219,9 @@ pub(super) fn merged_rows<'b>(
     let width = config.patch_width() as u64;
     let patches = b.input(PATCHES, DType::F32, (rows, width)).padding(0.0);
     let dim = config.head_dim();
-    let rope = RopeConfig { theta: ROPE_THETA, scaling: RopeScaling::None };
+    let rope = RopeConfig::plain(ROPE_THETA);
     // Half of a head turns by the row, half by the column.
-    let table = b.rope_table(&rope.inverse_frequencies(dim as usize / 2), LONGEST_SIDE);
+    let table = b.rope_table(&rope.table(dim as usize / 2, LONGEST_SIDE).frequencies, LONGEST_SIDE);
     let [by_row, by_column] = [ROWS, COLUMNS].map(|name| table.gather(index(name)));
     let angles = [0, dim / 4].map(|start| {
         let part = |x: Tensor<'b>| x.slice(1, start..start + dim / 4);

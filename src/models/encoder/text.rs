@@ -39,7 +39,7 @@ pub enum TextArchitecture {
     /// `modernbert`
     ModernBert(ModernBertConfig),
     /// `qwen3`: causal, pooled at the last token.
-    Qwen3(DecoderConfig),
+    Qwen3(Box<DecoderConfig>),
 }
 
 /// An encoder of text with its way to pool.
@@ -116,7 +116,9 @@ impl TextEncoderConfig {
                 TextArchitecture::Bert(BertConfig::read(&root, true)?)
             }
             Some("modernbert") => TextArchitecture::ModernBert(ModernBertConfig::read(&root)?),
-            Some("qwen3") => TextArchitecture::Qwen3(DecoderConfig::parse_trunk(text, file)?),
+            Some("qwen3") => {
+                TextArchitecture::Qwen3(Box::new(DecoderConfig::parse_trunk(text, file)?))
+            }
             Some(_) => {
                 let supported = "encoders of text are bert, xlm-roberta, modernbert and qwen3";
                 return Err(root.unsupported("model_type", supported));
@@ -150,7 +152,7 @@ impl TextEncoderConfig {
         let positions = match &self.architecture {
             TextArchitecture::Bert(config) => config.longest(),
             TextArchitecture::ModernBert(config) => config.positions,
-            TextArchitecture::Qwen3(config) => config.longest_sequence().0,
+            TextArchitecture::Qwen3(config) => config.max_position_embeddings,
         };
         self.max_seq_length.map_or(positions, |longest| longest.min(positions))
     }

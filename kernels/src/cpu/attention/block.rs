@@ -2,10 +2,14 @@
 
 use std::ops::Range;
 
+use crate::cpu::FloatSlice;
 use crate::cpu::convert::convert_row;
 use crate::cpu::dot::{Ahead, dot_tile};
-use crate::cpu::element::{FloatAddress, with_address};
+use crate::cpu::element::{Element, FloatAddress, with_address};
+use crate::cpu::rows::transcendental::tanh;
 use crate::cpu::simd::{Isa, Kernel, MAX_LANES, Simd};
+
+use crate::op::with_elements;
 
 use super::shape::{AttentionShape, PAGE_ROWS};
 
@@ -92,6 +96,8 @@ pub(super) struct Block<'a> {
     pub(super) first_key: usize,
     pub(super) visibility: Visibility,
     pub(super) scale: f32,
+    pub(super) softcap: Option<f32>,
+    pub(super) sinks: Option<FloatSlice<'a>>,
 }
 
 impl Block<'_> {
@@ -132,8 +138,10 @@ impl Kernel for Attend<'_> {
             queries.write_bytes(0, vectors * (key_stride + value_stride));
             keys.write_bytes(0, PAGE_ROWS * (key_stride + value_stride));
             for i in 0..rows * group {
-                *maxima.add(i) = f32::NEG_INFINITY;
-                *sums.add(i) = 0.0;
+                // A sink is a score of no key, which every row has seen.
+                let sink = self.block.sinks.map(|sinks| value(sinks, head * group + i % group));
+                *maxima.add(i) = sink.unwrap_or(f32::NEG_INFINITY);
+                *sums.add(i) = if sink.is_some() { 1.0 } else { 0.0 };
                 let row = (self.block.rows.start + i / group) * shape.q_heads;
                 let from = (row + head * group + i % group) * shape.head_dim;
                 let to = queries.add(i * key_stride);
@@ -250,6 +258,11 @@ impl Attend<'_> {
         for (j, score) in scores.iter_mut().enumerate() {
             *score = if j < count { *score * self.block.scale } else { f32::NEG_INFINITY };
         }
+        if let Some(cap) = self.block.softcap {
+            for score in &mut scores[..count] {
+                *score = cap * tanh(*score / cap);
+            }
+        }
         scores
     }
 
@@ -305,6 +318,10 @@ impl Attend<'_> {
             }
         }
     }
+}
+
+fn value(of: FloatSlice<'_>, at: usize) -> f32 {
+    with_elements!(FloatSlice, of, of => of[at].to_f32())
 }
 
 #[inline(always)]

@@ -13,6 +13,9 @@ struct Batch {
     shape: AttentionShape,
     sequences: Vec<(usize, usize)>,
     causal: bool,
+    window: Option<usize>,
+    softcap: Option<f32>,
+    sinks: Option<Vec<f32>>,
     q: FloatVec,
     k: FloatVec,
     v: FloatVec,
@@ -67,6 +70,9 @@ impl Batch {
             shape,
             sequences: sequences.to_vec(),
             causal,
+            window: None,
+            softcap: None,
+            sinks: None,
             q: FloatVec::round_from(q_type, &q),
             k: FloatVec::round_from(kv_type, &k),
             v: FloatVec::round_from(kv_type, &v),
@@ -109,7 +115,9 @@ impl Batch {
             },
             scale: scale(self.shape),
             causal: self.causal,
-            window: None,
+            window: self.window,
+            softcap: self.softcap,
+            sinks: self.sinks.as_deref().map(FloatSlice::F32),
         };
         attention(isa, &call, out.as_slice_mut(), scratch)
     }
@@ -156,13 +164,15 @@ impl Batch {
             scale: scale(self.shape),
             causal: self.causal,
             window,
+            softcap: self.softcap,
+            sinks: self.sinks.as_deref().map(FloatSlice::F32),
         };
         attention(isa, &call, out.as_slice_mut(), scratch.get()).unwrap();
         out
     }
 
     fn check(&self, out: &FloatVec) {
-        self.check_windowed(out, None);
+        self.check_windowed(out, self.window);
     }
 
     fn check_windowed(&self, out: &FloatVec, window: Option<usize>) {
@@ -201,12 +211,16 @@ impl Batch {
                                 |i| f64::from(self.q.get((row * q_heads + head) * head_dim + i));
                             let dot: f64 =
                                 (0..head_dim).map(|i| query(i) * at(&self.k, p, head_dim, i)).sum();
-                            dot * f64::from(scale(self.shape))
+                            let score = dot * f64::from(scale(self.shape));
+                            let cap = self.softcap.map(f64::from);
+                            cap.map_or(score, |cap| cap * (score / cap).tanh())
                         })
                         .collect();
-                    let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                    let sink = self.sinks.as_ref().map(|sinks| f64::from(sinks[head]));
+                    let all = || scores.iter().copied().chain(sink);
+                    let largest = all().fold(f64::NEG_INFINITY, f64::max);
                     let weights: Vec<f64> = scores.iter().map(|x| (x - largest).exp()).collect();
-                    let sum: f64 = weights.iter().sum();
+                    let sum: f64 = all().map(|x| (x - largest).exp()).sum();
                     for i in 0..value_dim {
                         let want: f64 = weights
                             .iter()
@@ -306,6 +320,52 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(soak(32)))]
+
+    #[test]
+    fn windows_caps_and_sinks_over_a_pool(
+        seed in any::<u64>(),
+        shape in shapes(),
+        sequences in sequences(),
+        window in prop::option::of(0usize..40),
+        softcap in prop::option::of(0.5f32..3.0),
+        sinks in prop::option::of(-3.0f32..4.0),
+    ) {
+        let mut batch = Batch::new(seed, shape, &sequences, true, [DType::F32; 2]);
+        batch.window = window;
+        batch.softcap = softcap;
+        batch.sinks = sinks.map(|sink| (0..shape.q_heads).map(|head| sink - head as f32).collect());
+        for isa in isas() {
+            batch.check(&batch.run(isa, 1));
+        }
+    }
+}
+
+/// Pages that no row of a step sees are not looked at.
+#[test]
+fn no_key_before_the_window_is_read() {
+    let mut batch = Batch::new(3, SMALL, &[(3, 100)], true, [DType::F32; 2]);
+    batch.window = Some(19);
+    let clean = batch.run(Isa::detected(), 1).bits();
+    // The first of the rows sees 78 to 97, so that the first four pages are out of reach.
+    let (k_row, v_row) = (SMALL.kv_heads * SMALL.head_dim, SMALL.kv_heads * SMALL.value_dim);
+    for position in 0..64 {
+        let slot = batch.slot(0, position);
+        (0..k_row).for_each(|i| batch.k.set(slot * k_row + i, f32::NAN));
+        (0..v_row).for_each(|i| batch.v.set(slot * v_row + i, f32::NAN));
+    }
+    let out = batch.run(Isa::detected(), 1);
+    batch.check(&out);
+    assert_eq!(out.bits(), clean);
+}
+
+#[test]
+fn fewer_sinks_than_heads_are_refused() {
+    let error = error_of(|batch| batch.sinks = Some(vec![0.0; SMALL.q_heads - 1]));
+    assert!(matches!(error, CpuMathError::OperandTooShort { operand: "sinks", .. }), "{error}");
+}
+
 #[test]
 fn a_window_beyond_every_key_is_none() {
     let batch = Batch::new(3, SMALL, &[(50, 50), (7, 7)], false, [DType::BF16; 2]);
@@ -331,6 +391,8 @@ fn queries_that_see_no_key_give_zeros() {
         scale: scale(SMALL),
         causal: true,
         window: None,
+        softcap: None,
+        sinks: None,
     };
     attention(Isa::detected(), &call, out.as_slice_mut(), scratch.get()).unwrap();
     let row = SMALL.q_heads * SMALL.value_dim;

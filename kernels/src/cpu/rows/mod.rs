@@ -5,7 +5,7 @@ mod execute;
 mod line;
 mod reduce;
 mod tables;
-mod transcendental;
+pub(super) mod transcendental;
 mod walk;
 
 pub use execute::{RowArg, RowCall, run_rows};

@@ -33,7 +33,7 @@ fn power_of_two(n: i32) -> f32 {
 
 /// Hyperbolic tangent: an odd polynomial near 0 (Cephes `tanhf`), else `1 - 2 / (e^2x + 1)`.
 #[inline(always)]
-pub(super) fn tanh(x: f32) -> f32 {
+pub(in crate::cpu) fn tanh(x: f32) -> f32 {
     let a = x.abs();
     let s = x * x;
     let mut p = -5.704_988_7e-3;

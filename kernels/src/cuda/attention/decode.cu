@@ -59,7 +59,11 @@ DEVICE bool uniform_tile(Tile& found, u32 number, const i32* lengths, const i32*
 extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
     const Q* q, const K* k, const K* v, const i32* table, const i32* lengths, const i32* starts,
     const i32* query_lengths, Q* out, float* partial, const i32* counts,
+#if SINKS
+    u32 rows, u32 sequences, u32 sequence_symbol, u64 kv_rows, u32 pages, u32 splits, float scale, const SINK* sinks) {
+#else
     u32 rows, u32 sequences, u32 sequence_symbol, u64 kv_rows, u32 pages, u32 splits, float scale) {
+#endif
   PW_LAUNCH_DEPENDENTS();
   extern __shared__ Bytes16 staged[];
   __shared__ float warp_top[WARPS][ROWS], warp_sum[WARPS][ROWS];
@@ -95,8 +99,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
     const u32 most = seen_by((first_row + tile_rows - 1) / GROUP, queries, length);
     const i32 start = found.start;
     // In pages: where the range starts, and what of it is seen.
+#if SLIDING
+    // Ranges are of what the sequence sees, so that they depend on it alone; a later tile sees less of them.
+    const u32 begin = seen_from(0, queries, length) / PAGE, range = blocks_for(blocks_for(length, PAGE) - begin, ranges_of_tile);
+    const u32 cut = begin + split * range, own_first = seen_from(first_row / GROUP, queries, length) / PAGE;
+    const u32 latest = seen_from((first_row + tile_rows - 1) / GROUP, queries, length);
+    const u32 first = cut < own_first ? own_first : cut;
+    const u32 upto = blocks_for(most, PAGE) < cut + range ? blocks_for(most, PAGE) : cut + range;
+#else
     const u32 range = blocks_for(blocks_for(length, PAGE), ranges_of_tile), first = split * range;
     const u32 upto = blocks_for(most, PAGE) < first + range ? blocks_for(most, PAGE) : first + range;
+#endif
     const u32 mine = first + warp < upto ? blocks_for(upto - first - warp, WARPS) : 0;
 
     Bytes16* own = staged + warp * (STAGES * STAGE);
@@ -150,6 +163,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
       if (s < mine) stage(s, s);
       group_copies();
     }
+#if SLIDING
+    u32 least[2];
+#endif
     // Asked for last, and here first.
     u32 seen[2], query[QUERY_STAGED ? 1 : DIM / 16][4];
 #pragma unroll
@@ -157,6 +173,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
       const u32 row = first_row + quad + h * 8, token = row / GROUP;
       const bool valid = token < queries && start >= 0 && (u32)start + token < rows;
       seen[h] = seen_by(token, queries, length);
+#if SLIDING
+      least[h] = seen_from(token, queries, length);
+#endif
       if (!QUERY_STAGED) {
         const u32* from = (const u32*)(q + ((u64)(valid ? start + token : 0) * HEADS + head0 + row % GROUP) * DIM);
 #pragma unroll
@@ -176,6 +195,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
     for (int n = 0; n < VALUE_DIM / 8; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) o[n][i] = 0.0f;
+#if SINKS
+    // The sink is a score of no key, which one warp of one range has seen.
+    const bool has_sink = warp == 0 && split == 0;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (has_sink) top[h] = sink_score(sinks[head0 + (first_row + quad + h * 8) % GROUP]);
+      if (has_sink && in_quad == 0) sum[h] = 1.0f;
+    }
+#endif
 
     u32 slot = 0;
     for (u32 number = 0; number < mine; ++number) {
@@ -187,18 +215,34 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
       float score[2][4];
       score_keys<16, DIM / 16, KEY_STRIDE, QUERY_STAGED>(score, keys, queries_at, query, lane);
       const u32 base = (first + warp + number * WARPS) * PAGE, there = held >> slot * 8 & 0xff;
+#if CAPPED
+      cap_scores(score, scale);
+#endif
+#if SLIDING
+      if (there < PAGE || base + PAGE > fewest || base < latest) {
+#else
       if (there < PAGE || base + PAGE > fewest) {
+#endif
 #pragma unroll
         for (int n = 0; n < 2; ++n)
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             const u32 key = n * 8 + in_quad * 2 + i % 2;
+#if SLIDING
+            if (key >= there || base + key >= seen[i / 2] || base + key < least[i / 2]) score[n][i] = -INF_F;
+#else
             if (key >= there || base + key >= seen[i / 2]) score[n][i] = -INF_F;
+#endif
           }
       }
       float from[2];
+#if CAPPED
+      raise_top(score, CAP, top, sum, o, from);
+      add_values<VALUE_STRIDE>(score, CAP, from, values, sum, o, lane);
+#else
       raise_top(score, scale, top, sum, o, from);
       add_values<VALUE_STRIDE>(score, scale, from, values, sum, o, lane);
+#endif
       // All lanes are done with this stage.
       __syncwarp();
       if (number + STAGES < mine) stage(number + STAGES, slot);
@@ -218,7 +262,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
         warp_top[warp][row] = top[h];
         warp_sum[warp][row] = all;
       }
+#if SINKS
+      if (row >= tile_rows || (mine == 0 && !has_sink)) continue;
+#else
       if (row >= tile_rows || mine == 0) continue;
+#endif
 #pragma unroll
       for (int n = 0; n < VALUE_DIM / 8; ++n) {
         results[row * RESULT_STRIDE + n * 8 + in_quad * 2] = o[n][2 * h];

@@ -81,7 +81,7 @@ impl Layout {
 /// page for each warp.
 fn useful(shape: &Shape, layout: &Layout) -> u64 {
     let most = if shape.clusters { CLUSTER } else { MAX_SPLITS };
-    shape.pages.div_ceil(layout.warps).clamp(1, most)
+    shape.seen_pages().div_ceil(layout.warps).clamp(1, most)
 }
 
 /// The ranges where decodes alone fill the device, `tiles` being blocks of one range each. So many
@@ -139,7 +139,7 @@ pub(super) fn kernels(shape: &Shape, sizes: &[u64], taken: Taken, times: u64) ->
             let bytes = places.eval(sizes).saturating_mul(partial_bytes(shape)).max(1);
             most.min(MIXED_SCRATCH / bytes).max(1)
         }
-        _ if decodes == 1 && shape.pages * PAGE < LONG => 1,
+        _ if decodes == 1 && shape.seen_pages() * PAGE < LONG => 1,
         // Beside others there may be few, which have at least the ranges that they would have alone.
         Taken::All | Taken::Few(_) => decodes.max(more),
     };
@@ -172,8 +172,9 @@ pub(super) fn kernels(shape: &Shape, sizes: &[u64], taken: Taken, times: u64) ->
     ];
     let few = if let Taken::Few(few) = taken { few } else { 0 };
     let header = shape.header(few, &defines);
+    let sources = [include_str!("ranges.cuh"), WARP, include_str!("decode.cu")];
     let kernel = RangeKernel {
-        source: header + include_str!("ranges.cuh") + WARP + include_str!("decode.cu"),
+        source: header + &shape.forms().of(&sources.concat()),
         entry: "attention_decode",
         tiles: shorter(shape.tiles(ROWS), tiles, sizes),
         threads: 32 * layout.warps,

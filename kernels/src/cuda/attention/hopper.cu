@@ -90,9 +90,18 @@ struct Turn {
     row = (tile.of - 1 - tile.at) * TILE;
     keys = keys_in(tile, step.places, step.key_rows, step.pages);
     seen = {seen_in(0).from, seen_in(TILE - 1).to};
+#if SLIDING
+    // Ranges are of what the sequence sees, so that they depend on it alone; a later tile sees less of them.
+    const u32 all = blocks_for(seen.to, KEYS), own_first = seen.from / KEYS, begin = keys_seen_by(0, tile.queries, keys.length).from / KEYS;
+    const u32 range = blocks_for(blocks_for(keys.length, KEYS) - begin, SPLITS), cut = begin + (SPLITS == 1 ? 0 : blockIdx.z * range);
+    const u32 upto = all < cut + range ? all : cut + range;
+    first = cut < own_first ? own_first : cut;
+    blocks = upto <= first ? 0 : upto - first;
+#else
     const u32 all = blocks_for(seen.to, KEYS), range = SPLITS == 1 ? all : blocks_for(blocks_for(keys.length, KEYS), SPLITS);
     first = SPLITS == 1 ? seen.from / KEYS : blockIdx.z * range;
     blocks = all <= first ? 0 : all - first < range ? all - first : range;
+#endif
     return true;
   }
   // By a row of the tile; both ends ascend with it.
@@ -119,7 +128,12 @@ DEVICE void copy_all(const Shared& shared, const Step& step, const Q* q, const K
     u32 place_of, there_of;
     auto find_keys = [&](u32 block) {
       const u32 position = (turn.first + block) * KEYS + lane % BLOCK_PAGES * PAGE;
+#if SLIDING
+      const bool is_seen = position < turn.seen.to && position + PAGE > turn.seen.from;
+      place_of = place_of_keys(there_of, turn.keys, position, is_seen ? turn.seen.to - position : 0);
+#else
       place_of = place_of_keys(there_of, turn.keys, position, position < turn.seen.to ? turn.seen.to - position : 0);
+#endif
     };
     find_keys(0);
     barrier_wait(shared.queries_done, round % 2 ^ 1);
@@ -183,7 +197,11 @@ DEVICE void weigh(Sums& sums, float (&score)[KEYS / 2], float (&shrink)[2], floa
   }
 }
 
+#if SINKS
+DEVICE void compute_all(const Shared& shared, const Step& step, Q* out, float scale, const SINK* sinks) {
+#else
 DEVICE void compute_all(const Shared& shared, const Step& step, Q* out, float scale) {
+#endif
   const u32 lane = threadIdx.x % 32, thread = threadIdx.x % 128, group = threadIdx.x / 128 - 1;
   const u32 in_quad = lane % 4, line0 = group * 64 + thread / 32 * 16 + lane / 4;
   const u64 a = matrix_at(shared.queries + group * QUERY_BYTES);
@@ -203,6 +221,16 @@ DEVICE void compute_all(const Shared& shared, const Step& step, Q* out, float sc
       sums.top[h] = -INF_F;
       sums.sum[h] = 0.0f;
     }
+#if SINKS
+    // The sink is a score of no key, which the first range has seen.
+    if (SPLITS == 1 || blockIdx.z == 0) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        sums.top[h] = sink_score(sinks[turn.head * GROUP + (turn.row + line0 + h * 8) % GROUP]);
+        if (in_quad == 0) sums.sum[h] = 1.0f;
+      }
+    }
+#endif
     // Scores of the block at this place, on the way.
     auto score_block = [&](float (&score)[KEYS / 2]) {
       const u64 b = matrix_at(shared.keys + slot.at * KEY_BYTES);
@@ -221,6 +249,10 @@ DEVICE void compute_all(const Shared& shared, const Step& step, Q* out, float sc
       products_end();
     };
     auto mask = [&](float (&score)[KEYS / 2], u32 block) {
+#if CAPPED
+#pragma unroll
+      for (int i = 0; i < KEYS / 2; ++i) score[i] = share_of_cap(score[i] * scale);
+#endif
       const u32 base = (turn.first + block) * KEYS;
       if (by_all.from <= base && base + KEYS <= by_all.to) return;
 #pragma unroll
@@ -246,7 +278,11 @@ DEVICE void compute_all(const Shared& shared, const Step& step, Q* out, float sc
         products_done_but<0>(score);
         if (lane == 0) barrier_arrive(shared.keys_done + 8 * slot.at);
         mask(score, 0);
+#if CAPPED
+        weigh(sums, score, shrink, CAP);
+#else
         weigh(sums, score, shrink, scale);
+#endif
         pack(score);
       }
       for (u32 block = 1; block < turn.blocks; ++block) {
@@ -263,7 +299,11 @@ DEVICE void compute_all(const Shared& shared, const Step& step, Q* out, float sc
         products_done_but<1>(score);
         if (lane == 0) barrier_arrive(shared.keys_done + 8 * slot.at);
         mask(score, block);
+#if CAPPED
+        weigh(sums, score, shrink, CAP);
+#else
         weigh(sums, score, shrink, scale);
+#endif
         products_done_but<0>(sums.o);
         if (lane == 0) barrier_arrive(shared.values_done + 8 * before.at);
         pack(score);
@@ -344,7 +384,11 @@ DEVICE void compute_all(const Shared& shared, const Step& step, Q* out, float sc
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) ENTRY(
     const Q* q, const K* k, const K* v, const i32* places, const i32* lengths, const i32* starts,
     const i32* query_lengths, Q* out, const i32* counts,
+#if SINKS
+    u32 rows, u32 sequences, u32 sequence_symbol, u64 key_rows, u32 pages, float scale, const SINK* sinks) {
+#else
     u32 rows, u32 sequences, u32 sequence_symbol, u64 key_rows, u32 pages, float scale) {
+#endif
   PW_LAUNCH_DEPENDENTS();
   extern __shared__ Bytes16 staged[];
   __shared__ u64 barriers[4 * STAGES + 2];
@@ -377,6 +421,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) ENTRY(
     copy_all(shared, step, q, k, v);
   } else {
     registers_up<COMPUTE_REGISTERS>();
+#if SINKS
+    compute_all(shared, step, out, scale, sinks);
+#else
     compute_all(shared, step, out, scale);
+#endif
   }
 }

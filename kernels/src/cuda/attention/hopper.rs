@@ -2,7 +2,7 @@
 
 use super::super::text::{defines, storage};
 use super::super::wgmma::{Lhs, multiply_add_tile};
-use super::shape::Shape;
+use super::shape::{Forms, Shape};
 use crate::op::Blocks;
 use crate::op::cuda::CudaTarget;
 use crate::op::cuda::{GridAxis, LaunchRecipe, Param};
@@ -54,6 +54,7 @@ pub(in super::super) struct Tiles {
     /// What comes before it, up to where keys lie.
     pub header: String,
     pub entry: &'static str,
+    pub forms: Forms,
     pub dtype: DType,
     /// Of keys and of values.
     pub dims: [u64; 2],
@@ -88,7 +89,7 @@ impl Tiles {
         source.push_str(include_str!("../hopper.cuh"));
         source.push_str(&multiply_add_tile(dtype, KEYS, Lhs::Shared));
         source.push_str(&multiply_add_tile(dtype, self.dims[1], Lhs::Registers));
-        source.push_str(include_str!("hopper.cu"));
+        source.push_str(&self.forms.of(include_str!("hopper.cu")));
         let per_multiprocessor = beside_each_other(self.dims, computing) as u32;
         let stay = || GridAxis::Persistent { per_multiprocessor }.alone();
         let (grid, threads) = (self.ranges.unwrap_or_else(stay), 128 + 128 * computing);
@@ -105,7 +106,7 @@ impl Tiles {
 /// idle. So many `times` as many blocks are wanted as usual.
 fn splits(shape: &Shape, tiles: u64, times: u64) -> u64 {
     let most = times * ENOUGH_BLOCKS / tiles.saturating_mul(shape.kv_heads).max(1);
-    let useful = (shape.pages * 16).div_ceil(KEYS);
+    let useful = (shape.seen_pages() * 16).div_ceil(KEYS);
     let splits = most.min(useful).clamp(1, MAX_SPLITS);
     1 << splits.ilog2()
 }
@@ -122,8 +123,9 @@ pub(super) fn kernel(shape: &Shape, sizes: &[u64], few: u64, times: u64) -> Laun
         [tiles, GridAxis::of(shape.kv_heads, 1), GridAxis::of(splits, 1)]
     };
     let tiles = Tiles {
-        header: shape.header(few, &[]) + include_str!("pages.cuh"),
+        header: shape.header(few, &[]) + &shape.forms().of(include_str!("pages.cuh")),
         entry: "attention_prefill",
+        forms: shape.forms(),
         dtype: shape.dtypes[0],
         dims: [shape.dim, shape.value_dim],
         computing,

@@ -16,7 +16,7 @@ use crate::op::cuda::CudaOpCall;
 use crate::op::cuda::OpKernels;
 use decode::Taken;
 use shape::Shape;
-pub(super) use shape::{WARP, header};
+pub(super) use shape::{Forms, WARP, header};
 
 /// The fewest rows of a step that is given to both kernels on tensor cores: below, the larger
 /// tiles are mostly empty.

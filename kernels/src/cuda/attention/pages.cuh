@@ -19,4 +19,8 @@ DEVICE u32 place_of_keys(u32& there, const Keys& keys, u32 position, u32 left) {
   return there ? page : 0;
 }
 
+#if SLIDING
+DEVICE Range keys_seen_by(u32 token, u32 queries, u32 length) { return {seen_from(token, queries, length), seen_by(token, queries, length)}; }
+#else
 DEVICE Range keys_seen_by(u32 token, u32 queries, u32 length) { return {0, seen_by(token, queries, length)}; }
+#endif

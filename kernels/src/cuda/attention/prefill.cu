@@ -28,7 +28,11 @@ template <int CHUNKS> DEVICE void stage_page(Bytes16* to, const K* pool, u32 pag
 extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(
     const Q* q, const K* k, const K* v, const i32* table, const i32* lengths, const i32* starts,
     const i32* query_lengths, Q* out, const i32* counts,
+#if SINKS
+    u32 rows, u32 sequences, u32 sequence_symbol, u64 kv_rows, u32 pages, float scale, const SINK* sinks) {
+#else
     u32 rows, u32 sequences, u32 sequence_symbol, u64 kv_rows, u32 pages, float scale) {
+#endif
   PW_LAUNCH_DEPENDENTS();
   extern __shared__ Bytes16 staged[];
   PW_WAIT();
@@ -45,13 +49,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(
   const u32 warp_row = first_row + warp * 16;
   const u32 warp_most = warp_row < queries * GROUP ? seen_by((warp_row + 15) / GROUP, queries, length) : 0;
   const u32 blocks = blocks_for(most, KEYS);
+#if SLIDING
+  const u32 earliest = seen_from(first_row / GROUP, queries, length), begin = earliest / KEYS;
+  const u32 latest = seen_from(last_token < queries ? last_token : queries - 1, queries, length);
+  const u32 warp_earliest = seen_from(warp_row / GROUP, queries, length);
+#endif
 
   i32 next_pages[KEYS / PAGE];
   auto find_pages = [&](u32 block) {
 #pragma unroll
     for (int p = 0; p < KEYS / PAGE; ++p) {
       const u32 position = block * KEYS + p * PAGE;
+#if SLIDING
+      next_pages[p] = position < most && position + PAGE > earliest ? table[(u64)sequence * pages + position / PAGE] : -1;
+#else
       next_pages[p] = position < most ? table[(u64)sequence * pages + position / PAGE] : -1;
+#endif
     }
   };
   auto stage_next = [&](u32 block) {
@@ -65,18 +78,30 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(
       stage_page<VALUE_CHUNKS>(keys + KEYS * KEY_STRIDE + p * PAGE * VALUE_STRIDE, v, page, there);
     }
   };
+#if SLIDING
+  find_pages(begin);
+  stage_next(begin);
+  find_pages(begin + 1);
+#else
   find_pages(0);
   stage_next(0);
   find_pages(1);
+#endif
 
   u32 seen[2], query[QUERY_STAGED ? 1 : DIM / 16][4];
   bool valid[2];
   u64 result[2];
+#if SLIDING
+  u32 least[2];
+#endif
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const u32 row = warp_row + quad + h * 8, token = row / GROUP;
     valid[h] = token < queries && start >= 0 && (u32)start + token < rows;
     seen[h] = seen_by(token, queries, length);
+#if SLIDING
+    least[h] = seen_from(token, queries, length);
+#endif
     result[h] = (u64)(valid[h] ? start + token : 0) * HEADS + head0 + row % GROUP;
     if (!QUERY_STAGED) {
       const u32* from = (const u32*)(q + result[h] * DIM);
@@ -103,8 +128,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(
   for (int n = 0; n < VALUE_DIM / 8; ++n)
 #pragma unroll
     for (int i = 0; i < 4; ++i) o[n][i] = 0.0f;
+#if SINKS
+  // The sink is a score of no key.
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    top[h] = sink_score(sinks[head0 + (warp_row + quad + h * 8) % GROUP]);
+    if (in_quad == 0) sum[h] = 1.0f;
+  }
+#endif
 
+#if SLIDING
+  for (u32 block = begin; block < blocks; ++block) {
+#else
   for (u32 block = 0; block < blocks; ++block) {
+#endif
     // What this thread copied has come, then what all did; all are done with the other stage.
     copies_done();
     __syncthreads();
@@ -114,23 +151,43 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(
     }
     const u32 base = block * KEYS;
     if (base >= warp_most) continue;
+#if SLIDING
+    if (base + KEYS <= warp_earliest) continue;
+#endif
     const Bytes16* keys = staged + block % 2 * STAGE;
     const Bytes16* values = keys + KEYS * KEY_STRIDE;
     float score[KEYS / 8][4];
     score_keys<KEYS, DIM / 16, KEY_STRIDE, QUERY_STAGED>(score, keys, queries_at + warp * 16 * KEY_STRIDE, query, lane);
+#if CAPPED
+    cap_scores(score, scale);
+#endif
+#if SLIDING
+    if (base + KEYS > fewest || base < latest) {
+#else
     if (base + KEYS > fewest) {
+#endif
 #pragma unroll
       for (int n = 0; n < KEYS / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const u32 position = base + n * 8 + in_quad * 2 + i % 2;
+#if SLIDING
+          if (position >= seen[i / 2] || position < least[i / 2]) score[n][i] = -INF_F;
+#else
           if (position >= seen[i / 2]) score[n][i] = -INF_F;
+#endif
         }
     }
     float from[2];
+#if CAPPED
+    raise_top(score, CAP, top, sum, o, from);
+#pragma unroll
+    for (int j = 0; j < KEYS / 16; ++j) add_values<VALUE_STRIDE>(score + 2 * j, CAP, from, values + j * 16 * VALUE_STRIDE, sum, o, lane);
+#else
     raise_top(score, scale, top, sum, o, from);
 #pragma unroll
     for (int j = 0; j < KEYS / 16; ++j) add_values<VALUE_STRIDE>(score + 2 * j, scale, from, values + j * 16 * VALUE_STRIDE, sum, o, lane);
+#endif
   }
 #pragma unroll
   for (int h = 0; h < 2; ++h) {

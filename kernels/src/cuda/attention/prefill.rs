@@ -42,7 +42,8 @@ pub(super) fn kernel(shape: &Shape, sizes: &[u64], few: u64) -> LaunchRecipe {
     let rows = shape.rows.eval(sizes).saturating_mul(shape.heads);
     let Staging { tile, threads, dynamic_shared, defines } =
         Staging::of([shape.dim, shape.value_dim], rows);
-    let source = shape.header(few, &defines) + WARP + include_str!("prefill.cu");
+    let sources = [WARP, include_str!("prefill.cu")];
+    let source = shape.header(few, &defines) + &shape.forms().of(&sources.concat());
     let full = Blocks { units: shape.rows.times(shape.group() as i64), per_block: tile };
     // Tiles that are not full: one for each sequence that this kernel takes.
     let by_rows = Blocks { units: shape.rows.clone(), per_block: few + 1 };

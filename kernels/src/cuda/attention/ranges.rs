@@ -45,7 +45,7 @@ pub(super) fn launches(shape: &Shape, kernel: RangeKernel, splits: u64) -> OpKer
     let RangeKernel { source, entry, tiles, threads, .. } = kernel;
     let RangeKernel { static_shared, dynamic_shared, places, cluster, stays, ahead, .. } = kernel;
     // One range writes the result at once and no partial sum: any valid address does.
-    let partial = if splits > 1 && !cluster { Param::Scratch(0) } else { Param::Arg(7) };
+    let partial = if splits > 1 && !cluster { Param::Scratch(0) } else { shape.result() };
     let params = shape.params(&[partial], &[Param::size(splits)]);
     let blocks = if cluster { splits as u32 } else { 1 };
     let (grid, cluster_of) = match stays {
@@ -75,7 +75,7 @@ pub(super) fn launches(shape: &Shape, kernel: RangeKernel, splits: u64) -> OpKer
         Param::Scratch(0),
         Param::Arg(5),
         Param::Arg(6),
-        Param::Arg(7),
+        shape.result(),
         Param::Counts,
         Param::size(shape.rows.clone()),
         Param::size(shape.sequences.clone()),

@@ -1,6 +1,6 @@
 //! The shape of a call of attention, and grids that hold its work.
 
-use super::super::text::{defines, storage};
+use super::super::text::{defines, float, resolved, storage};
 use crate::lower::LowerError;
 use crate::op::Blocks;
 use crate::op::ScoreSpec;
@@ -18,6 +18,25 @@ const MAX_GROUP: u64 = 16;
 
 /// What a warp does with a block of keys and values on tensor cores.
 pub(in super::super) const WARP: &str = include_str!("warp.cuh");
+/// Rows of a page of the pool.
+const PAGE: u64 = 16;
+
+/// The conditions of the sources of attention.
+#[derive(Clone, Copy, Default)]
+pub(in super::super) struct Forms {
+    /// Whether tokens see no keys before a window.
+    pub sliding: bool,
+    pub capped: bool,
+    pub sinks: bool,
+}
+
+impl Forms {
+    /// A source as these forms have it.
+    pub(in super::super) fn of(self, source: &str) -> String {
+        let Self { sliding, capped, sinks } = self;
+        resolved(source, &[("SLIDING", sliding), ("CAPPED", capped), ("SINKS", sinks)])
+    }
+}
 
 pub(super) struct Shape {
     pub(super) heads: u64,
@@ -32,6 +51,8 @@ pub(super) struct Shape {
     pub(super) kv_rows: Dim,
     pub(super) spec: ScoreSpec,
     pub(super) dtypes: [DType; 2],
+    /// The dtype of the sinks, where there are some.
+    pub(super) sinks: Option<DType>,
     /// Whether the host stages tables, lengths and starts: they are read before the wait, and so
     /// are the pages of states that the step does not write.
     pub(super) ahead: bool,
@@ -41,8 +62,8 @@ pub(super) struct Shape {
 
 impl Shape {
     pub(super) fn new(call: &CudaOpCall<'_>, spec: ScoreSpec) -> Result<Self, LowerError> {
-        let [q, k, v, table, lengths, ..] = call.operands else {
-            return Err(LowerError("attention takes seven operands".to_owned()));
+        let [q, k, v, table, lengths, _, _, sinks @ ..] = call.operands else {
+            return Err(LowerError("attention takes seven operands or eight".to_owned()));
         };
         let fixed = |ty: &TensorType, axis: usize| {
             ty.shape[axis].as_constant().ok_or_else(|| {
@@ -67,9 +88,10 @@ impl Shape {
             kv_rows: k.shape[0].clone(),
             spec,
             dtypes: [q.dtype, k.dtype],
-            ahead: call.roles.len() == 7
+            sinks: sinks.first().map(|sinks| sinks.dtype),
+            ahead: call.roles.len() == call.operands.len()
                 && call.roles[1..3].iter().all(|role| role.state)
-                && call.roles[3..].iter().all(|role| role.staged),
+                && call.roles[3..7].iter().all(|role| role.staged),
             clusters: call.target.capability >= (9, 0),
         };
         let group = shape.group();
@@ -96,6 +118,28 @@ impl Shape {
         (8 / self.group()).clamp(1, 4)
     }
 
+    /// Pages that hold the keys that a token sees, at the most.
+    pub(super) fn seen_pages(&self) -> u64 {
+        match self.spec.window {
+            // Those before it and its own, from anywhere in a page.
+            Some(before) => self.pages.min(u64::from(before) / PAGE + 2),
+            None => self.pages,
+        }
+    }
+
+    /// Where rows are written, behind all operands.
+    pub(super) fn result(&self) -> Param {
+        Param::Arg(if self.sinks.is_some() { 8 } else { 7 })
+    }
+
+    pub(super) fn forms(&self) -> Forms {
+        Forms {
+            sliding: self.spec.window.is_some(),
+            capped: self.spec.softcap.is_some(),
+            sinks: self.sinks.is_some(),
+        }
+    }
+
     /// Whether tensor cores take these types and widths.
     pub(super) fn on_tensor_cores(&self) -> bool {
         let [q, kv] = self.dtypes;
@@ -119,7 +163,7 @@ impl Shape {
         parts
     }
 
-    /// The arguments, those `beside` them, the sizes, what is `last` of those, and the scale.
+    /// The arguments, those `beside` them, the sizes, what is `last` of those, the scale, and the sinks.
     pub(super) fn params(&self, beside: &[Param], last: &[Param]) -> Vec<Param> {
         let sizes = [
             Param::Counts,
@@ -129,26 +173,36 @@ impl Shape {
             Param::Scalar(Scalar::U64(self.kv_rows.clone())),
             Param::size(self.pages),
         ];
-        let arguments = (0..8).map(Param::Arg).chain(beside.iter().cloned());
+        let arguments = (0..7).map(Param::Arg).chain([self.result()]).chain(beside.iter().cloned());
         let sizes = sizes.into_iter().chain(last.iter().cloned());
-        arguments.chain(sizes).chain([Param::scale(self.spec)]).collect()
+        let sinks = self.sinks.map(|_| Param::Arg(7));
+        arguments.chain(sizes).chain([Param::scale(self.spec)]).chain(sinks).collect()
     }
 
     /// What the source of either kernel starts with; `few` is 0 where there is one kernel alone.
     pub(super) fn header(&self, few: u64, own: &[(&str, u64)]) -> String {
         let own: Vec<_> = [("FEW", few)].iter().chain(own).copied().collect();
-        let dims = [self.dim, self.value_dim];
-        header(self.dtypes, [self.heads, self.kv_heads], dims, self.spec.causal, &own)
+        let (heads, dims) = ([self.heads, self.kv_heads], [self.dim, self.value_dim]);
+        let sinks = self.sinks.map(|dtype| format!("typedef {} SINK;\n", storage(dtype)));
+        let window =
+            self.spec.window.map(|before| ("WINDOW", format!("{}u", u64::from(before) + 1)));
+        let cap = self.spec.softcap.map(|cap| cap * std::f64::consts::LOG2_E);
+        let cap = cap.map(|cap| ("CAP", float(cap as f32)));
+        let scores = sinks.unwrap_or_default() + &defines(window.into_iter().chain(cap));
+        header(self.dtypes, heads, dims, self.spec.causal, &own, &scores, self.forms())
     }
 }
 
-/// What the source of a kernel of attention starts with, with macros of its `own`.
+/// What the source of a kernel of attention starts with, with macros of its `own`, and those of what
+/// becomes of `scores`.
 pub(in super::super) fn header(
     dtypes: [DType; 2],
     [heads, kv_heads]: [u64; 2],
     [dim, value_dim]: [u64; 2],
     causal: bool,
     own: &[(&str, u64)],
+    scores: &str,
+    forms: Forms,
 ) -> String {
     let [q, k] = dtypes.map(storage);
     let mut source = format!("#include \"prelude.cuh\"\n\ntypedef {q} Q;\ntypedef {k} K;\n");
@@ -161,7 +215,7 @@ pub(in super::super) fn header(
         ("CAUSAL", u64::from(causal)),
     ];
     source += &defines(common.iter().chain(own).copied());
-    source + include_str!("walk.cuh")
+    source + scores + &forms.of(include_str!("walk.cuh"))
 }
 
 pub(super) fn blocks_at(parts: &[Blocks], sizes: &[u64]) -> u64 {

@@ -30,7 +30,11 @@ DEVICE void merge(float& m, float& l, float (&o)[8], float m2, float l2, const f
 extern "C" __global__ void __launch_bounds__(128) attention_split(
     const Q* q, const K* k, const K* v, const i32* table, const i32* lengths, const i32* starts,
     const i32* query_lengths, Q* out, float* partial, const i32* counts,
+#if SINKS
+    u32 rows, u32 sequences, u32 sequence_symbol, u64 kv_rows, u32 pages, u32 splits, float scale, const SINK* sinks) {
+#else
     u32 rows, u32 sequences, u32 sequence_symbol, u64 kv_rows, u32 pages, u32 splits, float scale) {
+#endif
   PW_LAUNCH_DEPENDENTS();
   __shared__ float shared_m[WARPS][TILE], shared_l[WARPS][TILE], shared_o[WARPS][TILE][LANES * 8];
   PW_WAIT();
@@ -41,8 +45,16 @@ extern "C" __global__ void __launch_bounds__(128) attention_split(
   const u32 sequence = found.sequence, tile = found.at;
   const u32 queries = found.queries, length = found.length, head0 = blockIdx.y * GROUP;
   const i32 start = found.start;
+#if SLIDING
+  // Ranges are of what the sequence sees, so that they depend on it alone; a later tile sees less of them.
+  const u32 begin = seen_from(0, queries, length) / PAGE, range = blocks_for(blocks_for(length, PAGE) - begin, splits) * PAGE;
+  const u32 cut = begin * PAGE + blockIdx.z * range, own_first = seen_from(tile * TILE / GROUP, queries, length) / PAGE * PAGE;
+  const u32 first = cut < own_first ? own_first : cut;
+  u32 least[TILE];
+#else
   const u32 range = blocks_for(blocks_for(length, PAGE), splits) * PAGE;
   const u32 first = blockIdx.z * range;
+#endif
   u32 seen[TILE], most = 0;
   float query[TILE][8], m[TILE], l[TILE], o[TILE][8];
 #pragma unroll
@@ -51,16 +63,30 @@ extern "C" __global__ void __launch_bounds__(128) attention_split(
     const bool valid = token < queries && start >= 0 && (u32)start + token < rows;
     seen[r] = valid ? seen_by(token, queries, length) : 0;
     most = seen[r] > most ? seen[r] : most;
+#if SLIDING
+    least[r] = seen_from(token, queries, length);
+#endif
     load_head<DIM>(query[r], q + ((u64)(valid ? start + token : 0) * HEADS + head) * DIM, part * 8, valid);
     m[r] = -INF_F;
     l[r] = 0.0f;
+#if SINKS
+    // The sink is a score of no key, which one slot of one range has seen.
+    if (warp == 0 && slot == 0 && blockIdx.z == 0) {
+      m[r] = sink_score(sinks[head]);
+      l[r] = 1.0f;
+    }
+#endif
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       query[r][i] *= scale;
       o[r][i] = 0.0f;
     }
   }
+#if SLIDING
+  const u32 end = cut + range < most ? cut + range : most;
+#else
   const u32 end = first + range < most ? first + range : most;
+#endif
   for (u32 base = first + warp * SLOTS * AHEAD; base < end; base += WARPS * SLOTS * AHEAD) {
     float key[AHEAD][8], value[AHEAD][8], score[TILE][AHEAD];
     bool valid[AHEAD];
@@ -84,7 +110,14 @@ extern "C" __global__ void __launch_bounds__(128) attention_split(
 #pragma unroll
         for (int i = 0; i < 8; ++i) sum = fmaf(query[r][i], key[a][i], sum);
         sum = lanes<Sum, LANES>(sum);
+#if CAPPED
+        sum = CAP * tanhf(sum);
+#endif
+#if SLIDING
+        score[r][a] = valid[a] && position[a] < seen[r] && position[a] >= least[r] ? sum : -INF_F;
+#else
         score[r][a] = valid[a] && position[a] < seen[r] ? sum : -INF_F;
+#endif
         top = fmaxf(top, score[r][a]);
       }
       const float shrink = m[r] == -INF_F ? 0.0f : exp2f(m[r] - top);

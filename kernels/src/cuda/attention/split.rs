@@ -18,8 +18,9 @@ pub(super) fn kernels(shape: &Shape, sizes: &[u64]) -> OpKernels {
     let blocks = rows.div_ceil(tile).saturating_mul(shape.kv_heads).max(1);
     let splits = (ENOUGH_BLOCKS / blocks).clamp(1, MAX_SPLITS);
     let defines = [("LANES", lanes), ("TILE", tile)];
+    let sources = [include_str!("ranges.cuh"), include_str!("split.cu")];
     let kernel = RangeKernel {
-        source: shape.header(0, &defines) + include_str!("ranges.cuh") + include_str!("split.cu"),
+        source: shape.header(0, &defines) + &shape.forms().of(&sources.concat()),
         entry: "attention_split",
         tiles: GridAxis::Blocks(shape.tiles(tile)),
         threads: 128,

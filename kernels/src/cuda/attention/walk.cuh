@@ -59,3 +59,21 @@ DEVICE u32 seen_by(u32 token, u32 queries, u32 length) {
   const u32 seen = !CAUSAL ? length : length + token + 1 > queries ? length + token + 1 - queries : 0;
   return seen < length ? seen : length;
 }
+#if SLIDING
+
+// The first key that a token sees, of WINDOW up to its own.
+DEVICE u32 seen_from(u32 token, u32 queries, u32 length) {
+  const u32 seen = seen_by(token, queries, length);
+  return seen > WINDOW ? seen - WINDOW : 0;
+}
+#endif
+#if SINKS
+
+// A sink beside scores, which are powers of two.
+DEVICE float sink_score(SINK x) { return widen(x) * 1.44269504f; }
+#endif
+#if CAPPED
+
+// Scores as shares of their cap: tanh, by the powers that weigh scores.
+DEVICE float share_of_cap(float x) { return 1.0f - quotient(2.0f, power_of_two(x * 2.88539008f) + 1.0f); }
+#endif

@@ -29,6 +29,15 @@ DEVICE void score_keys(float (&score)[N / 8][4], const Bytes16* keys, const Byte
   }
 }
 
+#if CAPPED
+template <int N> DEVICE void cap_scores(float (&score)[N][4], float scale) {
+#pragma unroll
+  for (int n = 0; n < N; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) score[n][i] = share_of_cap(score[n][i] * scale);
+}
+
+#endif
 // Makes the largest of the scores and of those before the new `top`, and scales by it what was added up.
 // What scores are taken less from now on is `from`.
 template <int N, int M>

@@ -3,7 +3,7 @@
 //! segments.
 
 use super::attention::prefill::{ENOUGH_BLOCKS, Staging};
-use super::attention::{WARP, header, hopper};
+use super::attention::{Forms, WARP, header, hopper};
 use super::text::storage;
 use crate::lower::{LowerError, fail};
 use crate::op::Blocks;
@@ -85,7 +85,9 @@ impl Shape {
         ];
         let own: Vec<_> = segments.iter().chain(own).copied().collect();
         let (heads, dims) = ([self.heads, self.kv_heads], [self.dim, self.value_dim]);
-        header(self.dtypes, heads, dims, self.spec.causal, &own) + include_str!("seen.cuh")
+        let none = Forms::default();
+        header(self.dtypes, heads, dims, self.spec.causal, &own, "", none)
+            + include_str!("seen.cuh")
     }
 
     /// Scores as powers of two.
@@ -105,6 +107,7 @@ impl Shape {
             // Segments of a single query, too.
             header: self.header(&[("FEW", 0)]),
             entry: ENTRY,
+            forms: Forms::default(),
             dtype: self.dtypes[0],
             dims: [self.dim, self.value_dim],
             computing,
@@ -167,7 +170,8 @@ pub(crate) fn attention_kernels(
         return Ok(shape.by_warpgroups(computing));
     }
     let staging = Staging::of(dims, rows);
-    let source = shape.header(&staging.defines) + WARP + include_str!("tensor.cu");
+    let warp = Forms::default().of(WARP);
+    let source = shape.header(&staging.defines) + &warp + include_str!("tensor.cu");
     Ok(shape.launch(source, staging.tile, staging.threads, staging.dynamic_shared))
 }
 
