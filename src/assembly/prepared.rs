@@ -117,6 +117,7 @@ pub(super) fn prepare(assembly: Assembly) -> Result<Prepared, AssemblyError> {
         check_checkpoint(&graph, checkpoint, decoder.as_deref(), &mut warn)?;
     }
     let weights = weights.or_else(|| checkpoint.map(|c| Box::new(c) as _));
+    let registries = registries.without_passes(&settings.config.passes_off);
     Ok(Prepared {
         settings,
         graph,

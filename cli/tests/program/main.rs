@@ -31,6 +31,7 @@ mod packings;
 mod plan;
 mod report;
 mod serve;
+mod server_settings;
 #[path = "../../../tests/support/skip.rs"]
 mod skip;
 mod start;

@@ -1,5 +1,6 @@
 //! The keys and their defaults.
 
+use super::server::ServerConfig;
 use crate::words::{CaptureWhen, Checks, CompileLevel, GraphMode, OnCaptureFailure};
 use piecewise_backend::tuning::TuneMode;
 use piecewise_cache::without_secrets;
@@ -21,6 +22,9 @@ pub struct RuntimeConfig {
     pub level: CompileLevel,
     /// Which graphs are captured; `none` below the level `piecewise`.
     pub graph_mode: GraphMode,
+    /// Passes of the pipeline that are left out, such as `fuse` or `cse`: what they would have made is
+    /// computed, captured and replayed as it is. Those that a plan can't do without are refused.
+    pub passes_off: Vec<String>,
     /// Names of the custom ops to split at; unset splits at every op whose definition says so,
     /// an empty list never splits.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,7 +75,8 @@ pub struct RuntimeConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_budget: Option<u64>,
     /// The share of what is free on the device that a model may take, above 0 and at most 1; beside
-    /// `memory_budget` the smaller of the two counts.
+    /// `memory_budget` the smaller of the two counts. Where neither is set the KV pool of a GPU takes no
+    /// more than what the rest leaves of 0.9.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub memory_fraction: Option<f64>,
@@ -151,6 +156,8 @@ pub struct RuntimeConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "super::schema::float_types")]
     pub dtype: Option<DType>,
+    /// What serves requests.
+    pub server: ServerConfig,
 }
 
 /// What is done about a size list that ends below its bound.
@@ -295,6 +302,7 @@ impl Default for RuntimeConfig {
         Self {
             level: CompileLevel::default(),
             graph_mode: GraphMode::default(),
+            passes_off: Vec::new(),
             splitting_ops: None,
             capture_num_tokens: None,
             decode_batch_sizes: None,
@@ -333,6 +341,7 @@ impl Default for RuntimeConfig {
             cache: CacheConfig::default(),
             device: "cpu".to_owned(),
             dtype: None,
+            server: ServerConfig::default(),
         }
     }
 }
