@@ -11,6 +11,7 @@ use piecewise_runtime::observe::StepTraceWriter;
 use piecewise_runtime::words::StepTrace;
 use std::fs::File;
 use std::io::{self, BufWriter};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
@@ -221,6 +222,9 @@ fn traced(path: &Path, out: File, engine: &mut Engine) -> anyhow::Result<StepFil
     })?;
     let steps = file.steps.clone();
     // As with a log, one that has failed says so at the end.
-    engine.observe_traces(Some(Box::new(move |step| drop(steps.send(Some(step))))))?;
+    engine.observe_traces(Some(Box::new(move |step| {
+        drop(steps.send(Some(step)));
+        ControlFlow::Continue(())
+    })))?;
     Ok(file)
 }

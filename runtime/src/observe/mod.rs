@@ -4,7 +4,9 @@
 mod exposition;
 mod metrics;
 mod perfetto;
+mod process;
 mod requests;
+mod spread;
 mod stats;
 mod step_trace;
 
@@ -14,5 +16,5 @@ pub(crate) use metrics::{PUBLISH_EVERY, Ticker};
 pub(crate) use perfetto::slices;
 pub(crate) use perfetto::{Note, TraceWriter, Track};
 pub use requests::{RequestMetrics, RequestTimes};
-pub use stats::{Histogram, ModeAndSize, Statistics};
+pub use stats::{Histogram, ModeAndSize, Statistics, StepTokens};
 pub use step_trace::StepTraceWriter;
