@@ -5,7 +5,7 @@
 //! and then, so that no step waits for a reader.
 
 use super::exposition::{counter, distribution, gauge, histogram};
-use super::process::Process;
+use super::process::of_this_process;
 use super::requests::RequestMetrics;
 use super::stats::{Histogram, Statistics};
 use crate::words::{EngineLoad, FallbackReason, Ledger};
@@ -62,7 +62,6 @@ impl Metrics {
         let (registry, published) = (Registry::new(), Published::default());
         // A registry that is new has no other collector of the same names.
         let registered = registry.register(Box::new(published.clone()));
-        let registered = registered.and_then(|()| registry.register(Box::new(Process)));
         assert!(registered.is_ok(), "{registered:?}");
         Self { registry, published }
     }
@@ -157,6 +156,7 @@ impl Collector for Published {
     fn collect(&self) -> Vec<MetricFamily> {
         let snapshot = self.shown();
         let mut families = families(&snapshot);
+        families.extend(of_this_process());
         if let Some(requests) = self.requests.get() {
             families.extend(requests.families(&snapshot.load, &snapshot.statistics));
         }

@@ -1,34 +1,23 @@
 //! What the system says of this process, under the names that clients of Prometheus give it.
 
 use super::exposition::{counter, gauge};
-use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 
 /// Ticks of a second in `/proc`, which Linux promises to programs.
 const TICKS: f64 = 100.0;
 
-/// Reads `/proc` whenever somebody asks; where there is none, there are no such metrics.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Process;
-
-impl Collector for Process {
-    fn desc(&self) -> Vec<&Desc> {
-        Vec::new()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        let read =
-            |file: &str| std::fs::read_to_string(format!("/proc/{file}")).unwrap_or_default();
-        let descriptors = std::fs::read_dir("/proc/self/fd").map(|open| open.count()).ok();
-        families(&Files {
-            stat: &read("self/stat"),
-            status: &read("self/status"),
-            limits: &read("self/limits"),
-            system: &read("stat"),
-            // One of them reads the folder.
-            descriptors: descriptors.map(|open| open.saturating_sub(1)),
-        })
-    }
+/// What there is of it now; nothing where there is no `/proc`.
+pub(super) fn of_this_process() -> Vec<MetricFamily> {
+    let read = |file: &str| std::fs::read_to_string(format!("/proc/{file}")).unwrap_or_default();
+    let descriptors = std::fs::read_dir("/proc/self/fd").map(|open| open.count()).ok();
+    families(&Files {
+        stat: &read("self/stat"),
+        status: &read("self/status"),
+        limits: &read("self/limits"),
+        system: &read("stat"),
+        // One of them reads the folder.
+        descriptors: descriptors.map(|open| open.saturating_sub(1)),
+    })
 }
 
 /// What is read.
@@ -113,7 +102,7 @@ mod tests {
         if !std::path::Path::new("/proc/self/stat").exists() {
             return;
         }
-        let found = Process.collect();
+        let found = of_this_process();
         assert_eq!(found.len(), 7);
         assert!(found.iter().all(|family| family.name().starts_with("process_")));
     }
