@@ -132,7 +132,8 @@ struct Reply<'t> {
     usage: Usage,
 }
 
-pub(crate) fn run(args: GenerateArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(mut args: GenerateArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+    args.model.bring()?;
     let prompts = args.prompt.len() as u64;
     // Room for their keys and values; what is compiled does not depend on how many there are.
     let assembly = args.dumps.over(args.model.assembly(registries)?).sequences(prompts);

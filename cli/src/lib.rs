@@ -35,6 +35,8 @@ mod encoder_args;
 mod flags;
 mod generate;
 mod help;
+mod http_client;
+mod hub;
 mod images;
 mod inspect;
 mod keeper;
@@ -201,8 +203,8 @@ fn run(command: Command, registries: &Registries) -> anyhow::Result<ExitCode> {
         Command::Plan(args) => plan::run(*args),
         Command::Opt(args) => opt::run(*args, registries),
         Command::Run(args) => run::run(*args, registries),
-        Command::Bisect(args) => bisect::run(&args, registries),
-        Command::Reduce(args) => reduce::run(&args, registries),
+        Command::Bisect(args) => bisect::run(*args, registries),
+        Command::Reduce(args) => reduce::run(*args, registries),
     }
 }
 

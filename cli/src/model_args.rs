@@ -2,6 +2,7 @@
 
 use super::amounts::parse_bytes;
 use super::cache_flags::CacheFlags;
+use super::hub::folder_of;
 use super::named::{float, named};
 use super::set_keys::{SET, put, put_by, turn_off, turn_on};
 use anyhow::bail;
@@ -18,11 +19,20 @@ pub(crate) const CONFIG_FILE: &str = "piecewise.toml";
 /// Where a model comes from, and what it is made for.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ModelArgs {
-    /// A Hugging Face model folder.
-    #[arg(long, value_name = "DIR")]
+    /// A Hugging Face model folder, or a model of the hub by its name, such as Qwen/Qwen3-0.6B, or with a
+    /// revision Qwen/Qwen3-0.6B@main: what its cache lacks is downloaded.
+    #[arg(short, long, value_name = "DIR|NAME")]
     pub model: PathBuf,
     #[command(flatten)]
     pub bounds: BoundArgs,
+}
+
+impl ModelArgs {
+    /// Has the folder of a model of the hub, downloaded where it is missing.
+    pub(crate) fn bring(&mut self) -> anyhow::Result<()> {
+        self.model = folder_of(&self.model)?;
+        Ok(())
+    }
 }
 
 /// What a model is made for.

@@ -8,6 +8,7 @@ use self::flags::ServerArgs;
 use self::listening::{listen, number};
 use super::dumps::DumpArgs;
 use super::encoder_args::ItemLogArgs;
+use super::hub::{folder_of, name_of_snapshot};
 use super::kv_events::{bind, publish};
 use super::load::{
     engine, generation_defaults, layers_for_requests, print_settings_of_server, vocabulary,
@@ -36,13 +37,15 @@ use std::time::Instant;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   piecewise serve --model examples/tiny-qwen3
+  piecewise serve -m Qwen/Qwen3-0.6B
   piecewise serve --model DIR --device cuda --port 8080 --max-num-seqs 128 --memory-fraction 0.9
   piecewise serve --model DIR --host 0.0.0.0 --api-key-file keys.txt --served-model-name chat
   piecewise serve --preset qwen3-8b --device cuda
   piecewise serve --model ENCODER                 # embeddings, or scores of a cross-encoder")]
 pub(crate) struct ServeArgs {
-    /// A Hugging Face model folder [default: server.model of the configuration].
-    #[arg(long, value_name = "DIR")]
+    /// A Hugging Face model folder, or a model of the hub by its name, such as Qwen/Qwen3-0.6B: what its
+    /// cache lacks is downloaded [default: server.model of the configuration].
+    #[arg(short, long, value_name = "DIR|NAME")]
     model: Option<PathBuf>,
     /// A published model with random weights, for load tests: qwen3-0.6b, llama-3.2-1b, qwen3-8b or
     /// llama-3.1-8b. It has no tokenizer: prompts are token ids.
@@ -75,9 +78,9 @@ impl ServeArgs {
     /// The folder that is served, of the flag or of the configuration; none where it is a preset.
     fn folder(&self, config: &ServerConfig) -> anyhow::Result<Option<PathBuf>> {
         match (&self.model, self.preset, &config.model) {
-            (Some(folder), ..) => Ok(Some(folder.clone())),
+            (Some(model), ..) => Ok(Some(folder_of(model)?)),
             (None, Some(_), _) => Ok(None),
-            (None, None, Some(model)) => Ok(Some(PathBuf::from(model))),
+            (None, None, Some(model)) => Ok(Some(folder_of(Path::new(model))?)),
             (None, None, None) => {
                 bail!("nothing says what to serve: give --model or --preset, or set server.model")
             }
@@ -127,8 +130,11 @@ fn served_model(
     Ok(ServedModel { tokenizer, end_ids, defaults, template, format })
 }
 
-/// What a folder is called.
+/// What a folder is called, or a model of the hub.
 pub(crate) fn name_of(folder: &Path) -> String {
+    if let Some(name) = name_of_snapshot(folder) {
+        return name;
+    }
     let name = folder.canonicalize().ok();
     let name = name.as_ref().and_then(|folder| folder.file_name());
     let name = name.map(|name| name.to_string_lossy().into_owned());

@@ -4,6 +4,7 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 use super::dumps::DumpArgs;
+use super::hub::folder_of;
 use super::keeper::{keep, on_signals};
 use super::kv_events::{KvEventArgs, bind, publish};
 use super::listen::{addresses, are_loopback};
@@ -36,8 +37,8 @@ use std::time::Instant;
   piecewise worker --model DIR --handshake tcp://127.0.0.1:29550 --rank 0
   piecewise worker --model DIR --handshake tcp://127.0.0.1:29550 --rank 1 --device cuda:1")]
 pub(crate) struct WorkerArgs {
-    /// A Hugging Face model folder; the front end has the same.
-    #[arg(long, value_name = "DIR")]
+    /// A Hugging Face model folder, or a model of the hub by its name; the front end has the same.
+    #[arg(short, long, value_name = "DIR|NAME")]
     model: PathBuf,
     /// Where the front end takes engines.
     #[arg(long, value_name = "tcp://HOST:PORT")]
@@ -91,7 +92,7 @@ pub(crate) struct StandInArgs {
     outputs: Address,
 }
 
-pub(crate) fn run(args: WorkerArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(mut args: WorkerArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     if args.restart {
         let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--restart");
@@ -101,6 +102,7 @@ pub(crate) fn run(args: WorkerArgs, registries: &Registries) -> anyhow::Result<E
     if args.kept {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
     }
+    args.model = folder_of(&args.model)?;
     let layers = put_server(layers_for_requests(&args.bounds)?, "max_queue", args.max_queue)?;
     let layers = put_server(layers, "admin", args.admin.then_some(true))?;
     let layers = args.kv_events.over(args.steps.over(layers)?)?;

@@ -122,7 +122,8 @@ impl ChatArgs {
     }
 }
 
-pub(crate) fn run(args: ChatArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(mut args: ChatArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+    args.model.bring()?;
     let assembly = args.dumps.over(args.model.assembly(registries)?).sequences(1);
     if args.model.bounds.compile.shared.print_config {
         return print_settings(&assembly.settings()?, false);
