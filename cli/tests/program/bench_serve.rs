@@ -225,11 +225,11 @@ fn no_more_are_on_their_way_than_may_be() {
 
 #[test]
 fn what_fails_is_counted_by_why_and_its_times_are_no_answers() {
-    let answers = [Answer::Whole, Answer::Cut, Answer::Error, Answer::Busy, Answer::Nothing];
+    let answers = [Answer::Whole, Answer::Cut, Answer::Error, Answer::Busy];
     let (_slow, address) = Slow::start(1, &answers);
-    let flags = ["5", "--concurrency", "1", "--timeout", "1"];
+    let flags = ["4", "--concurrency", "1"];
     let (found, _) = bench(&format!("http://{address}"), &[&CHAT[..], &flags].concat());
-    assert_eq!((&found["completed"], &found["failed"]), (&json!(1), &json!(4)), "{found}");
+    assert_eq!((&found["completed"], &found["failed"]), (&json!(1), &json!(3)), "{found}");
     let errors = found["errors"].as_object().unwrap();
     for why in [
         "the stream ended before",
@@ -239,4 +239,14 @@ fn what_fails_is_counted_by_why_and_its_times_are_no_answers() {
         assert!(errors.keys().any(|error| error.contains(why)), "{why}: {errors:?}");
     }
     assert_eq!(found["total_output_tokens"], 3, "{found}");
+}
+
+/// The server sends nothing until its client has gone.
+#[test]
+fn who_gets_nothing_for_long_counts_a_failure() {
+    let (_slow, address) = Slow::start(1, &[Answer::Nothing]);
+    let url = format!("http://{address}");
+    let (found, _) = bench(&url, &[&CHAT[..], &["1", "--timeout", "1"]].concat());
+    assert_eq!((&found["completed"], &found["failed"]), (&json!(0), &json!(1)), "{found}");
+    assert!(found["errors"].to_string().contains("timed out"), "{found}");
 }

@@ -3,12 +3,11 @@
 use super::error::EngineError;
 use super::masks::Masks;
 use super::order::Turns;
-use super::profile::Profile;
 use super::request::{EngineOptions, Request, RequestEvent, check_length};
 use super::sequence::{Planned, Sequence};
 use crate::batch::{BatchBuffers, RoleMap};
 use crate::memory::{EmbeddingPool, KvObserver, KvPoison, PagePool, SampleStates, SlotPool};
-use crate::observe::{Metrics, Ticker};
+use crate::observe::{KeptTrace, Metrics, Ticker};
 use crate::steps::{CompiledModel, Ticket};
 use crate::words::{EngineLoad, ModelError, PrefixCounts, RequestId, StepTrace, Usage};
 use piecewise_backend::device::DeviceError;
@@ -33,7 +32,7 @@ pub(super) struct Watchers {
     pub(super) published: Option<Instant>,
     pub(super) kv: Option<KvObserver>,
     pub(super) traces: Option<TraceObserver>,
-    pub(super) profile: Option<Profile>,
+    pub(super) profile: Option<KeptTrace>,
 }
 
 /// A submitted step that is not read yet.

@@ -2,35 +2,11 @@
 
 use super::batching::{Engine, TraceObserver};
 use super::error::EngineError;
-use crate::observe::StepTraceWriter;
-use std::io::Write;
+use crate::observe::{KeptTrace, StepTraceWriter};
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// The most steps of a profile, each of which takes some kilobytes of memory.
 pub const MOST_PROFILED_STEPS: u64 = 10_000;
-
-/// A profile, under way or done.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Profile {
-    bytes: Arc<Mutex<Vec<u8>>>,
-}
-
-impl Profile {
-    fn take(&self) -> Vec<u8> {
-        std::mem::take(&mut *self.bytes.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl Write for Profile {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.bytes.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
 
 /// Why steps are not profiled.
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +35,7 @@ impl Engine {
         if self.watchers.traces.is_some() || self.watchers.profile.is_some() {
             return Err(ProfileError::Busy);
         }
-        let profile = Profile::default();
+        let profile = KeptTrace::default();
         let device = self.model.describe_device();
         let mut writer = StepTraceWriter::new(self.model.module(), &device, profile.clone());
         let mut left = steps.min(MOST_PROFILED_STEPS);

@@ -2,6 +2,7 @@
 //! knows none of them.
 
 mod exposition;
+mod kept_trace;
 mod metrics;
 mod perfetto;
 mod process;
@@ -10,6 +11,7 @@ mod spread;
 mod stats;
 mod step_trace;
 
+pub(crate) use kept_trace::KeptTrace;
 pub use metrics::{Metrics, Snapshot};
 pub(crate) use metrics::{PUBLISH_EVERY, Ticker};
 #[cfg(test)]

@@ -87,7 +87,7 @@ pub struct Statistics {
     pub compile: CompileCounts,
 }
 
-/// Steps by their tokens.
+/// How many steps had at most as many tokens as each bound, and more than the one before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
 #[serde(transparent)]
 pub struct StepTokens([u64; 15]);

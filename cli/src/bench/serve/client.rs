@@ -1,12 +1,14 @@
 //! A client of OpenAI's interface that notes when things come.
 
 use super::args::ServeBenchArgs;
-use super::requests::Body;
 use crate::http_client::{client, shown_url};
 use anyhow::{Context, bail};
 use reqwest::{Client, RequestBuilder};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::time::{Duration, Instant};
+
+/// A body to send.
+pub(super) type Body = Map<String, Value>;
 
 /// The largest line of a stream.
 const LONGEST_LINE: usize = 16 << 20;

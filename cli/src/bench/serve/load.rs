@@ -1,7 +1,6 @@
 //! Requests on their way: when they come, and how many at a time.
 
-use super::client::{Outcome, Target};
-use super::requests::Body;
+use super::client::{Body, Outcome, Target};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::sync::Arc;

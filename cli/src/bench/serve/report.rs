@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// What was asked for.
+/// The server and the load that a summary is of, as the flags gave them.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) url: String,

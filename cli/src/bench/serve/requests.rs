@@ -1,11 +1,12 @@
 //! What is asked: the prompts of a dataset, or made-up ones.
 
 use super::args::{Range, ServeBenchArgs};
-use super::client::Target;
+use super::client::{Body, Target};
 use anyhow::{Context, bail};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Map, Value, json};
+use std::num::NonZeroUsize;
 use std::path::Path;
 
 /// The largest dataset that is read.
@@ -16,9 +17,6 @@ const WORDS: [&str; 16] = [
     "the", "of", "and", "to", "in", "is", "for", "that", "with", "as", "on", "by", "are", "this",
     "from", "not",
 ];
-
-/// A body to send.
-pub(super) type Body = Map<String, Value>;
 
 /// What a line of a dataset asks.
 struct Ask {
@@ -31,28 +29,11 @@ struct Ask {
 /// The bodies of all requests, in their order.
 pub(super) fn requests(args: &ServeBenchArgs, target: &Target) -> anyhow::Result<Vec<Body>> {
     let mut rng = ChaCha8Rng::seed_from_u64(args.seed);
-    let asked = args.requests.map(std::num::NonZeroUsize::get);
-    let asks = match &args.dataset {
-        Some(file) => {
-            let asks = read(file)?;
-            let count = asked.unwrap_or(asks.len());
-            asks.into_iter().map(Some).cycle_to(count)
-        }
-        None => (0..asked.unwrap_or(100)).map(|_| None).collect(),
-    };
-    asks.iter().map(|ask| body(args, target, ask.as_deref(), &mut rng)).collect()
-}
-
-/// So many of what there is, from its beginning again where there is less.
-trait CycleTo<T> {
-    fn cycle_to(self, count: usize) -> Vec<Option<std::rc::Rc<T>>>;
-}
-
-impl<I: Iterator<Item = Option<T>>, T> CycleTo<T> for I {
-    fn cycle_to(self, count: usize) -> Vec<Option<std::rc::Rc<T>>> {
-        let all: Vec<_> = self.map(|one| one.map(std::rc::Rc::new)).collect();
-        all.iter().cloned().cycle().take(count).collect()
-    }
+    let asks = args.dataset.as_deref().map(read).transpose()?.unwrap_or_default();
+    let usual = if asks.is_empty() { 100 } else { asks.len() };
+    let count = args.requests.map_or(usual, NonZeroUsize::get);
+    let ask = |i: usize| asks.get(i.checked_rem(asks.len())?);
+    (0..count).map(|i| body(args, target, ask(i), &mut rng)).collect()
 }
 
 fn body(
