@@ -53,7 +53,7 @@ async fn measure(args: &ServeBenchArgs) -> anyhow::Result<ExitCode> {
         model: target.model.clone(),
         rate,
         concurrency,
-        goodput: args.goodput.clone(),
+        goodput: args.goodput,
         percentiles: args.percentiles.clone(),
     };
     let summary = Summary::of(asked, &load);
