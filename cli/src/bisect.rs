@@ -58,8 +58,9 @@ pub(crate) fn tolerance(text: &str) -> Result<f64, String> {
     })
 }
 
-pub(crate) fn run(args: &BisectArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
-    let BisectArgs { source, wrong, json } = args;
+pub(crate) fn run(mut args: BisectArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+    args.source.bring()?;
+    let BisectArgs { source, wrong, json } = &args;
     let assembly = source.tried(registries, wrong.weights.as_deref())?;
     if source.prints_settings() {
         return print_settings(&assembly.settings()?, *json);

@@ -34,7 +34,8 @@ pub(crate) struct CompileModelArgs {
     json: bool,
 }
 
-pub(crate) fn run(args: CompileModelArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(mut args: CompileModelArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+    args.source.bring()?;
     let started = Instant::now();
     let assembly = args.source.assembly(registries)?;
     let settings = assembly.settings()?;

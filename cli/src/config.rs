@@ -1,7 +1,9 @@
 //! `piecewise config`: the settings that there are, for editors and for people.
 
 use super::flags::Flags;
+use super::load::print_entries;
 use super::logs::warn;
+use super::model_args::ConfigSource;
 use super::print::print_line;
 use anyhow::bail;
 use piecewise::device::DeviceSpec;
@@ -15,6 +17,7 @@ use std::process::ExitCode;
 #[command(after_help = "Examples:
   piecewise config schema > piecewise.schema.json
   piecewise config reference
+  piecewise config show --set graph_mode=none
   piecewise config check piecewise.toml")]
 pub(crate) struct ConfigArgs {
     #[command(subcommand)]
@@ -27,6 +30,16 @@ enum ConfigCommand {
     Schema,
     /// Print every key with its flag, its default and what it is for, as Markdown.
     Reference,
+    /// Show every key with its value and where that came from: the file, the environment, or a flag.
+    /// What follows from a model is not known here; the commands that take one show it by
+    /// --print-config.
+    Show {
+        #[command(flatten)]
+        source: ConfigSource,
+        /// A JSON object by key.
+        #[arg(long)]
+        json: bool,
+    },
     /// Check a configuration file without a model.
     Check {
         /// A TOML file of settings.
@@ -41,6 +54,11 @@ pub(crate) fn run(args: ConfigArgs, flags: &Flags) -> anyhow::Result<ExitCode> {
             print_line(&serde_json::to_string_pretty(&RuntimeConfig::json_schema())?)?;
         }
         ConfigCommand::Reference => print_line(reference(flags).trim_end())?,
+        ConfigCommand::Show { source, json } => {
+            let configured = source.layers()?.finish()?;
+            configured.dispatcher()?;
+            return print_entries(configured.entries(), json, |_| true);
+        }
         ConfigCommand::Check { file } => check(&file)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -66,9 +84,9 @@ fn check(file: &Path) -> anyhow::Result<()> {
 const HEAD: &str = "\
 # Settings
 
-Every key of `piecewise.toml`, with the flag that sets it. This page is made by
-`piecewise config reference` from the definitions that files are read by; how files and flags go
-together is in [configuration.md](configuration.md).
+Every key of `piecewise.toml`, with the environment variable and the flag that set it. This page is made by
+`piecewise config reference` from the definitions that files are read by; how files, variables and flags
+go together is in [configuration.md](configuration.md).
 ";
 
 /// The keys as a page of Markdown.
@@ -82,10 +100,10 @@ fn reference(flags: &Flags) -> String {
 }
 
 fn write_key(page: &mut String, doc: &KeyDoc, flag: Option<String>) -> std::fmt::Result {
-    let KeyDoc { key, kind, choices, default, text } = doc;
+    let KeyDoc { key, variable, kind, choices, default, text } = doc;
     let default = default.as_ref().map_or("unset".to_owned(), |value| format!("`{value}`"));
     let flag = flag.map_or("no flag".to_owned(), |flag| format!("`{flag}`"));
-    write!(page, "\n## `{key}`\n\n{kind}; default {default}; {flag}\n\n{text}\n")?;
+    write!(page, "\n## `{key}`\n\n{kind}; default {default}; `{variable}`; {flag}\n\n{text}\n")?;
     if !choices.is_empty() {
         writeln!(page)?;
     }

@@ -1,7 +1,7 @@
 //! `piecewise doctor`: what this machine has for running models, and what will work.
 
 use super::amounts::shown_bytes;
-use super::model_args::{CONFIG_FILE, file_layers};
+use super::model_args::{CONFIG_FILE, ConfigSource};
 use super::print::{print_line, print_report};
 use anyhow::{Context, bail};
 use comfy_table::{ContentArrangement, Table, presets};
@@ -50,7 +50,7 @@ fn program() -> ProbeRow {
 
 /// The compile cache that commands take in this folder, and the room that it has.
 fn cache() -> ProbeRow {
-    let found = file_layers(None).and_then(|layers| {
+    let found = ConfigSource::default().layers().and_then(|layers| {
         let config = layers.finish()?.config.cache;
         let dir = cache_dir(&config).context(NoCache::NoFolder)?;
         let opened = CacheStore::open(&CacheConfig { read_only: true, ..config })?;
@@ -68,7 +68,7 @@ fn cache() -> ProbeRow {
 
 /// The kernel packs that come with the program, which none has to.
 fn packs() -> ProbeRow {
-    let found = file_layers(None).and_then(|layers| {
+    let found = ConfigSource::default().layers().and_then(|layers| {
         let config = layers.finish()?.config.cache;
         let packs = open_packs(&config);
         let shown = packs.iter().map(|pack| {
@@ -84,7 +84,7 @@ fn packs() -> ProbeRow {
 
 /// The configuration that commands read in this folder.
 fn config() -> ProbeRow {
-    let found = file_layers(None).and_then(|layers| {
+    let found = ConfigSource::default().layers().and_then(|layers| {
         layers.finish()?.dispatcher()?;
         let is_there = Path::new(CONFIG_FILE).exists();
         Ok(if is_there { CONFIG_FILE.to_owned() } else { format!("no {CONFIG_FILE} here") })

@@ -61,7 +61,8 @@ impl Format {
     }
 }
 
-pub(crate) fn run(args: EmbedArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(mut args: EmbedArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+    args.model.bring()?;
     let format = Format::of(args.out.as_deref())?;
     refuse_flags_of_writers(&args.model.model, &args.model.bounds, &[])?;
     let layers = args.encoder.over(args.model.bounds.layers()?)?;

@@ -16,7 +16,8 @@ use safetensors::tensor::{Dtype, TensorView};
 use std::path::Path;
 use std::process::ExitCode;
 
-pub(crate) fn run(args: EncodeArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(mut args: EncodeArgs) -> anyhow::Result<ExitCode> {
+    args.model.bring()?;
     refuse_flags_of_writers(&args.model.model, &args.model.bounds, &[])?;
     let layers = args.encoder.over(args.model.bounds.layers()?)?;
     let printed = args.model.bounds.compile.shared.print_config;

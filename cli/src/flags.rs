@@ -7,7 +7,7 @@ pub(crate) struct Flags(BTreeSet<String>);
 
 impl Flags {
     pub(crate) fn of(program: &clap::Command) -> Self {
-        let takes_settings = ["generate", "bench", "embed"];
+        let takes_settings = ["generate", "bench", "embed", "serve"];
         let commands = program.get_subcommands().filter(|c| takes_settings.contains(&c.get_name()));
         let flags =
             commands.flat_map(|command| command.get_arguments().filter_map(|a| a.get_long()));
@@ -17,7 +17,7 @@ impl Flags {
     /// The flag that sets a key, if one does. Most are called as the key; what is true by default
     /// has a flag that says no.
     pub(crate) fn of_key(&self, key: &str) -> Option<String> {
-        let flag = match key {
+        let flag = match key.strip_prefix("server.").unwrap_or(key) {
             "cache.enabled" => "no-cache".to_owned(),
             "cache.max_bytes" => "cache-max-size".to_owned(),
             "stats_interval_seconds" => "stats-interval".to_owned(),

@@ -1,18 +1,16 @@
 //! `piecewise generate`: text from prompts.
 
-use super::amounts::shown_ledger;
 use super::dumps::DumpArgs;
-use super::images::{PromptImages, TowerReport};
+use super::images::PromptImages;
 use super::load::{engine, print_settings, vocabulary};
 use super::model_args::ModelArgs;
 use super::out_file::OutFile;
 use super::print::print_line;
-use super::step_file::{IterationLog, TraceArgs};
+use super::statistics::show_statistics;
+use super::step_file::StepFileArgs;
 use anyhow::{Context, bail};
 use piecewise::assembly::Registries;
 use piecewise::models::{TextStream, TextTokenizer, TokenizerError};
-use piecewise_backend::artifact::PieceSize;
-use piecewise_backend::tuning::TuningReport;
 use piecewise_runtime::batch::Sampling;
 use piecewise_runtime::engine::{Engine, Request, RequestEvent, TokenLogprobs};
 use piecewise_runtime::words::RequestId;
@@ -94,10 +92,7 @@ pub(crate) struct GenerateArgs {
     #[arg(long, value_name = "FILE")]
     metrics: Option<PathBuf>,
     #[command(flatten)]
-    trace: TraceArgs,
-    /// Write a line about each step, for `piecewise plan --log`.
-    #[arg(long, value_name = "FILE")]
-    iteration_log: Option<PathBuf>,
+    steps: StepFileArgs,
     #[command(flatten)]
     dumps: DumpArgs,
 }
@@ -137,7 +132,8 @@ struct Reply<'t> {
     usage: Usage,
 }
 
-pub(crate) fn run(args: GenerateArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(mut args: GenerateArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+    args.model.bring()?;
     let prompts = args.prompt.len() as u64;
     // Room for their keys and values; what is compiled does not depend on how many there are.
     let assembly = args.dumps.over(args.model.assembly(registries)?).sequences(prompts);
@@ -158,8 +154,7 @@ pub(crate) fn run(args: GenerateArgs, registries: &Registries) -> anyhow::Result
         None => assembly,
     };
     let metrics = args.metrics.as_deref().map(OutFile::claim).transpose()?;
-    let log = args.iteration_log.as_deref().map(IterationLog::create).transpose()?;
-    let trace = args.trace.create()?;
+    let mut steps = args.steps.create()?;
     let mut engine = engine(assembly, &args.dumps)?;
     if let Some(images) = &mut images {
         let layers = args.dumps.over_layers(args.model.bounds.layers()?)?;
@@ -168,11 +163,8 @@ pub(crate) fn run(args: GenerateArgs, registries: &Registries) -> anyhow::Result
     if args.stats || args.metrics.is_some() {
         engine.metrics();
     }
-    let trace = trace.map(|trace| trace.start(&mut engine)).transpose()?;
-    if let Some(log) = &log {
-        let name = folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy();
-        log.observe(&mut engine, &name, layers);
-    }
+    let name = folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy();
+    steps.start(&mut engine, &name, layers)?;
     let encoded = |text: &String, ids: Result<_, TokenizerError>| {
         ids.with_context(|| format!("prompt {text:?} can't be encoded"))
     };
@@ -237,19 +229,14 @@ pub(crate) fn run(args: GenerateArgs, registries: &Registries) -> anyhow::Result
             break;
         }
     }
-    if let Some(log) = log {
-        log.finish()?;
-    }
-    if let Some(trace) = trace {
-        trace.finish()?;
-    }
+    steps.finish()?;
     if let Some(file) = metrics {
         let text = engine.metrics().text()?;
         file.write(|path| Ok(std::fs::write(path, text)?))?;
     }
     if args.stats {
         let tower = images.as_ref().and_then(PromptImages::tower);
-        show_statistics(&args, &engine, tower, generated, elapsed)?;
+        show_statistics(args.json, &engine, tower, generated, elapsed)?;
     }
     match failure {
         Some(failure) => bail!(failure),
@@ -329,101 +316,4 @@ fn finish(args: &GenerateArgs, reply: Reply<'_>) -> anyhow::Result<()> {
         return print_line(&rest);
     }
     print_line(&format!("{prompt}{text}\n"))
-}
-
-fn show_statistics(
-    args: &GenerateArgs,
-    engine: &Engine,
-    tower: Option<&TowerReport>,
-    generated: usize,
-    elapsed: Duration,
-) -> anyhow::Result<()> {
-    let model = engine.model();
-    let stats = model.statistics();
-    let stitch = model.module().stitch();
-    let pieces = stitch.map_or(0, |s| s.piece_count());
-    let unique = stitch.map_or(0, |s| s.unique_pieces().len());
-    let split_ops = stitch.map_or(0, |s| s.split_op_count());
-    let mode = model.dispatcher().mode.name();
-    let rate = generated as f64 / elapsed.as_secs_f64().max(1e-9);
-    let mut out = std::io::stderr();
-    if args.json {
-        let mut object = serde_json::json!({
-            "pieces": pieces,
-            "unique_pieces": unique,
-            "split_ops": split_ops,
-            "graphs": model.captured_graphs(),
-            "graph_mode": mode,
-            "reduced_mode": model.reduced_mode(),
-            "memory": model.ledger(),
-            "rounding_errors": model.weight_findings().errors,
-            "statistics": stats,
-            "hits": stats.hits(),
-            "misses": stats.misses(),
-            "padding_share": stats.padding_share(),
-            "preemptions": engine.load().preemptions,
-            "generated_tokens": generated,
-            "tokens_per_second": rate,
-        });
-        if let Some(tower) = tower {
-            object["images"] = serde_json::to_value(tower)?;
-        }
-        writeln!(out, "{object}")?;
-        return Ok(());
-    }
-    let ledger = model.ledger();
-    writeln!(out, "compile          {}", stats.compile)?;
-    if stats.tuning != TuningReport::default() {
-        writeln!(out, "ways             {}", stats.tuning)?;
-    }
-    writeln!(out, "device           {}", model.describe_device())?;
-    writeln!(out, "pieces           {pieces} ({unique} unique), {split_ops} split ops")?;
-    writeln!(out, "graphs           {} ({mode})", model.captured_graphs())?;
-    if let Some(reason) = model.reduced_mode() {
-        writeln!(out, "graph mode       reduced: {reason}")?;
-    }
-    writeln!(out, "memory           {}", shown_ledger(&ledger))?;
-    for (layer, error) in model.weight_findings().errors {
-        writeln!(out, "rounding error   {:.2}% {layer}", 100.0 * error)?;
-    }
-    if let Some(TowerReport { graphs, graph_mode, memory, statistics }) = tower {
-        writeln!(out, "images, compile  {}", statistics.compile)?;
-        writeln!(out, "images, graphs   {graphs} ({graph_mode})")?;
-        writeln!(out, "images, memory   {} (given back)", shown_ledger(memory))?;
-        writeln!(out, "images, hits     {} of {} steps", statistics.hits(), statistics.steps)?;
-    }
-    let [launched, piecewise, full] = stats.steps_by_mode;
-    writeln!(out, "steps            {full} full, {piecewise} piecewise, {launched} launched")?;
-    let counted = |counts: &std::collections::BTreeMap<PieceSize, u64>| {
-        let shown: Vec<_> = counts
-            .iter()
-            .filter(|(_, n)| **n > 0)
-            .map(|(size, n)| format!("{size}: {n}"))
-            .collect();
-        shown.join(", ")
-    };
-    for (what, counts) in
-        [("full replays", &stats.full_replays), ("piece replays", &stats.piece_replays)]
-    {
-        if counts.values().any(|&n| n > 0) {
-            writeln!(out, "{what:<16} by size {}", counted(counts))?;
-        }
-    }
-    let shown = 100.0 * stats.hit_share();
-    writeln!(out, "hits             {} of {} steps ({shown:.1}%)", stats.hits(), stats.steps)?;
-    for (reason, n) in stats.misses.iter().filter(|(_, n)| **n > 0) {
-        writeln!(out, "misses           {n} steps: {reason}")?;
-    }
-    for (what, times) in [("step, device", &stats.gpu_time), ("step, wall", &stats.wall_time)] {
-        for (mode, times) in ["launched", "piecewise", "full"].into_iter().zip(times) {
-            let Some(mean) = times.mean() else { continue };
-            let most = times.bound_of(0.99).map_or("above 10s".to_owned(), |t| format!("{t:?}"));
-            writeln!(out, "{what:<16} {mode}: mean {mean:.1?}, 99% within {most}")?;
-        }
-    }
-    let (captures, failures) = (stats.captures, stats.capture_failures);
-    writeln!(out, "captures         {captures} in {:.1?}, {failures} failed", stats.capture_time)?;
-    writeln!(out, "padding          {:.1}% of tokens run", 100.0 * stats.padding_share())?;
-    writeln!(out, "generated        {generated} tokens, {rate:.1} per second")?;
-    Ok(())
 }

@@ -41,7 +41,8 @@ pub(crate) struct InspectArgs {
     dumps: DumpArgs,
 }
 
-pub(crate) fn run(args: InspectArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(mut args: InspectArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+    args.source.bring()?;
     let assembly = args.dumps.over(args.source.assembly(registries)?);
     if args.source.prints_settings() {
         return print_settings(&assembly.settings()?, args.json);

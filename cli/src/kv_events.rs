@@ -1,11 +1,13 @@
 //! Flags of the commands that publish KV events.
 
 use super::logs::warn;
+use super::set_keys::put_server as put;
 use anyhow::Context;
+use piecewise_runtime::config::{ConfigLayers, ServerConfig};
 use piecewise_runtime::engine::Engine;
 use piecewise_worker::Address;
 use piecewise_worker::kv_events::{KvPublisher, KvPublisherOptions};
-use std::num::NonZeroUsize;
+use std::num::NonZeroU64;
 
 /// Where KV events go.
 #[derive(Debug, clap::Args)]
@@ -15,39 +17,49 @@ pub(crate) struct KvEventArgs {
     #[arg(long, value_name = "tcp://HOST:PORT")]
     kv_events_endpoint: Option<Address>,
     /// Where those who missed some of it ask again; of rank N, so many ports above.
-    #[arg(long, value_name = "tcp://HOST:PORT", requires = "kv_events_endpoint")]
+    #[arg(long, value_name = "tcp://HOST:PORT")]
     kv_events_replay_endpoint: Option<Address>,
     /// What each message begins with.
-    #[arg(long, value_name = "TEXT", default_value = "", requires = "kv_events_endpoint")]
-    kv_events_topic: String,
-    /// Let so many read KV events at a time, of both endpoints; a further one is sent away.
-    #[arg(
-        long, value_name = "N", default_value_t = NonZeroUsize::new(64).unwrap_or(NonZeroUsize::MIN),
-        requires = "kv_events_endpoint"
-    )]
-    kv_events_max_readers: NonZeroUsize,
+    #[arg(long, value_name = "TEXT")]
+    kv_events_topic: Option<String>,
+    /// Let so many read KV events at a time, of both endpoints; a further one is sent away
+    /// [default: 64].
+    #[arg(long, value_name = "N")]
+    kv_events_max_readers: Option<NonZeroU64>,
 }
 
 impl KvEventArgs {
-    pub(crate) fn is_asked_for(&self) -> bool {
-        self.kv_events_endpoint.is_some()
+    /// The flags on top of a configuration.
+    pub(crate) fn over(&self, layers: ConfigLayers) -> anyhow::Result<ConfigLayers> {
+        let text = |address: &Option<Address>| address.as_ref().map(Address::to_string);
+        let layers = put(layers, "kv_events_endpoint", text(&self.kv_events_endpoint))?;
+        let replay = text(&self.kv_events_replay_endpoint);
+        let layers = put(layers, "kv_events_replay_endpoint", replay)?;
+        let layers = put(layers, "kv_events_topic", self.kv_events_topic.as_ref())?;
+        put(layers, "kv_events_max_readers", self.kv_events_max_readers)
     }
+}
 
-    /// Listens, where that is asked for; before a model is loaded, so that a port that is taken is
-    /// known at once.
-    pub(crate) fn bind(&self, rank: u16) -> anyhow::Result<Option<KvPublisher>> {
-        let Some(endpoint) = &self.kv_events_endpoint else { return Ok(None) };
-        let of_rank = |address: &Address| address.above(rank).map_err(anyhow::Error::msg);
-        let options = KvPublisherOptions {
-            replay_endpoint: self.kv_events_replay_endpoint.as_ref().map(of_rank).transpose()?,
-            topic: self.kv_events_topic.clone(),
-            rank,
-            most_readers: self.kv_events_max_readers.get(),
-            ..KvPublisherOptions::new(of_rank(endpoint)?)
-        };
-        let publisher = KvPublisher::bind(options);
-        publisher.map(Some).with_context(|| format!("can't publish KV events at {endpoint}"))
-    }
+/// Listens, where that is asked for; before a model is loaded, so that a port that is taken is known at
+/// once.
+pub(crate) fn bind(config: &ServerConfig, rank: u16) -> anyhow::Result<Option<KvPublisher>> {
+    let Some(endpoint) = &config.kv_events_endpoint else { return Ok(None) };
+    let of_rank = |key: &str, address: &String| -> anyhow::Result<Address> {
+        let parsed = address.parse::<Address>().map_err(anyhow::Error::msg);
+        let above = parsed.and_then(|address| address.above(rank).map_err(anyhow::Error::msg));
+        above.with_context(|| format!("server.{key} = {address} is of no use"))
+    };
+    let replay = config.kv_events_replay_endpoint.as_ref();
+    let replay = replay.map(|address| of_rank("kv_events_replay_endpoint", address)).transpose()?;
+    let options = KvPublisherOptions {
+        replay_endpoint: replay,
+        topic: config.kv_events_topic.clone(),
+        rank,
+        most_readers: usize::try_from(config.kv_events_max_readers.get()).unwrap_or(usize::MAX),
+        ..KvPublisherOptions::new(of_rank("kv_events_endpoint", endpoint)?)
+    };
+    let publisher = KvPublisher::bind(options);
+    publisher.map(Some).with_context(|| format!("can't publish KV events at {endpoint}"))
 }
 
 /// Publishes what becomes of an engine's prefix cache.

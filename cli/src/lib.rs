@@ -34,6 +34,9 @@ mod encode;
 mod encoder_args;
 mod flags;
 mod generate;
+mod help;
+mod http_client;
+mod hub;
 mod images;
 mod inspect;
 mod keeper;
@@ -59,6 +62,7 @@ mod run;
 mod serve;
 mod set_keys;
 mod start;
+mod statistics;
 mod step_file;
 mod tensor_file;
 mod trial_args;
@@ -66,10 +70,11 @@ mod tune;
 mod usage;
 mod worker;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use flags::Flags;
 use logs::{LogArgs, Logging};
 use piecewise::assembly::Registries;
+use piecewise_runtime::config::ConfigLayers;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -150,15 +155,14 @@ pub fn main_of(
     arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
 ) -> ExitCode {
     let flags = || Flags::of(&Arguments::command());
-    let arguments = Arguments::try_parse_from(arguments)
-        .unwrap_or_else(|error| usage::answered(error, &flags()).exit());
+    let arguments = read(arguments).unwrap_or_else(|error| usage::answered(error, &flags()).exit());
     let logging = match &arguments.command {
-        Command::Serve(args) => Logging::Server { access: !args.no_access_log },
+        Command::Serve(args) => Logging::Server { access: args.logs_access() },
         Command::Worker(_) => Logging::Worker,
         _ => Logging::Command,
     };
-    let code = match arguments.log.start(logging).and_then(|()| run(arguments.command, &registries))
-    {
+    let started = arguments.log.start(logging);
+    let code = match started.and_then(|()| run(arguments.command, &registries)) {
         Ok(code) => code,
         Err(error) => fail(&error),
     };
@@ -166,7 +170,20 @@ pub fn main_of(
     code
 }
 
+/// Reads a command line.
+fn read(
+    arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+) -> Result<Arguments, clap::Error> {
+    let matches = help::arranged(Arguments::command()).try_get_matches_from(arguments)?;
+    Arguments::from_arg_matches(&matches)
+}
+
 fn run(command: Command, registries: &Registries) -> anyhow::Result<ExitCode> {
+    let names: Vec<_> =
+        std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect();
+    for (name, meant) in ConfigLayers::misspelt_variables(names.iter().map(String::as_str)) {
+        logs::warn(&format!("{name} sets nothing; did you mean {meant}?"));
+    }
     match command {
         Command::Generate(args) => generate::run(*args, registries),
         Command::Serve(args) => serve::run(*args, registries),
@@ -186,8 +203,8 @@ fn run(command: Command, registries: &Registries) -> anyhow::Result<ExitCode> {
         Command::Plan(args) => plan::run(*args),
         Command::Opt(args) => opt::run(*args, registries),
         Command::Run(args) => run::run(*args, registries),
-        Command::Bisect(args) => bisect::run(&args, registries),
-        Command::Reduce(args) => reduce::run(&args, registries),
+        Command::Bisect(args) => bisect::run(*args, registries),
+        Command::Reduce(args) => reduce::run(*args, registries),
     }
 }
 

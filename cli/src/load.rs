@@ -8,7 +8,7 @@ use super::progress::watcher;
 use anyhow::{Context, bail};
 use piecewise::assembly::{Assembly, AssemblyError, Registries, Settings};
 use piecewise_backend::tuning::TuneMode;
-use piecewise_runtime::config::{ConfigEntry, ConfigLayers, Source};
+use piecewise_runtime::config::{ConfigEntry, ConfigLayers, GenerationConfig, Source};
 use piecewise_runtime::engine::Engine;
 use piecewise_server::chat::GenerationDefaults;
 use std::path::Path;
@@ -55,14 +55,16 @@ pub(crate) fn vocabulary(assembly: &Assembly) -> (usize, Vec<u32>) {
     known.unwrap_or_default()
 }
 
-/// What a model's own file says of sampling, unless `whether` is `none`.
+/// What a model's own file says of sampling, unless it is not asked.
 pub(crate) fn generation_defaults(
     folder: &Path,
-    whether: &str,
+    from: GenerationConfig,
 ) -> anyhow::Result<GenerationDefaults> {
-    match whether {
-        "none" => Ok(GenerationDefaults::default()),
-        _ => GenerationDefaults::load(folder).context("go without it by --generation-config none"),
+    match from {
+        GenerationConfig::None => Ok(GenerationDefaults::default()),
+        GenerationConfig::Auto => {
+            GenerationDefaults::load(folder).context("go without it by --generation-config none")
+        }
     }
 }
 
@@ -76,13 +78,30 @@ pub(crate) fn with_remedy(error: AssemblyError, bounds: &str) -> anyhow::Error {
     }
 }
 
-/// Prints every setting in force with where it came from: TOML, or a JSON object by key.
+/// Prints every setting in force with where it came from, but for those of a server: TOML, or a JSON object
+/// by key.
 pub(crate) fn print_settings(settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
-    let shown = settings.configured()?;
+    print_entries(settings.configured()?.entries(), json, |key| !key.starts_with("server."))
+}
+
+/// The same with those of a server.
+pub(crate) fn print_settings_of_server(settings: &Settings) -> anyhow::Result<ExitCode> {
+    print_entries(settings.configured()?.entries(), false, |_| true)
+}
+
+/// Prints those settings whose keys are wanted.
+pub(crate) fn print_entries(
+    mut entries: Vec<ConfigEntry>,
+    json: bool,
+    is_wanted: impl Fn(&str) -> bool,
+) -> anyhow::Result<ExitCode> {
+    entries.retain(|entry| is_wanted(entry.key));
+    let lines: Vec<String> = entries.iter().map(ConfigEntry::to_string).collect();
     let entry = |entry: ConfigEntry| {
         let from = match &entry.source {
             Source::Default => "default",
             Source::File(_) => "file",
+            Source::Environment(_) => "environment",
             Source::Flag(_) => "flag",
             Source::Program => "program",
             Source::Derived(_) => "derived",
@@ -91,7 +110,7 @@ pub(crate) fn print_settings(settings: &Settings, json: bool) -> anyhow::Result<
         let value = serde_json::json!({"value": entry.value, "from": from, "source": source});
         (entry.key.to_owned(), value)
     };
-    let object: serde_json::Map<_, _> = shown.entries().into_iter().map(entry).collect();
-    print_report(json, &object, || print_line(shown.to_string().trim_end()))?;
+    let object: serde_json::Map<_, _> = entries.into_iter().map(entry).collect();
+    print_report(json, &object, || print_line(&lines.join("\n")))?;
     Ok(ExitCode::SUCCESS)
 }

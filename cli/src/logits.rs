@@ -37,7 +37,8 @@ pub(crate) struct LogitsArgs {
     dumps: DumpArgs,
 }
 
-pub(crate) fn run(args: LogitsArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(mut args: LogitsArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+    args.model.bring()?;
     let assembly = args.dumps.over(args.model.assembly(registries)?);
     let assembly = assembly.sequences(1).purpose(Purpose::Logits);
     let settings = assembly.settings()?;

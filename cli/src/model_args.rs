@@ -2,8 +2,9 @@
 
 use super::amounts::parse_bytes;
 use super::cache_flags::CacheFlags;
+use super::hub::folder_of;
 use super::named::{float, named};
-use super::set_keys::{put, put_by, turn_off, turn_on};
+use super::set_keys::{SET, put, put_by, turn_off, turn_on};
 use anyhow::bail;
 use piecewise::device::DeviceSpec;
 use piecewise_backend::tuning::TuneMode;
@@ -18,11 +19,20 @@ pub(crate) const CONFIG_FILE: &str = "piecewise.toml";
 /// Where a model comes from, and what it is made for.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ModelArgs {
-    /// A Hugging Face model folder.
-    #[arg(long, value_name = "DIR")]
+    /// A Hugging Face model folder, or a model of the hub by its name, such as Qwen/Qwen3-0.6B, or with a
+    /// revision Qwen/Qwen3-0.6B@main: what its cache lacks is downloaded.
+    #[arg(short, long, value_name = "DIR|NAME")]
     pub model: PathBuf,
     #[command(flatten)]
     pub bounds: BoundArgs,
+}
+
+impl ModelArgs {
+    /// Has the folder of a model of the hub, downloaded where it is missing.
+    pub(crate) fn bring(&mut self) -> anyhow::Result<()> {
+        self.model = folder_of(&self.model)?;
+        Ok(())
+    }
 }
 
 /// What a model is made for.
@@ -65,18 +75,30 @@ pub(crate) struct MemoryArgs {
     /// for the KV cache [default: room for every sequence at its longest].
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub memory_budget: Option<u64>,
-    /// The share of what is free on the device that the model may take, such as 0.9.
+    /// The share of what is free on the device that the model may take, such as 0.9 [default: the KV pool
+    /// of a GPU takes no more than the rest leaves of 0.9].
     #[arg(long, value_name = "SHARE")]
     pub memory_fraction: Option<f64>,
+}
+
+/// Where settings come from.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct ConfigSource {
+    /// The configuration, or settings as a JSON object; environment variables and flags override a file
+    /// [default: piecewise.toml, if it is in the current directory].
+    #[arg(long, value_name = "FILE|JSON")]
+    pub config: Option<String>,
+    /// Set a key of the configuration, those of tables with a dot; the value is TOML, JSON or text as it
+    /// is. Repeat it for several.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
 }
 
 /// Where settings come from, and those that mean the same to every command that compiles a model.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SharedArgs {
-    /// The configuration; flags override it [default: piecewise.toml, if it is in the current
-    /// directory].
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
+    #[command(flatten)]
+    pub source: ConfigSource,
     /// Show every setting with where it came from, and stop.
     #[arg(long)]
     pub print_config: bool,
@@ -137,7 +159,8 @@ pub(crate) struct CompileArgs {
     /// 0 to 3 for them [default: piecewise].
     #[arg(long)]
     pub level: Option<Level>,
-    /// Which CUDA graphs to capture: none, piecewise, full, full_decode_only or full_and_piecewise
+    /// Which CUDA graphs to capture: none, piecewise, full, full_decode_only or full_and_piecewise, or for
+    /// decodes and mixed steps any two of none, piecewise and full, such as none_and_piecewise
     /// [default: full_and_piecewise].
     #[arg(long, alias = "cudagraph-mode", value_name = "MODE")]
     pub graph_mode: Option<GraphMode>,
@@ -193,6 +216,10 @@ pub(crate) struct CompileArgs {
     /// the first step that would replay it) or background (between steps) [default: startup].
     #[arg(long, value_parser = named::<CaptureWhen>, value_name = "WHEN")]
     pub capture: Option<CaptureWhen>,
+    /// Passes to leave out, by name, such as fuse: what they would have made runs as it is, captured as
+    /// anything else.
+    #[arg(long, value_name = "PASS,..", value_delimiter = ',')]
+    pub passes_off: Option<Vec<String>>,
     /// Ops to split at: a list of names; an empty string never splits.
     #[arg(long, value_name = "OP,..")]
     pub splitting_ops: Option<String>,
@@ -254,7 +281,7 @@ impl MemoryArgs {
 impl SharedArgs {
     /// The file and the flags.
     pub(crate) fn layers(&self) -> anyhow::Result<ConfigLayers> {
-        let layers = file_layers(self.config.as_deref())?;
+        let layers = self.source.layers()?;
         let mut layers = turn_on(layers, "strict", self.strict)?;
         for check in &self.check {
             layers = layers.flag(&format!("checks.{check}"), true, "--check")?;
@@ -291,6 +318,7 @@ impl CompileArgs {
         let layers = put(layers, "decode_batch_sizes", self.decode_batch_sizes.as_ref())?;
         let layers = put(layers, "capture_query_lengths", self.capture_query_lengths.as_ref())?;
         let layers = put(layers, "capture", self.capture)?;
+        let layers = put(layers, "passes_off", self.passes_off.as_ref())?;
         let layers = put(layers, "splitting_ops", self.splitting_ops.as_deref().map(op_names))?;
         let layers = turn_off(layers, "padding", self.no_padding)?;
         let layers = put(layers, "tune", self.tune)?;
@@ -304,12 +332,26 @@ impl CompileArgs {
     }
 }
 
-/// The configuration file: `named`, else that of the current directory if it is there.
-pub(crate) fn file_layers(named: Option<&Path>) -> anyhow::Result<ConfigLayers> {
-    let usual = Some(Path::new(CONFIG_FILE)).filter(|file| file.exists());
-    match named.or(usual) {
-        Some(file) => Ok(ConfigLayers::new().read(file)?),
-        None => Ok(ConfigLayers::new()),
+impl ConfigSource {
+    /// The file, that of the current directory where no other is named, the environment, and what flags
+    /// set by keys.
+    pub(crate) fn layers(&self) -> anyhow::Result<ConfigLayers> {
+        let named = self.config.as_deref();
+        let json = named.filter(|text| text.trim_start().starts_with('{'));
+        let usual = Some(Path::new(CONFIG_FILE)).filter(|file| file.exists());
+        let mut layers = match named.filter(|_| json.is_none()).map(Path::new).or(usual) {
+            Some(file) => ConfigLayers::new().read(file)?,
+            None => ConfigLayers::new(),
+        };
+        let variables = std::env::vars_os();
+        let variables: Vec<(String, String)> = variables
+            .filter_map(|(name, text)| Some((name.into_string().ok()?, text.into_string().ok()?)))
+            .collect();
+        layers = layers.environment(variables)?;
+        if let Some(json) = json {
+            layers = layers.json(json, "--config")?;
+        }
+        self.set.iter().try_fold(layers, |layers, text| Ok(layers.assignment(text, SET)?))
     }
 }
 

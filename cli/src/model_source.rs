@@ -1,6 +1,7 @@
 //! What is compiled without being run: a model folder, a preset, or a textual graph.
 
 use super::encoder_args::with_room;
+use super::hub::folder_of;
 use super::logs::warn;
 use super::model_args::BoundArgs;
 use super::preset_weights::WEIGHTS;
@@ -21,8 +22,8 @@ pub(crate) struct SourceArgs {
     /// A textual graph, as a dump after any pass has it.
     file: Option<PathBuf>,
     /// A Hugging Face model folder, of a decoder or an encoder; of a decoder config.json is enough. Or
-    /// a textual graph.
-    #[arg(long, value_name = "DIR")]
+    /// a model of the hub by its name, such as Qwen/Qwen3-0.6B, or a textual graph.
+    #[arg(short, long, value_name = "DIR|NAME")]
     model: Option<PathBuf>,
     /// A published model: qwen3-0.6b, llama-3.2-1b, qwen3-8b or llama-3.1-8b.
     #[arg(long, value_name = "NAME")]
@@ -32,6 +33,14 @@ pub(crate) struct SourceArgs {
 }
 
 impl SourceArgs {
+    /// Has the folder of a model of the hub, downloaded where it is missing.
+    pub(crate) fn bring(&mut self) -> anyhow::Result<()> {
+        if let Some(model) = &mut self.model {
+            *model = folder_of(model)?;
+        }
+        Ok(())
+    }
+
     /// The graph with the configuration of the flags, as a run would have it.
     pub(crate) fn assembly(&self, registries: &Registries) -> anyhow::Result<Assembly> {
         let file = self.file.as_deref();

@@ -81,3 +81,12 @@ fn bar_of(phase: &'static str, total: u64, amounts: &str) -> ProgressBar {
     bar.with_style(style.map_or_else(|_| ProgressStyle::default_bar(), |s| s.progress_chars("=> ")))
         .with_message(phase)
 }
+
+/// A bar of `total` bytes.
+pub(super) fn byte_bar(phase: &'static str, total: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
+    let style = "{msg:>10} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+    let style = ProgressStyle::with_template(style);
+    bar.with_style(style.map_or_else(|_| ProgressStyle::default_bar(), |s| s.progress_chars("=> ")))
+        .with_message(phase)
+}

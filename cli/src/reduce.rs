@@ -48,8 +48,9 @@ enum Fault {
     Fails,
 }
 
-pub(crate) fn run(args: &ReduceArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
-    let ReduceArgs { source, wrong, test, max_tests, out } = args;
+pub(crate) fn run(mut args: ReduceArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+    args.source.bring()?;
+    let ReduceArgs { source, wrong, test, max_tests, out } = &args;
     let assembly = source.tried(registries, wrong.weights.as_deref())?;
     if source.prints_settings() {
         return print_settings(&assembly.settings()?, false);

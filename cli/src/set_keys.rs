@@ -1,7 +1,10 @@
 //! Keys of the configuration set by flags.
 
-use anyhow::Context;
-use piecewise_runtime::config::ConfigLayers;
+use anyhow::{Context, bail};
+use piecewise_runtime::config::{ConfigLayers, Source};
+
+/// The flag that sets any key.
+pub(crate) const SET: &str = "--set";
 
 /// Sets a key by the flag of its name, if that was given: `cache.dir` by `--cache-dir`.
 pub(crate) fn put(
@@ -10,6 +13,16 @@ pub(crate) fn put(
     value: Option<impl serde::Serialize>,
 ) -> anyhow::Result<ConfigLayers> {
     put_by(layers, &format!("--{}", key.replace(['_', '.'], "-")), key, value)
+}
+
+/// Sets a key of the table `[server]` by the flag of its name: `server.host` by `--host`.
+pub(crate) fn put_server(
+    layers: ConfigLayers,
+    key: &str,
+    value: Option<impl serde::Serialize>,
+) -> anyhow::Result<ConfigLayers> {
+    let flag = format!("--{}", key.replace('_', "-"));
+    put_by(layers, &flag, &format!("server.{key}"), value)
 }
 
 /// Sets a key to true by the switch of its name.
@@ -30,6 +43,9 @@ pub(crate) fn put_by(
     value: Option<impl serde::Serialize>,
 ) -> anyhow::Result<ConfigLayers> {
     let Some(value) = value else { return Ok(layers) };
+    if matches!(layers.source(key), Some(Source::Flag(other)) if other == SET) {
+        bail!("{key} is set twice, by {SET} and by {flag}; leave one out");
+    }
     let value =
         toml::Value::try_from(value).with_context(|| format!("{flag} can't be a setting"))?;
     Ok(layers.flag(key, value, flag)?)

@@ -1,14 +1,17 @@
 //! What is written of each step: with `--iteration-log` a line for `piecewise plan --log`, with `--trace`
 //! what the host and the device did.
 
+use super::set_keys::put_server;
 use anyhow::{Context, anyhow};
 use piecewise_ir::graph::WeightDecl;
 use piecewise_planner::{IterationLogWriter, IterationRecord, LogHead};
+use piecewise_runtime::config::ConfigLayers;
 use piecewise_runtime::engine::Engine;
 use piecewise_runtime::observe::StepTraceWriter;
 use piecewise_runtime::words::StepTrace;
 use std::fs::File;
 use std::io::{self, BufWriter};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
@@ -19,7 +22,7 @@ const QUIET: Duration = Duration::from_millis(200);
 
 /// A file that a thread of its own writes: steps wait for no disk.
 #[derive(Debug)]
-pub(crate) struct StepFile<T> {
+struct StepFile<T> {
     file: PathBuf,
     /// `None` is the end.
     steps: Sender<Option<T>>,
@@ -39,7 +42,7 @@ impl<T: Send + 'static> StepFile<T> {
     }
 
     /// Writes what is left; later steps are not written.
-    pub(crate) fn finish(self) -> anyhow::Result<()> {
+    fn finish(self) -> anyhow::Result<()> {
         // Where nobody takes it, the thread has failed.
         let _ = self.steps.send(None);
         let written = self.thread.join().map_err(|_| anyhow!("the thread of a file panicked"))?;
@@ -66,18 +69,17 @@ fn write_all<T>(
 }
 
 /// What is written as one line: first what all the steps are of, then each of them.
-pub(crate) enum LogLine {
+#[derive(Debug)]
+enum LogLine {
     Head(Box<LogHead>),
     Step(IterationRecord),
 }
 
 /// A line about each step.
-pub(crate) type IterationLog = StepFile<LogLine>;
+type IterationLog = StepFile<LogLine>;
 
 impl IterationLog {
-    /// Creates the file, or empties it; before a model is loaded, so that one that can't be written is
-    /// known at once.
-    pub(crate) fn create(file: &Path) -> anyhow::Result<Self> {
+    fn create(file: &Path) -> anyhow::Result<Self> {
         let mut writer = IterationLogWriter::create(file)?;
         let write = move |step: Option<&_>| match step {
             Some(LogLine::Head(head)) => writer.write_head(head),
@@ -89,7 +91,7 @@ impl IterationLog {
 
     /// Logs the steps of an engine from now on, behind what they are of: `model` is what the model is
     /// called.
-    pub(crate) fn observe(&self, engine: &mut Engine, model: &str, layers: Option<usize>) {
+    fn observe(&self, engine: &mut Engine, model: &str, layers: Option<usize>) {
         let steps = self.steps.clone();
         let head = Box::new(head_of(engine, model, layers));
         // A log that has failed takes no more steps, and says so at the end.
@@ -131,49 +133,98 @@ fn head_of(engine: &Engine, model: &str, layers: Option<usize>) -> LogHead {
     }
 }
 
-/// Where a trace may be asked for.
-#[derive(Debug, clap::Args)]
-pub(crate) struct TraceArgs {
+/// What is written of the steps of a run.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct StepFileArgs {
+    /// Write a line about each step, for `piecewise plan --log`.
+    #[arg(long, value_name = "FILE")]
+    iteration_log: Option<PathBuf>,
     /// Write what the host and the device did in each step, as a trace that ui.perfetto.dev opens: pieces,
     /// split ops and copies with their times. Marks between the parts of a step cost it a little.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 }
 
-/// A trace that is yet to begin.
+impl StepFileArgs {
+    /// The flags on top of the configuration of a server.
+    pub(crate) fn over(&self, layers: ConfigLayers) -> anyhow::Result<ConfigLayers> {
+        let layers = put_server(layers, "iteration_log", self.iteration_log.as_ref())?;
+        put_server(layers, "trace", self.trace.as_ref())
+    }
+
+    /// Creates the files that are asked for.
+    pub(crate) fn create(&self) -> anyhow::Result<StepFiles> {
+        StepFiles::create(self.iteration_log.as_deref(), self.trace.as_deref())
+    }
+}
+
+/// The files of a run: a line about each step, and a trace.
 #[derive(Debug)]
-pub(crate) struct TraceFile {
-    path: PathBuf,
-    out: File,
+pub(crate) struct StepFiles {
+    log: Option<IterationLog>,
+    /// Created, and not begun.
+    out: Option<(PathBuf, File)>,
+    trace: Option<StepFile<StepTrace>>,
 }
 
-impl TraceArgs {
-    pub(crate) fn is_asked_for(&self) -> bool {
-        self.trace.is_some()
+impl StepFiles {
+    /// Creates the files, or empties them; before a model is loaded, so that one that can't be written is
+    /// known at once.
+    ///
+    /// # Errors
+    /// When one can't be written.
+    pub(crate) fn create(log: Option<&Path>, trace: Option<&Path>) -> anyhow::Result<Self> {
+        let create = |path: &Path| {
+            let out = File::create(path).with_context(|| format!("can't write {}", path.display()));
+            out.map(|out| (path.to_owned(), out))
+        };
+        let log = log.map(IterationLog::create).transpose()?;
+        Ok(Self { log, out: trace.map(create).transpose()?, trace: None })
     }
 
-    /// Creates the file, or empties it, as [`IterationLog::create`] does.
-    pub(crate) fn create(&self) -> anyhow::Result<Option<TraceFile>> {
-        let Some(path) = self.trace.clone() else { return Ok(None) };
-        let out = File::create(&path).with_context(|| format!("can't write {}", path.display()))?;
-        Ok(Some(TraceFile { path, out }))
+    /// Writes about the steps of an engine from now on; `model` is what it is called.
+    ///
+    /// # Errors
+    /// When the trace can't begin.
+    pub(crate) fn start(
+        &mut self,
+        engine: &mut Engine,
+        model: &str,
+        layers: Option<usize>,
+    ) -> anyhow::Result<()> {
+        if let Some(log) = &self.log {
+            log.observe(engine, model, layers);
+        }
+        if let Some((path, out)) = self.out.take() {
+            self.trace = Some(traced(&path, out, engine)?);
+        }
+        Ok(())
+    }
+
+    /// Writes what is left.
+    ///
+    /// # Errors
+    /// When some of it could not be written.
+    pub(crate) fn finish(self) -> anyhow::Result<()> {
+        self.log.map_or(Ok(()), StepFile::finish)?;
+        self.trace.map_or(Ok(()), StepFile::finish)
     }
 }
 
-impl TraceFile {
-    /// Traces the steps of an engine from now on.
-    pub(crate) fn start(self, engine: &mut Engine) -> anyhow::Result<StepFile<StepTrace>> {
-        let Self { path, out } = self;
-        let (device, module) = (engine.model().describe_device(), engine.model().module());
-        let mut writer = StepTraceWriter::new(module, &device, BufWriter::new(out))
-            .with_context(|| format!("can't write {}", path.display()))?;
-        let file = StepFile::start(&path, move |step: Option<&_>| match step {
-            Some(step) => writer.write(step),
-            None => writer.flush(),
-        })?;
-        let steps = file.steps.clone();
-        // As with a log, one that has failed says so at the end.
-        engine.observe_traces(Some(Box::new(move |step| drop(steps.send(Some(step))))))?;
-        Ok(file)
-    }
+/// Traces the steps of an engine from now on.
+fn traced(path: &Path, out: File, engine: &mut Engine) -> anyhow::Result<StepFile<StepTrace>> {
+    let (device, module) = (engine.model().describe_device(), engine.model().module());
+    let mut writer = StepTraceWriter::new(module, &device, BufWriter::new(out))
+        .with_context(|| format!("can't write {}", path.display()))?;
+    let file = StepFile::start(path, move |step: Option<&_>| match step {
+        Some(step) => writer.write(step),
+        None => writer.flush(),
+    })?;
+    let steps = file.steps.clone();
+    // As with a log, one that has failed says so at the end.
+    engine.observe_traces(Some(Box::new(move |step| {
+        drop(steps.send(Some(step)));
+        ControlFlow::Continue(())
+    })))?;
+    Ok(file)
 }

@@ -31,7 +31,8 @@ pub(crate) struct TuneArgs {
     json: bool,
 }
 
-pub(crate) fn run(args: TuneArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(mut args: TuneArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+    args.source.bring()?;
     let assembly = args.source.weighted(registries)?;
     let settings = assembly.settings()?;
     if args.source.prints_settings() {

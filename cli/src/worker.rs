@@ -4,17 +4,19 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 use super::dumps::DumpArgs;
+use super::hub::folder_of;
 use super::keeper::{keep, on_signals};
-use super::kv_events::{KvEventArgs, publish};
+use super::kv_events::{KvEventArgs, bind, publish};
 use super::listen::{addresses, are_loopback};
-use super::load::{engine, layers_for_requests, print_settings, vocabulary};
+use super::load::{engine, layers_for_requests, print_settings_of_server, vocabulary};
 use super::logs::{tell, warn};
 use super::model_args::BoundArgs;
 use super::out_file::OutFile;
 use super::progress::watcher;
 use super::serve::name_of;
+use super::set_keys::put_server;
 use super::start::log_engine;
-use super::step_file::{StepFile, TraceArgs};
+use super::step_file::{StepFileArgs, StepFiles};
 use anyhow::{Context, bail};
 use piecewise::assembly::Registries;
 use piecewise::models::TextTokenizer;
@@ -35,8 +37,8 @@ use std::time::Instant;
   piecewise worker --model DIR --handshake tcp://127.0.0.1:29550 --rank 0
   piecewise worker --model DIR --handshake tcp://127.0.0.1:29550 --rank 1 --device cuda:1")]
 pub(crate) struct WorkerArgs {
-    /// A Hugging Face model folder; the front end has the same.
-    #[arg(long, value_name = "DIR")]
+    /// A Hugging Face model folder, or a model of the hub by its name; the front end has the same.
+    #[arg(short, long, value_name = "DIR|NAME")]
     model: PathBuf,
     /// Where the front end takes engines.
     #[arg(long, value_name = "tcp://HOST:PORT")]
@@ -44,9 +46,10 @@ pub(crate) struct WorkerArgs {
     /// Which of the front end's engines this is, from 0.
     #[arg(long, value_name = "N")]
     rank: u16,
-    /// The most requests that may wait beyond those that run; more are told to try again.
-    #[arg(long, default_value_t = 1024, value_name = "N")]
-    max_queue: usize,
+    /// The most requests that may wait beyond those that run; more are told to try again
+    /// [default: 1024].
+    #[arg(long, value_name = "N")]
+    max_queue: Option<u64>,
     /// How replies have thoughts, by the name of a parser, where the front end has one: a structure
     /// begins behind them. `auto` is as the chat template says.
     #[arg(long, value_name = "NAME", default_value = "none")]
@@ -73,7 +76,7 @@ pub(crate) struct WorkerArgs {
     #[arg(long)]
     admin: bool,
     #[command(flatten)]
-    trace: TraceArgs,
+    steps: StepFileArgs,
     #[command(flatten)]
     kv_events: KvEventArgs,
     #[command(flatten)]
@@ -89,7 +92,7 @@ pub(crate) struct StandInArgs {
     outputs: Address,
 }
 
-pub(crate) fn run(args: WorkerArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(mut args: WorkerArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     if args.restart {
         let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--restart");
@@ -99,11 +102,16 @@ pub(crate) fn run(args: WorkerArgs, registries: &Registries) -> anyhow::Result<E
     if args.kept {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
     }
-    let assembly = registries.folder(&args.model)?.configure(layers_for_requests(&args.bounds)?);
+    args.model = folder_of(&args.model)?;
+    let layers = put_server(layers_for_requests(&args.bounds)?, "max_queue", args.max_queue)?;
+    let layers = put_server(layers, "admin", args.admin.then_some(true))?;
+    let layers = args.kv_events.over(args.steps.over(layers)?)?;
+    let server = layers.clone().finish()?.config.server;
+    let assembly = registries.folder(&args.model)?.configure(layers);
     let assembly = args.dumps.over(assembly).watch(watcher());
     let settings = assembly.settings()?;
     if args.bounds.compile.shared.print_config {
-        return print_settings(&settings, false);
+        return print_settings_of_server(&settings);
     }
     let probes = args.metrics_address.as_ref().map(|address| {
         let flag = format!("--metrics-address {address}");
@@ -111,7 +119,7 @@ pub(crate) fn run(args: WorkerArgs, registries: &Registries) -> anyhow::Result<E
     });
     let probes = probes.transpose()?;
     if let Some((address, addresses)) = &probes
-        && args.admin
+        && server.admin
         && !are_loopback(addresses)
     {
         bail!(
@@ -120,7 +128,7 @@ pub(crate) fn run(args: WorkerArgs, registries: &Registries) -> anyhow::Result<E
             addresses[0].port()
         );
     }
-    let publisher = args.kv_events.bind(args.rank)?;
+    let publisher = bind(&server, args.rank)?;
     let probes = probes.map(|(address, addresses)| {
         TcpListener::bind(&*addresses).with_context(|| format!("can't listen at {address}"))
     });
@@ -133,7 +141,8 @@ pub(crate) fn run(args: WorkerArgs, registries: &Registries) -> anyhow::Result<E
     let template = ChatTemplate::load(&args.model, None)?;
     let template = template.as_ref().map(ChatTemplate::source).unwrap_or_default();
     let reasoning = ReplyFormat::new(Some(&args.reasoning_parser), Some("none"), &template)?;
-    let trace = args.trace.create()?;
+    let mut steps = StepFiles::create(server.iteration_log.as_deref(), server.trace.as_deref())?;
+    let num_layers = assembly.facts().and_then(|facts| facts.num_layers);
     let stand_in = match args.no_stand_in {
         true => None,
         false => Some(StandIn {
@@ -148,8 +157,11 @@ pub(crate) fn run(args: WorkerArgs, registries: &Registries) -> anyhow::Result<E
         rank: args.rank,
         state_dir: args.state_dir.unwrap_or_else(usual),
         stand_in,
-        admin: args.admin,
-        thread: ThreadOptions { max_queue: args.max_queue, ..ThreadOptions::default() },
+        admin: server.admin,
+        thread: ThreadOptions {
+            max_queue: usize::try_from(server.max_queue).unwrap_or(usize::MAX),
+            ..ThreadOptions::default()
+        },
     };
     if is_chosen {
         let folder = &options.state_dir;
@@ -159,8 +171,9 @@ pub(crate) fn run(args: WorkerArgs, registries: &Registries) -> anyhow::Result<E
     }
     let mut engine = engine(assembly, &args.dumps)?;
     publish(publisher.as_ref(), &mut engine);
-    let trace = trace.map(|trace| trace.start(&mut engine)).transpose()?;
-    log_engine(&name_of(&args.model), &config, &engine, started);
+    let name = name_of(&args.model);
+    steps.start(&mut engine, &name, num_layers)?;
+    log_engine(&name, &config, &engine, started);
     let model = Model { dtype, structures, reasoning };
     let worker = Worker::new(engine, model, options).context("no thread for the engine")?;
     super::logs::count_lost(worker.metrics());
@@ -174,7 +187,7 @@ pub(crate) fn run(args: WorkerArgs, registries: &Registries) -> anyhow::Result<E
         true => handle.stop(),
     })?;
     let drained = worker.run(&mut |line| tell(line));
-    trace.map_or(Ok(()), StepFile::finish)?;
+    steps.finish()?;
     match drained {
         true => Ok(ExitCode::SUCCESS),
         false => {

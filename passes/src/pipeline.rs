@@ -96,6 +96,22 @@ pub enum PipelineError {
         /// Every pass that runs, in order.
         running: Vec<String>,
     },
+    /// A pass is to be left out that the pipeline does not have.
+    #[error("there is no pass `{name}` to leave out{}; {}", did_you_mean(.suggestion), running_passes(.running))]
+    NotThere {
+        name: String,
+        /// The nearest name of a pass that runs, if one is near.
+        suggestion: Option<String>,
+        /// Every pass that runs, in order.
+        running: Vec<String>,
+    },
+    /// A pass is to be left out that a plan can't do without.
+    #[error("pass `{name}` can't be left out, since what runs is made by it; these can: {}", .others.join(", "))]
+    Required {
+        name: String,
+        /// Every pass of the pipeline that can be left out, in order.
+        others: Vec<String>,
+    },
     /// The pass has no such option.
     #[error("pass `{pass}` has no option `{option}`{}; {}", did_you_mean(.suggestion), known_options(.known))]
     UnknownOption {

@@ -249,7 +249,7 @@ fn check_list(
     let own = sizes.list(list);
     let (limit, in_mode) = match list {
         ListKind::Tokens => (request.max_num_tokens, request.graph_mode.has_token_graphs()),
-        ListKind::Decode => (request.max_num_seqs, request.graph_mode.has_full()),
+        ListKind::Decode => (request.max_num_seqs, request.graph_mode.has_decode_graphs()),
     };
     let largest_possible = match list {
         _ if !in_mode => 0,

@@ -209,7 +209,7 @@ fn dispatch(
 ) -> Option<(ListKind, u32)> {
     let mode = request.graph_mode;
     if matches!(kind, StepKind::Decode { .. })
-        && mode.has_full()
+        && mode.has_decode_graphs()
         && let Some(size) = CaptureSizes::cover(&sizes.decode_batch_sizes, count)
     {
         return Some((ListKind::Decode, size));

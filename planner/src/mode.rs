@@ -55,18 +55,38 @@ pub enum GraphMode {
     /// Whole steps for decode batches, pieces for mixed ones.
     #[default]
     FullAndPiecewise,
+    /// Decode batches are launched; pieces for mixed ones.
+    NoneAndPiecewise,
+    /// Decode batches are launched; whole steps for mixed ones.
+    NoneAndFull,
+    /// Pieces for decode batches; mixed ones are launched.
+    PiecewiseAndNone,
+    /// Pieces for decode batches, whole steps for mixed ones.
+    PiecewiseAndFull,
 }
 
 impl GraphMode {
-    /// The modes in the order in which messages list them.
-    pub const ALL: [Self; 5] =
-        [Self::None, Self::Piecewise, Self::Full, Self::FullDecodeOnly, Self::FullAndPiecewise];
+    /// The modes in the order in which messages list them: every pair of a way for decode batches and one
+    /// for mixed ones.
+    pub const ALL: [Self; 9] = [
+        Self::None,
+        Self::Piecewise,
+        Self::Full,
+        Self::FullDecodeOnly,
+        Self::FullAndPiecewise,
+        Self::NoneAndPiecewise,
+        Self::NoneAndFull,
+        Self::PiecewiseAndNone,
+        Self::PiecewiseAndFull,
+    ];
 
     /// How a batch runs in which every sequence brings the same number of tokens.
     pub const fn decode(self) -> StepMode {
         match self {
-            Self::None => StepMode::None,
-            Self::Piecewise => StepMode::Piecewise,
+            Self::None | Self::NoneAndPiecewise | Self::NoneAndFull => StepMode::None,
+            Self::Piecewise | Self::PiecewiseAndNone | Self::PiecewiseAndFull => {
+                StepMode::Piecewise
+            }
             Self::Full | Self::FullDecodeOnly | Self::FullAndPiecewise => StepMode::Full,
         }
     }
@@ -74,10 +94,19 @@ impl GraphMode {
     /// How a batch runs whose sequences bring different numbers of tokens.
     pub const fn mixed(self) -> StepMode {
         match self {
-            Self::None | Self::FullDecodeOnly => StepMode::None,
-            Self::Piecewise | Self::FullAndPiecewise => StepMode::Piecewise,
-            Self::Full => StepMode::Full,
+            Self::None | Self::FullDecodeOnly | Self::PiecewiseAndNone => StepMode::None,
+            Self::Piecewise | Self::FullAndPiecewise | Self::NoneAndPiecewise => {
+                StepMode::Piecewise
+            }
+            Self::Full | Self::NoneAndFull | Self::PiecewiseAndFull => StepMode::Full,
         }
+    }
+
+    /// The mode in which decode batches run in one way and mixed ones in another.
+    pub fn of(decode: StepMode, mixed: StepMode) -> Self {
+        let is_both = |mode: &Self| mode.decode() == decode && mode.mixed() == mixed;
+        // Every pair has a mode, which a test holds.
+        Self::ALL.into_iter().find(is_both).unwrap_or(Self::None)
     }
 
     /// Whether steps of some kind run so.
@@ -85,9 +114,9 @@ impl GraphMode {
         self.decode() == step || self.mixed() == step
     }
 
-    /// Whether any step is captured as one graph, which every op of it must bear.
-    pub fn has_full(self) -> bool {
-        self.has(StepMode::Full)
+    /// Whether decode batches have graphs of whole steps, and so sizes of their own.
+    pub fn has_decode_graphs(self) -> bool {
+        self.decode() == StepMode::Full
     }
 
     /// Whether it replays pieces, and so does more with a graph that is split.
@@ -102,8 +131,17 @@ impl GraphMode {
 
     /// It and the modes below it, the highest first: what is tried where the ops can't support it.
     pub fn and_lower(self) -> impl Iterator<Item = Self> {
-        let all =
-            [Self::Full, Self::FullAndPiecewise, Self::FullDecodeOnly, Self::Piecewise, Self::None];
+        let all = [
+            Self::Full,
+            Self::FullAndPiecewise,
+            Self::FullDecodeOnly,
+            Self::PiecewiseAndFull,
+            Self::Piecewise,
+            Self::NoneAndFull,
+            Self::NoneAndPiecewise,
+            Self::PiecewiseAndNone,
+            Self::None,
+        ];
         let wants_no_more =
             move |of: &Self| of.decode() <= self.decode() && of.mixed() <= self.mixed();
         all.into_iter().filter(wants_no_more)
@@ -118,20 +156,20 @@ impl GraphMode {
 /// The mode in which every step runs so.
 impl From<StepMode> for GraphMode {
     fn from(every_step: StepMode) -> Self {
-        match every_step {
-            StepMode::None => Self::None,
-            StepMode::Piecewise => Self::Piecewise,
-            StepMode::Full => Self::Full,
-        }
+        Self::of(every_step, every_step)
     }
 }
 
 impl std::str::FromStr for GraphMode {
     type Err = String;
 
-    /// Reads a name in any case: vLLM writes `FULL_AND_PIECEWISE`.
+    /// Reads a name in any case: vLLM writes `FULL_AND_PIECEWISE`. A mode that has a shorter name is read
+    /// as a pair, too: `full_and_none`.
     fn from_str(text: &str) -> Result<Self, String> {
-        let is_called = |mode: &Self| mode.name().eq_ignore_ascii_case(text);
+        let pair = |mode: &Self| format!("{}_and_{}", mode.decode().name(), mode.mixed().name());
+        let is_called = |mode: &Self| {
+            mode.name().eq_ignore_ascii_case(text) || pair(mode).eq_ignore_ascii_case(text)
+        };
         Self::ALL.into_iter().find(is_called).ok_or_else(|| {
             let names = Self::ALL.map(Self::name).join(", ");
             format!("unknown graph mode `{text}`; one of {names}")
@@ -142,7 +180,12 @@ impl std::str::FromStr for GraphMode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use GraphMode::{Full, FullAndPiecewise, FullDecodeOnly, None, Piecewise};
+    use GraphMode::{
+        Full, FullAndPiecewise, FullDecodeOnly, None, NoneAndFull, NoneAndPiecewise, Piecewise,
+        PiecewiseAndFull, PiecewiseAndNone,
+    };
+
+    const WAYS: [StepMode; 3] = [StepMode::None, StepMode::Piecewise, StepMode::Full];
 
     #[test]
     fn what_a_mode_needs_is_what_its_steps_are() {
@@ -152,11 +195,15 @@ mod tests {
             (Full, [StepMode::Full; 2], [true, false, true]),
             (FullDecodeOnly, [StepMode::Full, StepMode::None], [true, false, false]),
             (FullAndPiecewise, [StepMode::Full, StepMode::Piecewise], [true; 3]),
+            (NoneAndPiecewise, [StepMode::None, StepMode::Piecewise], [false, true, true]),
+            (NoneAndFull, [StepMode::None, StepMode::Full], [false, false, true]),
+            (PiecewiseAndNone, [StepMode::Piecewise, StepMode::None], [false, true, false]),
+            (PiecewiseAndFull, [StepMode::Piecewise, StepMode::Full], [false, true, true]),
         ] {
             assert_eq!([mode.decode(), mode.mixed()], [decode, mixed], "{mode:?}");
-            let needs = [mode.has_full(), mode.needs_splitting(), mode.has_token_graphs()];
+            let needs = [mode.has_decode_graphs(), mode.needs_splitting(), mode.has_token_graphs()];
             assert_eq!(needs, [full, splitting, token_graphs], "{mode:?}");
-            for step in [StepMode::None, StepMode::Piecewise, StepMode::Full] {
+            for step in WAYS {
                 assert_eq!(mode.has(step), decode == step || mixed == step, "{mode:?} {step:?}");
             }
         }
@@ -189,8 +236,10 @@ mod tests {
         }
         let error = "eager".parse::<GraphMode>().unwrap_err();
         assert!(GraphMode::ALL.iter().all(|mode| error.contains(mode.name())), "{error}");
-        for step in [StepMode::None, StepMode::Piecewise, StepMode::Full] {
-            assert_eq!([GraphMode::from(step).decode(), GraphMode::from(step).mixed()], [step; 2]);
+        for (decode, mixed) in WAYS.into_iter().flat_map(|step| WAYS.map(|mixed| (step, mixed))) {
+            let mode = GraphMode::of(decode, mixed);
+            assert_eq!((mode.decode(), mode.mixed()), (decode, mixed));
+            assert_eq!(format!("{}_and_{}", decode.name(), mixed.name()).parse(), Ok(mode));
         }
     }
 }

@@ -130,7 +130,7 @@ pub fn plan(question: Question<'_>) -> Result<Plan, PlannerError> {
     if mode.has_token_graphs() && request.maximum(ListKind::Tokens, traffic) == 0 {
         warnings.push(PlanWarning::NoMixedSteps);
     }
-    if mode.has_full() && traffic.decode().is_empty() {
+    if mode.has_decode_graphs() && traffic.decode().is_empty() {
         warnings.push(PlanWarning::NoDecodes);
     }
     if let Some(&largest) = sizes.decode_batch_sizes.last()

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::capture_sizes::{ListKind, MAX_GRAPHS};
 use crate::costs::{CostPath, StepCosts};
 use crate::error::PlannerError;
-use crate::mode::GraphMode;
+use crate::mode::{GraphMode, StepMode};
 use crate::traffic::{MAX_STEP_TOKENS, Traffic};
 
 /// What makes one plan better than another.
@@ -130,8 +130,8 @@ impl PlanRequest {
 
     /// How a step replays a size of a list.
     pub fn list_path(&self, list: ListKind) -> CostPath {
-        match (list, self.graph_mode) {
-            (ListKind::Decode, _) | (ListKind::Tokens, GraphMode::Full) => CostPath::Full,
+        match (list, self.graph_mode.mixed()) {
+            (ListKind::Decode, _) | (ListKind::Tokens, StepMode::Full) => CostPath::Full,
             (ListKind::Tokens, _) => CostPath::Piecewise,
         }
     }
@@ -151,9 +151,9 @@ impl PlanRequest {
         let mode = self.graph_mode;
         let observed = match list {
             ListKind::Tokens if !mode.has_token_graphs() => 0,
-            ListKind::Tokens if mode.has_full() => traffic.largest_mixed(),
+            ListKind::Tokens if mode.has_decode_graphs() => traffic.largest_mixed(),
             ListKind::Tokens => traffic.largest_tokens(),
-            ListKind::Decode if !mode.has_full() => 0,
+            ListKind::Decode if !mode.has_decode_graphs() => 0,
             ListKind::Decode => traffic.largest_decode(),
         };
         match list {

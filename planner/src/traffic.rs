@@ -95,12 +95,12 @@ impl Traffic {
     /// graphs of its own (as of query length 1), or sequences of the decodes that have.
     pub(crate) fn of_list(&self, list: ListKind, mode: GraphMode) -> Steps {
         match list {
-            ListKind::Decode if mode.has_full() => self.decode.clone(),
+            ListKind::Decode if mode.has_decode_graphs() => self.decode.clone(),
             ListKind::Decode => Steps::new(),
             ListKind::Tokens => {
                 let mut tokens = self.mixed.clone();
                 for (kind, count, steps) in self.iter() {
-                    if kind != StepKind::Mixed && !mode.has_full() {
+                    if kind != StepKind::Mixed && !mode.has_decode_graphs() {
                         *tokens.entry(kind.tokens(count)).or_default() += steps;
                     }
                 }

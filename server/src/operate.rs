@@ -3,7 +3,7 @@
 
 pub use crate::field::Field;
 use crate::field::field;
-use piecewise_runtime::engine::{Engine, EngineError};
+use piecewise_runtime::engine::{Engine, EngineError, MOST_PROFILED_STEPS, ProfileError};
 use piecewise_runtime::engine_thread::{EngineHandle, PauseMode, Rest, SleepError};
 use piecewise_runtime::words::{
     GraphKey, GraphMode, GraphReport, GraphTotals, ModelError, SuspendedWeights,
@@ -59,6 +59,22 @@ pub const OPERATOR_PATHS: &[OperatorPath] = &[
         &[],
     ),
     on("POST", "/wake_up", "Take the memory back and go on.", &[]),
+    on(
+        "POST",
+        "/start_profile",
+        "Trace the next steps into memory, where and for how long each part of them runs.",
+        &[field(
+            "num_steps",
+            r#"{"type":"integer","minimum":1,"maximum":10000,"default":100}"#,
+            "How many steps; the profile ends by itself after them.",
+        )],
+    ),
+    on(
+        "POST",
+        "/stop_profile",
+        "End a profile, and take what was traced: a file for https://ui.perfetto.dev.",
+        &[],
+    ),
     on("GET", "/is_sleeping", "Whether the memory of the engine is given back.", &[]),
     on("GET", "/graphs", "The graph mode, and each graph with what became of it.", &[]),
     on(
@@ -99,20 +115,39 @@ pub enum Refusal {
     /// Graphs can't be changed, since the engine sleeps.
     #[error("the engine sleeps; its graphs can be changed once it is woken (`POST /wake_up`)")]
     Asleep,
+    /// There is a profile already, or none to take.
+    #[error("{0}")]
+    Profile(String),
     /// The engine tried, and says why it could not.
     #[error("{0}")]
     Failed(String),
 }
 
 impl Refusal {
+    fn of(error: ProfileError) -> Self {
+        match error {
+            ProfileError::Engine(error) => Self::Failed(error.to_string()),
+            error => Self::Profile(error.to_string()),
+        }
+    }
+
     fn parameter(name: &str, message: impl Into<String>) -> Self {
         let name = name.chars().take(80).collect();
         Self::Parameter { name, message: message.into() }
     }
 }
 
+/// What an operator gets.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Reply {
+    /// What became of the order.
+    Json(Value),
+    /// A trace in the format of Perfetto.
+    Trace(Vec<u8>),
+}
+
 /// What came of it, for whoever asked; it is called on the engine's thread and must not wait.
-pub type Answer = Box<dyn FnOnce(Result<Value, Refusal>) + Send>;
+pub type Answer = Box<dyn FnOnce(Result<Reply, Refusal>) + Send>;
 
 /// What is to become of the graphs; one of them at least.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -136,6 +171,10 @@ pub enum Order {
     WakeUp,
     /// Whether it is given back.
     IsSleeping,
+    /// To trace so many steps.
+    StartProfile(u64),
+    /// To give the trace.
+    StopProfile,
     /// What became of the graphs.
     Graphs,
     /// To run in another mode, or to have graphs captured again.
@@ -162,6 +201,13 @@ impl Order {
             (_, "/wake_up") => Self::WakeUp,
             (_, "/reset_prefix_cache") => Self::ResetPrefixCache,
             (_, "/is_sleeping") => Self::IsSleeping,
+            (_, "/start_profile") => {
+                let steps = given("num_steps").unwrap_or("100").parse::<u64>().ok();
+                let steps = steps.filter(|steps| (1..=MOST_PROFILED_STEPS).contains(steps));
+                let message = || format!("must be from 1 to {MOST_PROFILED_STEPS}");
+                Self::StartProfile(steps.ok_or_else(|| Refusal::parameter("num_steps", message()))?)
+            }
+            (_, "/stop_profile") => Self::StopProfile,
             ("GET", _) => Self::Graphs,
             _ => {
                 let flag = |name| match given(name) {
@@ -202,7 +248,7 @@ impl Order {
     /// `answer` is dropped.
     pub fn give(self, engine: &EngineHandle, answer: Answer) {
         let sleeps = |result: Result<(), SleepError>, is_sleeping: bool| {
-            let done = result.map(|()| json!({"is_sleeping": is_sleeping}));
+            let done = result.map(|()| Reply::Json(json!({"is_sleeping": is_sleeping})));
             done.map_err(|error| Refusal::Failed(error.to_string()))
         };
         match self {
@@ -211,13 +257,22 @@ impl Order {
             }
             Self::ResetPrefixCache => drop(engine.call(|engine| {
                 engine.clear_prefix_cache();
-                answer(Ok(json!({"success": true})));
+                answer(Ok(Reply::Json(json!({"success": true}))));
             })),
             Self::WakeUp => engine.wake_up(Box::new(move |result| answer(sleeps(result, false)))),
             Self::IsSleeping => answer(sleeps(Ok(()), engine.rest() == Rest::Asleep)),
-            Self::Graphs => drop(engine.call(|engine| answer(Ok(graphs(engine))))),
+            Self::StartProfile(steps) => drop(engine.call(move |engine| {
+                let started = engine.start_profile(steps);
+                answer(
+                    started.map(|()| Reply::Json(json!({"num_steps": steps}))).map_err(Refusal::of),
+                )
+            })),
+            Self::StopProfile => drop(engine.call(|engine| {
+                answer(engine.take_profile().map(Reply::Trace).map_err(Refusal::of));
+            })),
+            Self::Graphs => drop(engine.call(|engine| answer(Ok(Reply::Json(graphs(engine)))))),
             Self::ChangeGraphs(wanted) => {
-                drop(engine.call(move |engine| answer(change(engine, wanted))));
+                drop(engine.call(move |engine| answer(change(engine, wanted).map(Reply::Json))));
             }
         }
     }
@@ -298,6 +353,9 @@ mod tests {
             ("POST /wake_up", Order::WakeUp),
             ("POST /reset_prefix_cache", Order::ResetPrefixCache),
             ("GET /is_sleeping", Order::IsSleeping),
+            ("POST /start_profile", Order::StartProfile(100)),
+            ("POST /start_profile?num_steps=10000", Order::StartProfile(10_000)),
+            ("POST /stop_profile", Order::StopProfile),
             ("GET /graphs?", Order::Graphs),
             ("POST /graphs?mode=none", graphs(launched, false, false)),
             ("POST /graphs?enable=true&recapture=false", graphs(None, true, false)),
@@ -312,6 +370,10 @@ mod tests {
             ("POST /sleep?mode=gently", "mode"),
             ("POST /wake_up?tags=weights", "tags"),
             ("POST /graphs", "mode"),
+            ("POST /start_profile?num_steps=0", "num_steps"),
+            ("POST /start_profile?num_steps=10001", "num_steps"),
+            ("POST /start_profile?num_steps=all", "num_steps"),
+            ("POST /stop_profile?num_steps=1", "num_steps"),
             ("POST /graphs?mode=fast", "mode"),
             ("POST /graphs?enable=1", "enable"),
             ("POST /graphs?recapture=false", "mode"),

@@ -74,6 +74,11 @@ pub(crate) fn ask(address: SocketAddr, request: &str, body: &str) -> String {
 
 /// As [`ask`], with headers of one's own.
 pub(crate) fn ask_with(address: SocketAddr, request: &str, headers: &str, body: &str) -> String {
+    String::from_utf8(ask_bytes(address, request, headers, body)).unwrap()
+}
+
+/// As [`ask_with`], of an answer that may be no text.
+pub(crate) fn ask_bytes(address: SocketAddr, request: &str, headers: &str, body: &str) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let length = body.len();
@@ -82,7 +87,7 @@ pub(crate) fn ask_with(address: SocketAddr, request: &str, headers: &str, body: 
         "{request} HTTP/1.1\r\n{headers}Connection: close\r\nContent-Length: {length}\r\n\r\n{body}"
     )
     .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
     answer
 }

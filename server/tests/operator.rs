@@ -2,7 +2,7 @@
 
 use crate::client::{self, PATIENCE, ask, bind_as};
 use crate::tiny_engine::{golden, tiny_engine};
-use piecewise_server::ApiKeys;
+use piecewise_server::{ApiKeys, ServedModel};
 use piecewise_testing::{DeviceFault, DeviceFaults, FaultKind, FaultPoint};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -175,5 +175,91 @@ fn an_operators_paths_are_there_where_asked_for_and_for_who_has_a_key() {
             let found = order(server.address(), request, &Value::Null);
             assert_eq!(found.0, status, "{request}: {found:?}");
         }
+    }
+}
+
+/// The trace of an answer's first steps, or of as many as there were: bytes that Perfetto reads.
+#[test]
+fn steps_are_profiled_by_operators_alone() {
+    let (golden, faults) = (golden(), DeviceFaults::default());
+    let keys = "[team]\nkey = 'of the team'\n[operator]\nkey = 'of operators'\nadmin = true\n";
+    let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+    std::fs::write(file.path(), keys).unwrap();
+    let keys = ApiKeys::read(file.path()).unwrap();
+    let server = bind_as(|options| options.keys = keys);
+    let address = client::serve_at(server, tiny_engine(faults, 4), ServedModel::default()).0;
+    let asked = |key: &str, request: &str, body: &str| -> (u16, Vec<u8>) {
+        let headers = format!("Host: localhost\r\nAuthorization: Bearer {key}\r\n");
+        let answer = client::ask_bytes(address, request, &headers, body);
+        let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap() + 4;
+        let status = std::str::from_utf8(&answer[9..12]).unwrap().parse().unwrap();
+        (status, answer[end..].to_vec())
+    };
+    let order = |request: &str| asked("of operators", request, "");
+    let generate = |tokens: usize| {
+        let body = json!({"prompt": golden[0]["ids"], "max_tokens": tokens, "ignore_eos": true});
+        assert_eq!(asked("of the team", "POST /v1/completions", &body.to_string()).0, 200);
+    };
+    let submits = |trace: &[u8]| trace.windows(7).filter(|bytes| bytes == b"submit ").count();
+    for path in ["/start_profile", "/stop_profile", "/sleep", "/wake_up"] {
+        let (status, error) = asked("of the team", &format!("POST {path}"), "");
+        let error = String::from_utf8(error).unwrap();
+        assert!(status == 403 && error.contains("not_an_operator"), "{path}: {status} {error}");
+    }
+    assert_eq!(order("POST /stop_profile").0, 409, "none was started");
+    assert_eq!(order("POST /start_profile?num_steps=3").0, 200);
+    assert_eq!(order("POST /start_profile").0, 409, "there is one");
+    generate(8);
+    let (status, trace) = order("POST /stop_profile");
+    assert_eq!((status, submits(&trace)), (200, 3));
+    assert_eq!(order("POST /start_profile?num_steps=1000").0, 200);
+    generate(5);
+    let (status, trace) = order("POST /stop_profile");
+    assert_eq!((status, submits(&trace)), (200, 5));
+}
+
+/// Under vLLM's names: what a request waited, read and wrote, what it asked for, and what steps took.
+#[test]
+fn dashboards_find_what_became_of_requests() {
+    let (golden, faults) = (golden(), DeviceFaults::default());
+    let address = client::serve(tiny_engine(faults, 4));
+    let prompt = golden[0]["ids"].as_array().unwrap().len();
+    let body = json!({
+        "prompt": golden[0]["ids"], "max_tokens": 6, "temperature": 0, "ignore_eos": true, "n": 2,
+    });
+    assert_eq!(order(address, "POST /v1/completions", &body).0, 200);
+    assert_eq!(generate(address, &golden[0], 1).0, 200);
+    let text = ask(address, "GET /metrics", "");
+    let value = |name: &str| -> f64 {
+        let line = text.lines().find(|line| line.starts_with(&format!("{name}{{")));
+        let line = line.unwrap_or_else(|| panic!("{name}: {text}"));
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    for (name, count, sum) in [
+        ("request_prompt_tokens", 3, Some(3 * prompt)),
+        ("request_generation_tokens", 3, Some(13)),
+        ("request_params_max_tokens", 3, Some(13)),
+        ("request_params_n", 2, Some(3)),
+        ("request_queue_time_seconds", 3, None),
+        ("request_prefill_time_seconds", 3, None),
+        ("request_decode_time_seconds", 3, None),
+        ("request_inference_time_seconds", 3, None),
+        ("request_time_per_output_token_seconds", 3, None),
+    ] {
+        assert_eq!(value(&format!("vllm:{name}_count")), f64::from(count), "{name}");
+        let found = value(&format!("vllm:{name}_sum"));
+        assert!(sum.is_none_or(|sum| found == sum as f64), "{name}: {found}");
+    }
+    let sum = |name: &str| value(&format!("vllm:{name}_sum"));
+    let parts = sum("request_prefill_time_seconds") + sum("request_decode_time_seconds");
+    let whole = sum("request_inference_time_seconds");
+    assert!((parts - whole).abs() < 1e-6, "{parts} of {whole}");
+    assert!(whole + sum("request_queue_time_seconds") <= sum("e2e_request_latency_seconds") + 1e-6);
+    let steps: f64 = metric(address, "piecewise_steps_total");
+    assert_eq!(value("vllm:iteration_tokens_total_count"), steps);
+    assert_eq!(value("vllm:iteration_tokens_total_sum"), metric(address, "piecewise_tokens_total"));
+    assert!(text.contains("\npiecewise_build_info{sources="), "{text}");
+    if cfg!(target_os = "linux") {
+        assert!(text.contains("\nprocess_resident_memory_bytes "), "{text}");
     }
 }

@@ -73,6 +73,9 @@ setters! {
     split_at(names: names!()) "splitting_ops" = strings(names);
     /// Never cuts the graph: every op becomes part of a piece.
     never_split() "splitting_ops" = Vec::<String>::new();
+    /// Passes of the pipeline that are left out, by name; those that a plan can't do without are
+    /// refused.
+    passes_off(names: names!()) "passes_off" = strings(names);
     /// The most tokens of a step; longer prompts are cut into chunks.
     max_num_tokens(tokens: u64) "max_num_tokens" = tokens;
     /// The most rows of one call of the head.

@@ -356,6 +356,7 @@ impl Planned {
     /// than it returns; when the device can't be opened, the graph's roles do not fit, a piece does not
     /// compile, a weight is missing, or memory is short.
     pub fn engine(mut self) -> Result<Engine, AssemblyError> {
+        self.fit_gpu()?;
         let roles = self.roles_to_serve()?;
         match self.purpose {
             Purpose::Generate => roles.check_generates()?,

@@ -160,6 +160,7 @@ pub(super) fn prepare(assembly: Assembly) -> Result<Prepared, AssemblyError> {
             (rounded, weights.map(over))
         }
     };
+    let registries = registries.without_passes(&settings.config.passes_off);
     Ok(Prepared {
         settings,
         graph,

@@ -129,10 +129,16 @@ impl Registries {
         self
     }
 
+    /// Leaves passes out, by name.
+    pub(super) fn without_passes(mut self, names: &[String]) -> Self {
+        self.pipeline = self.pipeline.and_then(|passes| self.passes.without(passes, names));
+        self
+    }
+
     /// The passes in order.
     ///
     /// # Errors
-    /// When a text of them does not parse, or a pass was to run after one that is not among them.
+    /// When a pass is left out that is not there or that a plan needs, when a text of them does not parse, or a pass was to run after one that is not among them.
     pub fn pipeline(&self) -> Result<&Pipeline, PipelineError> {
         self.pipeline.as_ref().map_err(Clone::clone)
     }

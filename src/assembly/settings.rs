@@ -15,6 +15,9 @@ use piecewise_runtime::dispatch::{Dispatcher, OwnSizes};
 use piecewise_runtime::words::{CompileLevel, SymbolClass, SymbolTable, roles};
 use toml::Value;
 
+/// The share of what is free on a GPU that a model may take where nobody says how much.
+pub(super) const SHARE_OF_GPU: f64 = 0.9;
+
 /// A configuration that makes sense for its model.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -151,11 +154,16 @@ impl Settings {
         Self::new(layers)
     }
 
-    fn new(layers: ConfigLayers) -> Result<Self, AssemblyError> {
-        let configured = layers.clone().finish()?;
+    fn new(mut layers: ConfigLayers) -> Result<Self, AssemblyError> {
+        let mut configured = layers.clone().finish()?;
         let from = configured.place("device").unwrap_or(configured.source("device"));
         let device = configured.config.device.parse();
         let device = device.map_err(|reason| AssemblyError::DeviceName { from, reason })?;
+        let is_gpu = matches!(device, DeviceSpec::Cuda(_));
+        if is_gpu && !["memory_budget", "memory_fraction"].iter().any(|key| layers.is_set(key)) {
+            layers = layers.derived("memory_fraction", SHARE_OF_GPU, "the device, a GPU")?;
+            configured = layers.clone().finish()?;
+        }
         let dispatcher = configured.dispatcher()?;
         Ok(Self { config: configured.config, dispatcher, device, layers })
     }
@@ -178,6 +186,13 @@ impl Settings {
         let own = if own.is_empty() { "no rows.* of its own".to_owned() } else { own.join(", ") };
         let (from, asked, graph) = (from.clone(), asked.to_string(), graph.name.clone());
         Err(BoundOfGraph { from, key, asked, graph, own }.into())
+    }
+
+    /// The share of what is free that somebody lets the model take; none of what follows from the device.
+    pub(super) fn memory_share(&self) -> Option<f64> {
+        let is_derived =
+            matches!(self.layers.source("memory_fraction"), None | Some(Source::Derived(_)));
+        self.config.memory_fraction.filter(|_| !is_derived)
     }
 
     /// What was set, by whom.

@@ -26,6 +26,7 @@ mod own_rows;
 mod plan_views;
 mod probes;
 mod returns;
+mod room;
 mod rounded;
 
 const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tiny-qwen3");

@@ -149,7 +149,7 @@ impl<M: ItemEncoder> EncoderHandle<M> {
             items: items.into(),
             sink,
             interest: Arc::downgrade(&ticket._interest),
-            times: RequestTimes::new(Instant::now()),
+            times: RequestTimes::new(Instant::now(), 0),
             tokens: 0,
             is_running: false,
             waits: true,

@@ -26,7 +26,11 @@ fn steps(mode: GraphMode) -> Vec<[f64; 2]> {
     let sink = records.clone();
     engine.observe(Box::new(move |record| sink.lock().unwrap().push(record.gpu_us.unwrap())));
     let (sender, traced) = mpsc::channel();
-    engine.observe_traces(Some(Box::new(move |step| sender.send(step).unwrap()))).unwrap();
+    let observer = move |step| {
+        sender.send(step).unwrap();
+        std::ops::ControlFlow::Continue(())
+    };
+    engine.observe_traces(Some(Box::new(observer))).unwrap();
     for prompt in [&[1, 2, 3][..], &[4, 5]] {
         engine.add(Request::new(prompt.to_vec(), 100)).unwrap();
     }

@@ -4,7 +4,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use piecewise_runtime::engine_thread::{EngineHandle, Phase, Rest};
 use piecewise_server::check_operator;
-use piecewise_server::operate::{Order, Refusal};
+use piecewise_server::operate::{Order, Refusal, Reply};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,17 +58,27 @@ fn answer(mut stream: TcpStream, probed: &Probed) -> std::io::Result<()> {
     }
     let head = String::from_utf8_lossy(&head);
     let mut words = head.split_ascii_whitespace();
-    let (status, text) = match (words.next(), words.next()) {
+    let (status, body) = match (words.next(), words.next()) {
         (Some(method), Some(target)) => probed.answer(method, target, &headers(&head)),
-        _ => ("400 Bad Request", "this is no HTTP\n".to_owned()),
+        _ => ("400 Bad Request", Body::Text("this is no HTTP\n".to_owned())),
     };
-    let length = text.len();
-    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    let (kind, bytes) = match body {
+        Body::Text(text) => ("text/plain; version=0.0.4; charset=utf-8", text.into_bytes()),
+        Body::Bytes(bytes) => ("application/octet-stream", bytes),
+    };
+    let length = bytes.len();
     write!(
         stream,
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
-         Connection: close\r\n\r\n{text}"
-    )
+         Connection: close\r\n\r\n"
+    )?;
+    stream.write_all(&bytes)
+}
+
+/// What is answered with.
+enum Body {
+    Text(String),
+    Bytes(Vec<u8>),
 }
 
 /// The headers of a request, but for what is none.
@@ -81,33 +91,37 @@ fn headers(head: &str) -> HeaderMap {
 }
 
 impl Probed {
-    fn answer(&self, method: &str, target: &str, headers: &HeaderMap) -> (&'static str, String) {
+    fn answer(&self, method: &str, target: &str, headers: &HeaderMap) -> (&'static str, Body) {
+        let text = |(status, text): (&'static str, String)| (status, Body::Text(text));
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         if self.admin {
             match Order::read(method, path, query) {
                 Err(Refusal::NoPath) => {}
                 // Nobody has a key here, and only this machine reaches it.
                 _ if let Err(why) = check_operator(headers) => {
-                    return ("403 Forbidden", format!("{why}\n"));
+                    return text(("403 Forbidden", format!("{why}\n")));
                 }
-                order => return order.map_or_else(refused, |order| self.give(order)),
+                Err(refusal) => return text(refused(refusal)),
+                Ok(order) => return self.give(order),
             }
         }
-        match method {
+        text(match method {
             "GET" => self.status(path),
             _ => ("405 Method Not Allowed", "only GET\n".to_owned()),
-        }
+        })
     }
 
     /// Has the engine do it, and waits until it has.
-    fn give(&self, order: Order) -> (&'static str, String) {
+    fn give(&self, order: Order) -> (&'static str, Body) {
         let (answer, answered) = mpsc::channel();
         order.give(&self.engine, Box::new(move |result| drop(answer.send(result))));
-        match answered.recv() {
-            Ok(Ok(result)) => ("200 OK", format!("{result}\n")),
+        let (status, text) = match answered.recv() {
+            Ok(Ok(Reply::Trace(bytes))) => return ("200 OK", Body::Bytes(bytes)),
+            Ok(Ok(Reply::Json(result))) => ("200 OK", format!("{result}\n")),
             Ok(Err(refusal)) => refused(refusal),
             Err(_) => ("503 Service Unavailable", "the engine has stopped\n".to_owned()),
-        }
+        };
+        (status, Body::Text(text))
     }
 
     fn status(&self, path: &str) -> (&'static str, String) {
@@ -136,6 +150,7 @@ fn refused(refusal: Refusal) -> (&'static str, String) {
     let status = match refusal {
         Refusal::Parameter { .. } => "400 Bad Request",
         Refusal::NoPath => "404 Not Found",
+        Refusal::Profile(_) => "409 Conflict",
         Refusal::Asleep => "503 Service Unavailable",
         Refusal::Failed(_) => "500 Internal Server Error",
     };

@@ -2,7 +2,7 @@
 
 use crate::wire::{Call, answer, failure};
 use piecewise_runtime::engine_thread::{EngineHandle, Rest};
-use piecewise_server::operate::{Order, Refusal};
+use piecewise_server::operate::{Order, Refusal, Reply};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ pub(crate) fn call(
                 Order::WakeUp => json!(true),
                 _ => Value::Null,
             };
-            let done = |done: Result<Value, Refusal>| match done {
+            let done = |done: Result<Reply, Refusal>| match done {
                 Ok(_) => Ok(result),
                 Err(refusal) => Err(refusal.to_string()),
             };

@@ -4,6 +4,7 @@ use super::super::dumps::DumpArgs;
 use super::super::model_args::{MemoryArgs, SharedArgs};
 use super::super::named::{float, named};
 use super::launches::LaunchPattern;
+use super::serve::ServeBenchArgs;
 use super::workload::{DecodeBatch, Prompts};
 use piecewise::device::DeviceSpec;
 use piecewise::models::Preset;
@@ -35,14 +36,17 @@ measured. With --startup, unless a setting of the cache says otherwise, everythi
 nothing is kept.
 
 Exit status: 0 every row is good, 1 a row failed or nothing could be measured.")]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[group(id = "measured", required = true, multiple = false, args = ["model", "preset"])]
 pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    pub(super) command: Option<BenchCommand>,
     /// The shapes of a published model, with random weights made on the device: qwen3-0.6b,
     /// llama-3.2-1b, qwen3-8b or llama-3.1-8b.
     #[arg(long, value_name = "NAME")]
     pub(super) preset: Option<Preset>,
-    /// A Hugging Face model folder with its weights.
-    #[arg(long, value_name = "DIR")]
+    /// A Hugging Face model folder with its weights, or a model of the hub by its name.
+    #[arg(short, long, value_name = "DIR|NAME")]
     pub(super) model: Option<PathBuf>,
     /// The device: cpu, cuda, cuda:N, or auto [default: cpu].
     #[arg(long, value_name = "DEVICE")]
@@ -150,6 +154,12 @@ pub(crate) struct BenchArgs {
     pub(super) memory: MemoryArgs,
     #[command(flatten)]
     pub(super) dumps: DumpArgs,
+}
+
+/// What is measured beside steps.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum BenchCommand {
+    Serve(Box<ServeBenchArgs>),
 }
 
 impl BenchArgs {

@@ -19,7 +19,7 @@ pub(super) struct ModeCosts<'a> {
 pub(super) fn points(modes: &[ModeCosts<'_>]) -> Vec<CostPoint> {
     let of_mode = |mode: &ModeCosts<'_>| {
         // Their steps are those of two of the others.
-        if matches!(mode.mode, GraphMode::FullDecodeOnly | GraphMode::FullAndPiecewise) {
+        if mode.mode.decode() != mode.mode.mixed() {
             return Vec::new();
         }
         let point = |row: &&Row| {

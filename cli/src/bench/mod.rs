@@ -7,6 +7,7 @@ mod launches;
 mod measure;
 mod report;
 mod rows;
+mod serve;
 mod settings;
 mod startup;
 mod subject;
@@ -15,14 +16,23 @@ mod table;
 mod testing;
 mod workload;
 
+use super::hub::folder_of;
 use super::load::print_settings;
 use super::print::{print_line, print_report};
 pub(crate) use args::BenchArgs;
+use args::BenchCommand;
 use piecewise::assembly::Registries;
 use settings::Bench;
 use std::process::ExitCode;
 
 pub(crate) fn run(args: BenchArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+    if let Some(BenchCommand::Serve(args)) = &args.command {
+        return serve::run(args);
+    }
+    let mut args = args;
+    if let Some(model) = &mut args.model {
+        *model = folder_of(model)?;
+    }
     let args = Bench::of(args, registries.clone())?;
     if args.shared.print_config {
         let (mut subject, bounds) = match args.startup {

@@ -37,7 +37,8 @@ struct Explained {
     differing: Vec<FactorDifference>,
 }
 
-pub(super) fn run(args: &ExplainArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+pub(super) fn run(mut args: ExplainArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+    args.source.bring()?;
     let assembly = args.source.assembly(registries)?;
     let settings = assembly.settings()?;
     if args.source.prints_settings() {

@@ -1,6 +1,6 @@
 //! Which cache a command works on.
 
-use crate::model_args::file_layers;
+use crate::model_args::ConfigSource;
 use anyhow::Context;
 use piecewise_cache::{Cache, CacheAccess};
 use piecewise_runtime::config::CacheConfig;
@@ -10,9 +10,8 @@ use std::path::PathBuf;
 /// Which cache a command works on.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Location {
-    /// The configuration [default: piecewise.toml, if it is in the current directory].
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    source: ConfigSource,
     /// The folder of the cache [default: PIECEWISE_CACHE_DIR, else `piecewise` in the user's cache
     /// folder].
     #[arg(long, value_name = "DIR")]
@@ -28,7 +27,7 @@ pub(crate) struct Location {
 
 impl Location {
     fn configured(&self) -> anyhow::Result<CacheConfig> {
-        let configured = file_layers(self.config.as_deref())?.finish()?;
+        let configured = self.source.layers()?.finish()?;
         let mut config = configured.config.cache;
         // The cache is there whether or not commands that compile use it.
         config.enabled = true;

@@ -55,7 +55,7 @@ pub(crate) fn run(args: CacheArgs, registries: &Registries) -> anyhow::Result<Ex
         CacheCommand::List(args) => list::run(&args),
         CacheCommand::Show(args) => show::run(&args),
         CacheCommand::Verify(args) => upkeep::verify(&args),
-        CacheCommand::Explain(args) => explain::run(&args, registries),
+        CacheCommand::Explain(args) => explain::run(*args, registries),
         CacheCommand::Gc(args) => upkeep::gc(&args),
         CacheCommand::Clear(location) => upkeep::clear(&location),
         CacheCommand::Export(args) => archive::export(&args),

@@ -47,6 +47,13 @@ pub(super) struct Turn {
     context: u64,
 }
 
+impl Turn {
+    /// Tokens of the reply, and how long it took.
+    pub(super) fn taken(&self) -> (usize, Duration) {
+        (usize::try_from(self.usage.generated).unwrap_or(usize::MAX), self.elapsed)
+    }
+}
+
 impl std::fmt::Display for Turn {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Usage { prompt, cached, generated, .. } = self.usage;

@@ -10,17 +10,23 @@ use super::dumps::DumpArgs;
 use super::load::{engine, generation_defaults, print_settings, vocabulary};
 use super::logs::{say, warn};
 use super::model_args::ModelArgs;
+use super::named::named;
 use super::print::print_line;
+use super::serve::name_of;
+use super::statistics::show_statistics;
+use super::step_file::StepFileArgs;
 use anyhow::bail;
 use piecewise::assembly::Registries;
 use piecewise::models::TextTokenizer;
 use piecewise_runtime::batch::Sampling;
+use piecewise_runtime::config::GenerationConfig;
 use piecewise_server::chat::{ChatTemplate, GenerationDefaults, ReplyFormat};
 use serde_json::{Map, Value};
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 const HELP: &str = "\
 /reset   start anew, with the same system message
@@ -75,12 +81,17 @@ pub(crate) struct ChatArgs {
     /// What logits of ids that have been are divided by; 1 is off [default: the model's own].
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     repetition_penalty: Option<f32>,
-    /// Whether defaults come from the model's generation_config.json.
-    #[arg(long, value_name = "WHETHER", default_value = "auto", value_parser = ["auto", "none"])]
-    generation_config: String,
+    /// Whether defaults come from the model's generation_config.json: auto, or none.
+    #[arg(long, value_name = "WHETHER", default_value = "auto", value_parser = named::<GenerationConfig>)]
+    generation_config: GenerationConfig,
     /// The seed of the first reply; each further one has the next.
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// Show what ran, on standard error, at the end.
+    #[arg(long)]
+    stats: bool,
+    #[command(flatten)]
+    steps: StepFileArgs,
     #[command(flatten)]
     dumps: DumpArgs,
 }
@@ -111,13 +122,15 @@ impl ChatArgs {
     }
 }
 
-pub(crate) fn run(args: ChatArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(mut args: ChatArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
+    args.model.bring()?;
     let assembly = args.dumps.over(args.model.assembly(registries)?).sequences(1);
     if args.model.bounds.compile.shared.print_config {
         return print_settings(&assembly.settings()?, false);
     }
     let folder = &args.model.model;
     let (vocab, stop_ids) = vocabulary(&assembly);
+    let layers = assembly.facts().and_then(|facts| facts.num_layers);
     let Some(template) = ChatTemplate::load(folder, args.chat_template.as_deref())? else {
         bail!(
             "{} has no chat template; name one by --chat-template, or go on from a text by \
@@ -125,10 +138,16 @@ pub(crate) fn run(args: ChatArgs, registries: &Registries) -> anyhow::Result<Exi
             folder.display()
         );
     };
-    let defaults = generation_defaults(folder, &args.generation_config)?;
+    let defaults = generation_defaults(folder, args.generation_config)?;
     let format = ReplyFormat::new(Some(&args.reasoning_parser), Some("none"), &template.source())?;
     let tokenizer = Arc::new(TextTokenizer::load(folder, vocab)?);
-    let conversation = Conversation {
+    let mut steps = args.steps.create()?;
+    let mut engine = engine(assembly, &args.dumps)?;
+    steps.start(&mut engine, &name_of(folder), layers)?;
+    if args.stats {
+        engine.metrics();
+    }
+    let mut conversation = Conversation {
         tokenizer,
         template,
         format,
@@ -136,14 +155,31 @@ pub(crate) fn run(args: ChatArgs, registries: &Registries) -> anyhow::Result<Exi
         sampling: args.sampling(&defaults),
         max_tokens: args.max_tokens.or(defaults.max_new_tokens),
         stop_ids,
-        engine: engine(assembly, &args.dumps)?,
+        engine,
         messages: Vec::new(),
         kept: None,
     };
-    talk(conversation, args.system.as_deref())
+    let mut said = Said::default();
+    let talked = talk(&mut conversation, args.system.as_deref(), &mut said);
+    steps.finish()?;
+    if args.stats {
+        show_statistics(false, &conversation.engine, None, said.tokens, said.time)?;
+    }
+    talked.map(|()| ExitCode::SUCCESS)
 }
 
-fn talk(mut conversation: Conversation, system: Option<&str>) -> anyhow::Result<ExitCode> {
+/// What all replies took.
+#[derive(Default)]
+struct Said {
+    tokens: usize,
+    time: Duration,
+}
+
+fn talk(
+    conversation: &mut Conversation,
+    system: Option<&str>,
+    all: &mut Said,
+) -> anyhow::Result<()> {
     conversation.reset(system)?;
     let interrupt = Interrupt::listen()?;
     let is_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
@@ -208,9 +244,12 @@ fn talk(mut conversation: Conversation, system: Option<&str>) -> anyhow::Result<
                     Outcome::Cut => say("(cut; --max-tokens and --max-seq-len bound replies)"),
                     Outcome::Stopped => say("(stopped)"),
                 }
+                let (tokens, time) = turn.taken();
+                all.tokens += tokens;
+                all.time += time;
                 last = Some(turn);
             }
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

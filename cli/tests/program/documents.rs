@@ -58,8 +58,11 @@ fn commands_with(flag: &str) -> String {
     let said = |args: &[&str]| String::from_utf8(piecewise(args).stdout).unwrap();
     let help = said(&["--help"]);
     let commands = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
-    let names = commands.lines().filter_map(|line| line.split_whitespace().next());
-    let has = |name: &&str| *name != "help" && said(&[name, "--help"]).contains(flag);
+    // What a command does may go on in a line that is further in, and name other commands' flags.
+    let begins = commands.lines().filter(|line| line.find(|c| c != ' ') == Some(2));
+    let names = begins.filter_map(|line| line.split_whitespace().next());
+    let flag = format!("\n      {flag}");
+    let has = |name: &&str| *name != "help" && said(&[name, "--help"]).contains(&flag);
     let names: Vec<_> = names.filter(has).map(|name| format!("`{name}`")).collect();
     let (last, before) = names.split_last().unwrap();
     format!("{} and {last}", before.join(", "))

@@ -6,6 +6,7 @@
 mod ahead;
 mod bad_input;
 mod bench;
+mod bench_serve;
 mod bisect;
 #[path = "../../../tests/support/bounded.rs"]
 mod bounded;
@@ -20,6 +21,7 @@ mod embed;
 mod encode;
 mod generate_images;
 mod gpu_scripts;
+mod hub;
 mod model_families;
 mod names;
 mod nvtx;
@@ -31,6 +33,7 @@ mod packings;
 mod plan;
 mod report;
 mod serve;
+mod server_settings;
 #[path = "../../../tests/support/skip.rs"]
 mod skip;
 mod start;

@@ -199,7 +199,7 @@ fn words_of_other_servers_mean_what_they_mean_there() {
 
 #[test]
 fn what_a_command_is_not_for_is_said_as_another_says_it() {
-    says(&["bench"], &["--model <DIR>", "--preset <NAME>"]);
+    says(&["bench"], &["--model <DIR|NAME>", "--preset <NAME>"]);
     says(&["embed", "--model", MODEL, "--text", "a"], &["writes text and has no embeddings"]);
     says(&["bogus"], &["unrecognized subcommand 'bogus'"]);
     let doctor = stdout_of(&["doctor"]);

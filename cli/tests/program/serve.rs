@@ -1,7 +1,7 @@
 //! The server as a program: it answers, and drains when it is told to end. More is held by the programs
 //! in tests/server.
 
-use crate::bounded::Bound;
+use crate::bounded::{Bound, Bounded};
 use crate::support::cli::{command, device_flags, error_of, norm_error, root, stdout_of};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -22,6 +22,34 @@ fn post(address: &str, path: &str, body: &Value) -> Value {
     stream.read_to_string(&mut answer).unwrap();
     let (_, body) = answer.split_once("\r\n\r\n").unwrap();
     serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"))
+}
+
+/// A server of the tiny model that answers.
+pub(crate) struct Started {
+    pub(crate) server: Bounded,
+    pub(crate) address: String,
+    _cache: tempfile::TempDir,
+}
+
+pub(crate) fn started(extra: &[&str], device: &[String]) -> Started {
+    let cache = tempfile::tempdir().unwrap();
+    let mut command = command(cache.path());
+    command.args(["serve", "--model", "examples/tiny-qwen3", "--port", "0", "--no-access-log"]);
+    let mut server = command.args(extra).args(device).stdout(Stdio::piped()).bounded().unwrap();
+    let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    let listening = lines.next().unwrap().unwrap();
+    let address = listening.strip_prefix("listening at http://").unwrap().to_owned();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    Started { server, address, _cache: cache }
+}
+
+impl Started {
+    /// Has it end, and holds that it does so well.
+    pub(crate) fn end(mut self) {
+        let pid = Pid::from_raw(self.server.id().try_into().unwrap()).unwrap();
+        kill_process(pid, Signal::TERM).unwrap();
+        assert!(self.server.wait().success());
+    }
 }
 
 #[test]

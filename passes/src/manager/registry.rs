@@ -1,7 +1,7 @@
 //! The registry: which passes a pipeline may name, and how they are made from options.
 
 use super::pass::Pass;
-use crate::pipeline::{OptionValue, PassSpec, PipelineError, nearest};
+use crate::pipeline::{OptionValue, PassSpec, Pipeline, PipelineError, nearest};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -64,6 +64,37 @@ impl Registry {
             }
         }
         (entry.make)(&mut OptionReader { spec })
+    }
+
+    /// What is left of a pipeline without the passes of these names.
+    ///
+    /// # Errors
+    /// [`PipelineError::NotThere`], [`PipelineError::Required`] of those that [say
+    /// so](Pass::is_required), and when the registry lacks a pass.
+    pub fn without(
+        &self,
+        mut pipeline: Pipeline,
+        names: &[String],
+    ) -> Result<Pipeline, PipelineError> {
+        for name in names {
+            let passes = || pipeline.passes.iter();
+            let Some(spec) = passes().find(|spec| spec.name == *name) else {
+                let running = || passes().map(|spec| spec.name.as_str());
+                return Err(PipelineError::NotThere {
+                    name: name.clone(),
+                    suggestion: nearest(name, running()),
+                    running: running().map(str::to_owned).collect(),
+                });
+            };
+            if self.make(spec)?.is_required() {
+                let can_go =
+                    |spec: &&PassSpec| self.make(spec).is_ok_and(|pass| !pass.is_required());
+                let others = passes().filter(can_go).map(|spec| spec.name.clone()).collect();
+                return Err(PipelineError::Required { name: name.clone(), others });
+            }
+            pipeline.passes.retain(|spec| spec.name != *name);
+        }
+        Ok(pipeline)
     }
 }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::optimize::Dce;
+use crate::pipeline::DEFAULT_PIPELINE;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::{Graph, Loc};
 use piecewise_ir::op::{Op, UnaryOp};
@@ -152,4 +153,27 @@ fn what_waits_for_a_pass_that_does_not_run_is_refused_before_any_runs() {
     let bisected = manager("canonicalize,dce").only_first(1).observe(stop("dce"));
     assert!(run(bisected).ends_with("what runs: canonicalize"));
     assert!(run(manager("").observe(stop("dce"))).ends_with("no pass runs at all"));
+}
+
+#[test]
+fn passes_are_left_out_but_for_those_that_a_plan_needs() {
+    let without = |names: &[&str]| {
+        let names = Vec::from_iter(names.iter().map(|&name| name.to_owned()));
+        let pipeline = Pipeline::parse(DEFAULT_PIPELINE).unwrap();
+        let left = Registry::standard().without(pipeline, &names);
+        left.map(|left| left.to_string()).map_err(|error| error.to_string())
+    };
+    assert_eq!(without(&[]).unwrap(), DEFAULT_PIPELINE);
+    assert_eq!(
+        without(&["fuse", "fold"]).unwrap(),
+        "canonicalize,merge_matmuls,cse,dce,split,destination,plan"
+    );
+    let far = without(&["fuze"]).unwrap_err();
+    assert!(far.starts_with("there is no pass `fuze` to leave out, did you mean `fuse`?"), "{far}");
+    for needed in ["split", "destination", "plan"] {
+        let error = without(&[needed]).unwrap_err();
+        let expected = format!("pass `{needed}` can't be left out, since what runs is made by it");
+        assert!(error.starts_with(&expected), "{error}");
+        assert!(error.ends_with("canonicalize, fold, merge_matmuls, cse, dce, fuse"), "{error}");
+    }
 }

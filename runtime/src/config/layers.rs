@@ -23,6 +23,8 @@ pub enum Source {
     Default,
     /// The TOML file of this path.
     File(String),
+    /// The environment variable of this name.
+    Environment(String),
     /// A flag of the command line.
     Flag(String),
     /// The program that uses the library.
@@ -194,6 +196,11 @@ impl ConfigLayers {
         self.sources.contains_key(key)
     }
 
+    /// Who set a key, if anybody did.
+    pub fn source(&self, key: &str) -> Option<&Source> {
+        self.sources.get(key)
+    }
+
     /// Sets a key that nobody has set to what follows `from` something else.
     ///
     /// # Errors
@@ -233,7 +240,7 @@ impl ConfigLayers {
         Ok(Configured { config, sources: self.sources, lines: self.lines })
     }
 
-    fn put(&mut self, key: &str, value: Value, from: Source) -> Result<(), ConfigError> {
+    pub(super) fn put(&mut self, key: &str, value: Value, from: Source) -> Result<(), ConfigError> {
         let (known, value) = checked(key, value, &from)?;
         self.insert(known, value, from);
         Ok(())
@@ -272,7 +279,11 @@ fn text_of(path: &Path) -> Result<(String, String), ConfigError> {
 }
 
 /// The key that is meant, and its value in the words of the configuration.
-fn checked(key: &str, value: Value, from: &Source) -> Result<(&'static str, Value), ConfigError> {
+pub(super) fn checked(
+    key: &str,
+    value: Value,
+    from: &Source,
+) -> Result<(&'static str, Value), ConfigError> {
     let is_written = |known: &&'static str| *known == key;
     let known = match (RuntimeConfig::keys().find(is_written), their_word(key)) {
         (Some(known), _) | (None, Some(TheirWord::Same(known))) => known,
@@ -317,11 +328,13 @@ impl Configured {
         self.config.dispatcher().map_err(|error| self.placed(error))
     }
 
-    /// Where a file, with the line, or a flag set a key; `None` where neither did.
+    /// Where a file, with the line, a variable or a flag set a key; `None` where none did.
     pub fn place(&self, key: &str) -> Option<Source> {
         match (self.sources.get(key)?, self.lines.get(key)) {
             (Source::File(name), Some(line)) => Some(Source::File(format!("{name}:{line}"))),
-            (source @ (Source::File(_) | Source::Flag(_)), _) => Some(source.clone()),
+            (source @ (Source::File(_) | Source::Environment(_) | Source::Flag(_)), _) => {
+                Some(source.clone())
+            }
             _ => None,
         }
     }
@@ -347,13 +360,18 @@ impl Configured {
 impl std::fmt::Display for Configured {
     /// Writes TOML that gives the same configuration, each line with its source.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for ConfigEntry { key, value, source } in self.entries() {
-            match value {
-                Some(value) => writeln!(f, "{key} = {value}  # {source}")?,
-                None => writeln!(f, "# {key} is unset  # {source}")?,
-            }
+        self.entries().iter().try_for_each(|entry| writeln!(f, "{entry}"))
+    }
+}
+
+impl std::fmt::Display for ConfigEntry {
+    /// Writes the line of TOML that sets it, and where it came from.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { key, value, source } = self;
+        match value {
+            Some(value) => write!(f, "{key} = {value}  # {source}"),
+            None => write!(f, "# {key} is unset  # {source}"),
         }
-        Ok(())
     }
 }
 
@@ -369,7 +387,7 @@ fn shown(key: &str, value: &Value) -> String {
 
 /// Leaves by dotted key: keys that there are, one whose value is a table among them, and what is no
 /// table.
-fn flatten(table: Table) -> Vec<(String, Value)> {
+pub(super) fn flatten(table: Table) -> Vec<(String, Value)> {
     fn under(prefix: &str, table: Table, leaves: &mut Vec<(String, Value)>) {
         for (name, value) in table {
             let key = format!("{prefix}{name}");

@@ -6,6 +6,7 @@ use crate::dispatch::{Dispatcher, OwnSizes, SizeRules};
 use crate::words::sizes::SizeList;
 use crate::words::{CaptureWhen, CompileLevel, GraphMode, StepMode};
 use std::borrow::Cow;
+use std::path::PathBuf;
 use std::time::Duration;
 
 impl RuntimeConfig {
@@ -137,6 +138,7 @@ impl RuntimeConfig {
                           max_num_tokens";
             wrong.push(conflict("max_num_rows", self.max_num_rows(), remedy));
         }
+        wrong.extend(self.wrong_of_server());
         let dtype = self.dtype.filter(|dtype| !dtype.is_float());
         wrong.extend(dtype.map(|dtype| ConfigError::Conflict {
             key: "dtype",
@@ -145,6 +147,41 @@ impl RuntimeConfig {
             remedy: "use f32, bf16 or f16",
         }));
         wrong
+    }
+
+    /// Keys of the server that do not go together.
+    fn wrong_of_server(&self) -> impl Iterator<Item = ConfigError> {
+        let server = &self.server;
+        let conflict = |key, value: String, other: &str, remedy| ConfigError::Conflict {
+            key,
+            value,
+            other: other.to_owned(),
+            remedy,
+        };
+        let body = (server.max_body < 1024).then(|| {
+            let remedy = "it refuses every one; take at least 1024";
+            conflict(
+                "server.max_body",
+                server.max_body.to_string(),
+                "the smallest requests",
+                remedy,
+            )
+        });
+        let one = |key, is: &Option<PathBuf>, other: &Option<PathBuf>, lacks| {
+            let alone = is.as_ref().filter(|_| other.is_none())?;
+            let remedy = "TLS needs a certificate and its key: set both";
+            Some(conflict(key, alone.display().to_string(), lacks, remedy))
+        };
+        let (cert, key) = (&server.tls_cert, &server.tls_key);
+        let tls = one("server.tls_cert", cert, key, "no server.tls_key")
+            .or_else(|| one("server.tls_key", key, cert, "no server.tls_cert"));
+        let replay = server.kv_events_replay_endpoint.as_ref();
+        let replay = replay.filter(|_| server.kv_events_endpoint.is_none()).map(|endpoint| {
+            let remedy = "there is nothing to ask for again: set both";
+            let key = "server.kv_events_replay_endpoint";
+            conflict(key, endpoint.clone(), "no server.kv_events_endpoint", remedy)
+        });
+        body.into_iter().chain(tls).chain(replay)
     }
 
     /// What the configuration allows but hardly anybody wants.
@@ -222,7 +259,7 @@ impl RuntimeConfig {
             size,
             reason: "capture_num_tokens has it, and steps of fewer tokens pad to it".to_owned(),
         }));
-        for &length in dispatcher.query_lengths.iter().filter(|_| mode.has_full()) {
+        for &length in dispatcher.query_lengths.iter().filter(|_| mode.has_decode_graphs()) {
             if !dispatcher.decode_batches().any(|(_, q)| q == length) {
                 warnings.push(ConfigWarning::Unreachable {
                     list: "capture_query_lengths",

@@ -1,5 +1,6 @@
 //! The keys for editors and for people, from the definitions that files are read by.
 
+use super::given::variable;
 use super::values::RuntimeConfig;
 use super::words::computed_in;
 use piecewise_ir::dtype::DType;
@@ -13,6 +14,8 @@ use std::sync::LazyLock;
 pub struct KeyDoc {
     /// The key; those of tables with a dot.
     pub key: &'static str,
+    /// The environment variable that sets it.
+    pub variable: String,
     /// What its values look like, in words: `integer`, `string`, `list of integers`.
     pub kind: String,
     /// Its values with what each means, where they are few; the meaning may be empty.
@@ -71,6 +74,7 @@ fn key_doc(schema: &Value, key: &'static str) -> KeyDoc {
     let text = property["description"].as_str().unwrap_or_default();
     KeyDoc {
         key,
+        variable: variable(key),
         kind: kind(property),
         choices: choices(property),
         default: property.get("default").filter(|value| !value.is_null()).cloned(),
@@ -129,10 +133,11 @@ mod tests {
     #[test]
     fn the_keys_are_the_fields_in_their_order() {
         let keys: Vec<_> = RuntimeConfig::keys().collect();
-        assert_eq!(keys[..3], ["level", "graph_mode", "splitting_ops"]);
+        assert_eq!(keys[..3], ["level", "graph_mode", "passes_off"]);
         let of_checks = keys.iter().position(|&key| key == "checks.poison").unwrap();
         assert_eq!(keys[of_checks..][1..3], ["checks.addresses", "checks.compare"]);
-        assert_eq!(keys[keys.len() - 3..], ["device", "dtype", "quantize"]);
+        let of_cache = keys.iter().position(|&key| key == "cache.remote_timeout_ms").unwrap();
+        assert_eq!(keys[of_cache..][1..4], ["device", "dtype", "quantize"]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The keys and their defaults.
 
+use super::server::ServerConfig;
 use crate::words::{CaptureWhen, Checks, CompileLevel, GraphMode, OnCaptureFailure, Quantize};
 use piecewise_backend::tuning::TuneMode;
 use piecewise_cache::without_secrets;
@@ -21,6 +22,9 @@ pub struct RuntimeConfig {
     pub level: CompileLevel,
     /// Which graphs are captured; `none` below the level `piecewise`.
     pub graph_mode: GraphMode,
+    /// Passes of the pipeline that are left out, such as `fuse` or `cse`: what they would have made is
+    /// computed, captured and replayed as it is. Those that a plan can't do without are refused.
+    pub passes_off: Vec<String>,
     /// Names of the custom ops to split at; unset splits at every op whose definition says so,
     /// an empty list never splits.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,7 +75,8 @@ pub struct RuntimeConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_budget: Option<u64>,
     /// The share of what is free on the device that a model may take, above 0 and at most 1; beside
-    /// `memory_budget` the smaller of the two counts.
+    /// `memory_budget` the smaller of the two counts. Where neither is set the KV pool of a GPU takes no
+    /// more than what the rest leaves of 0.9.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub memory_fraction: Option<f64>,
@@ -154,6 +159,8 @@ pub struct RuntimeConfig {
     /// What the linear layers of a decoder in f32, bf16 or f16 are rounded to when it is loaded. Its head,
     /// its embeddings, its norms and layers of fewer than 16 rows or columns stay as they are stored.
     pub quantize: Quantize,
+    /// What serves requests.
+    pub server: ServerConfig,
 }
 
 /// What is done about a size list that ends below its bound.
@@ -298,6 +305,7 @@ impl Default for RuntimeConfig {
         Self {
             level: CompileLevel::default(),
             graph_mode: GraphMode::default(),
+            passes_off: Vec::new(),
             splitting_ops: None,
             capture_num_tokens: None,
             decode_batch_sizes: None,
@@ -337,6 +345,7 @@ impl Default for RuntimeConfig {
             device: "cpu".to_owned(),
             dtype: None,
             quantize: Quantize::default(),
+            server: ServerConfig::default(),
         }
     }
 }

@@ -218,10 +218,10 @@ impl Dispatcher {
         }
     }
 
-    /// Whether uniform batches that run in pieces have sizes and graphs of their own: not where uniform
-    /// batches are replayed whole, and few run in pieces.
+    /// Whether uniform batches that run in pieces have sizes and graphs of their own: not where pieces are
+    /// for mixed batches, and few uniform ones run in them.
     pub(super) fn has_uniform_pieces(&self) -> bool {
-        (self.mode.decode(), self.mode.mixed()) != (StepMode::Full, StepMode::Piecewise)
+        self.mode.decode() == StepMode::Piecewise || self.mode.mixed() != StepMode::Piecewise
     }
 
     /// Sizes picked apart: tokens from their list, rows from theirs, sequences from the batch list. A

@@ -113,7 +113,8 @@ fn apart(d: &Dispatcher, s: StepShape, decode: Option<u64>) -> StepSizes {
     let rows = rows.filter(|size| d.padding || *size == wanted || wanted == 0);
     // The program of a uniform batch is taken where there is one of so many tokens, but not where uniform
     // batches are replayed whole and only few run in pieces.
-    let decode = decode.filter(|_| d.mode != GraphMode::FullAndPiecewise);
+    let in_pieces = d.mode.decode() == StepMode::Piecewise;
+    let decode = decode.filter(|_| in_pieces || d.mode.mixed() != StepMode::Piecewise);
     let whole = tokens.zip(decode).filter(|(tokens, q)| tokens % q == 0);
     let whole = whole.map(|(tokens, q)| (tokens / q, q)).filter(|whole| {
         let is_listed = d.batches.sizes().contains(&whole.0);
@@ -151,11 +152,10 @@ fn brute_force_sizes(d: &Dispatcher, s: StepShape) -> Dispatch {
     }
     let sizes = apart(d, s, decode);
     let falls_back = |whole| launched(sizes, Some(reason(d, s, whole)));
-    match d.mode {
-        GraphMode::None => launched(sizes, None),
-        GraphMode::FullDecodeOnly if decode.is_none() => launched(sizes, None),
-        GraphMode::FullDecodeOnly => falls_back(true),
-        GraphMode::Full => {
+    match (wanted, d.mode.mixed()) {
+        (StepMode::None, _) => launched(sizes, None),
+        (StepMode::Full, StepMode::None) => falls_back(true),
+        (StepMode::Full, StepMode::Full) => {
             let full = smallest_tokens(d, s.tokens);
             let full = full.filter(|&t| s.rows <= t.min(d.max_rows));
             let full = full.filter(|&t| s.sequences <= t.min(d.max_sequences));
@@ -169,13 +169,15 @@ fn brute_force_sizes(d: &Dispatcher, s: StepShape) -> Dispatch {
             };
             Dispatch { mode: StepMode::Full, sizes, fallback: None }
         }
-        GraphMode::Piecewise | GraphMode::FullAndPiecewise => match (sizes.tokens, sizes.rows) {
-            (PieceSize::Exact(_), PieceSize::Exact(_)) => {
-                Dispatch { mode: StepMode::Piecewise, sizes, fallback: None }
+        (StepMode::Piecewise, _) | (StepMode::Full, StepMode::Piecewise) => {
+            match (sizes.tokens, sizes.rows) {
+                (PieceSize::Exact(_), PieceSize::Exact(_)) => {
+                    Dispatch { mode: StepMode::Piecewise, sizes, fallback: None }
+                }
+                // A uniform batch has programs where it has no graphs.
+                _ => Dispatch { sizes: full_decode.unwrap_or(sizes), ..falls_back(false) },
             }
-            // A uniform batch has programs where it has no graphs.
-            _ => Dispatch { sizes: full_decode.unwrap_or(sizes), ..falls_back(false) },
-        },
+        }
     }
 }
 

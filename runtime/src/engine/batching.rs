@@ -7,21 +7,22 @@ use super::request::{EngineOptions, Request, RequestEvent, check_length};
 use super::sequence::{Planned, Sequence};
 use crate::batch::{BatchBuffers, RoleMap};
 use crate::memory::{EmbeddingPool, KvObserver, KvPoison, PagePool, SampleStates, SlotPool};
-use crate::observe::{Metrics, Ticker};
+use crate::observe::{KeptTrace, Metrics, Ticker};
 use crate::steps::{CompiledModel, Ticket};
 use crate::words::{EngineLoad, ModelError, PrefixCounts, RequestId, StepTrace, Usage};
 use piecewise_backend::device::DeviceError;
 use piecewise_ir::dtype::DType;
 use piecewise_planner::IterationRecord;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::ControlFlow;
 use std::time::Instant;
 
 /// Is called with every step that was read back, with its wall time and the device's (see
 /// [`StepTimes`](crate::words::StepTimes)).
 pub type StepObserver = Box<dyn FnMut(&IterationRecord) + Send>;
 
-/// Is called with every traced step that was read back.
-pub type TraceObserver = Box<dyn FnMut(StepTrace) + Send>;
+/// Is called with every traced step that was read back, until it says that it wants no more.
+pub type TraceObserver = Box<dyn FnMut(StepTrace) -> ControlFlow<()> + Send>;
 
 #[derive(Default, derive_more::Debug)]
 #[debug("Watchers")]
@@ -31,6 +32,7 @@ pub(super) struct Watchers {
     pub(super) published: Option<Instant>,
     pub(super) kv: Option<KvObserver>,
     pub(super) traces: Option<TraceObserver>,
+    pub(super) profile: Option<KeptTrace>,
 }
 
 /// A submitted step that is not read yet.

@@ -30,6 +30,7 @@ mod lifecycle;
 mod logits;
 mod masks;
 mod order;
+mod profile;
 mod read;
 mod recover;
 mod request;
@@ -45,6 +46,7 @@ pub use batching::{Engine, StepObserver, TraceObserver};
 pub use constraint::{TokenConstraint, TokenLogprobs};
 pub use error::EngineError;
 pub use piecewise_kernels::sampling::{MAX_LOGIT_BIASES, MAX_TOP_LOGPROBS};
+pub use profile::{MOST_PROFILED_STEPS, ProfileError};
 pub use request::{Client, EngineOptions, GivenRows, Request, RequestEvent, RowSource};
 
 #[cfg(test)]

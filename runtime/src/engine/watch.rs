@@ -59,8 +59,12 @@ impl Engine {
 
     /// Publishes and says what is due after a step.
     pub(super) fn tell_watchers(&mut self) {
-        if let Some(observer) = &mut self.watchers.traces {
-            self.model.take_traces().into_iter().for_each(observer);
+        if let Some(observer) = &mut self.watchers.traces
+            && self.model.take_traces().into_iter().try_for_each(observer).is_break()
+            && let Err(error) = self.observe_traces(None)
+        {
+            // The next step meets the same error.
+            tracing::debug!("steps are traced on: {error}");
         }
         let load = self.load();
         if let Some(ticker) = &mut self.watchers.ticker

@@ -114,11 +114,11 @@ impl Worker {
 
     fn add(&mut self, engine: &mut Engine, submission: Submission) {
         let Submission { request, mut sink, place, submitted } = submission;
+        let times = RequestTimes::new(submitted, request.max_tokens);
         match engine.add(request) {
             Ok(request) => {
                 sink(Update::Accepted { request });
                 self.requests.insert(place.key(), request);
-                let times = RequestTimes::new(submitted);
                 self.entries.insert(request, Entry { sink, place, times });
             }
             Err(error) => {

@@ -3,7 +3,6 @@
 use prometheus::proto::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
 };
-use std::time::Duration;
 
 /// Labels and value of a sample.
 pub(super) type Sample = (Labels, f64);
@@ -53,13 +52,12 @@ pub(super) fn histogram(name: &str, help: &str, metrics: Vec<Metric>) -> MetricF
     family(name, help, MetricType::HISTOGRAM, metrics)
 }
 
-/// A metric of a histogram: `counts` has one for each of `bounds`, in seconds, and one for what is above
-/// all of them.
+/// A metric of a histogram: `counts` has one for each of `bounds`, and one for what is above all of them.
 pub(super) fn distribution(
     labels: Labels,
     bounds: impl Iterator<Item = f64>,
     counts: &[u64],
-    sum: Duration,
+    sum: f64,
 ) -> Metric {
     let mut seen = 0;
     let bucket = |(bound, n): (f64, &u64)| {
@@ -72,7 +70,7 @@ pub(super) fn distribution(
     let mut sample = Histogram::default();
     sample.set_bucket(bounds.zip(counts).map(bucket).collect());
     sample.set_sample_count(counts.iter().sum());
-    sample.set_sample_sum(sum.as_secs_f64());
+    sample.set_sample_sum(sum);
     let mut metric = labelled(labels);
     metric.set_histogram(sample);
     metric

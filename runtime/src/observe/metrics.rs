@@ -5,6 +5,7 @@
 //! and then, so that no step waits for a reader.
 
 use super::exposition::{counter, distribution, gauge, histogram};
+use super::process::of_this_process;
 use super::requests::RequestMetrics;
 use super::stats::{Histogram, Statistics};
 use crate::words::{EngineLoad, FallbackReason, Ledger};
@@ -69,6 +70,13 @@ impl Metrics {
     /// asked for, they go on counting, and under the name of that time.
     pub fn requests(&self, model_name: &str) -> &RequestMetrics {
         self.published.requests.get_or_init(|| RequestMetrics::new(model_name))
+    }
+
+    /// A client asks for so many answers to each of some prompts; counted where requests are.
+    pub fn asked(&self, prompts: usize, choices: u64) {
+        if let Some(requests) = self.published.requests.get() {
+            (0..prompts).for_each(|_| requests.asked(choices));
+        }
     }
 
     /// The registry: what is registered here shows beside the engine's own metrics, which begin with
@@ -148,8 +156,9 @@ impl Collector for Published {
     fn collect(&self) -> Vec<MetricFamily> {
         let snapshot = self.shown();
         let mut families = families(&snapshot);
+        families.extend(of_this_process());
         if let Some(requests) = self.requests.get() {
-            families.extend(requests.families(&snapshot.load));
+            families.extend(requests.families(&snapshot.load, &snapshot.statistics));
         }
         families
     }
@@ -179,6 +188,10 @@ fn families(snapshot: &Snapshot) -> Vec<MetricFamily> {
         ("weights", memory.weights),
         ("modules", memory.modules),
         ("graphs", memory.graphs),
+    ];
+    let build = vec![
+        ("sources", piecewise_backend::SOURCE_DIGEST.to_owned()),
+        ("version", env!("CARGO_PKG_VERSION").to_owned()),
     ];
     let requests = vec![("running", load.running), ("waiting", load.waiting), ("kept", load.kept)];
     let made = [("compiler", &stats.compile.compiled), ("cache", &stats.compile.reused)];
@@ -263,6 +276,11 @@ fn families(snapshot: &Snapshot) -> Vec<MetricFamily> {
             "Times that the device was opened anew.",
             one(stats.recoveries),
         ),
+        gauge(
+            "piecewise_build_info",
+            "The program: its version, and what it compiles by.",
+            vec![(build, 1.0)],
+        ),
         gauge("piecewise_graphs", "Captured graphs that are ready.", one(*graphs)),
         counter(
             "piecewise_artifacts_total",
@@ -318,7 +336,12 @@ fn step_times(name: &str, help: &str, by_mode: &[Histogram; 3]) -> MetricFamily 
     let by_mode = MODES.into_iter().zip(by_mode).filter(|(_, times)| times.count() > 0);
     let metric = |(mode, times): (&'static str, &Histogram)| {
         let bounds = Histogram::BOUNDS.iter().map(Duration::as_secs_f64);
-        distribution(vec![("mode", mode.to_owned())], bounds, &times.buckets, times.sum)
+        distribution(
+            vec![("mode", mode.to_owned())],
+            bounds,
+            &times.buckets,
+            times.sum.as_secs_f64(),
+        )
     };
     histogram(name, help, by_mode.map(metric).collect())
 }

@@ -1,8 +1,10 @@
 //! What a model counts while it runs.
 
+use super::exposition::{Labels, distribution};
 use crate::words::{CompileCounts, Dispatch, StepMode};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::tuning::TuningReport;
+use prometheus::proto::Metric;
 use serde::Serializer;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -77,10 +79,32 @@ pub struct Statistics {
     pub recoveries: u64,
     /// Time that captures took, failed ones too.
     pub capture_time: Duration,
+    /// How many tokens steps had.
+    pub step_tokens: StepTokens,
     /// What was chosen by measurement when the model was built, and what was remembered.
     pub tuning: TuningReport,
     /// What was compiled when the model was built, and what came from the cache.
     pub compile: CompileCounts,
+}
+
+/// How many steps had at most as many tokens as each bound, and more than the one before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+#[serde(transparent)]
+pub struct StepTokens([u64; 15]);
+
+impl StepTokens {
+    /// Tokens up to which steps are counted together; more than all of them have a count of their own.
+    pub const BOUNDS: [u64; 14] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192];
+
+    fn add(&mut self, tokens: u64) {
+        self.0[Self::BOUNDS.partition_point(|&bound| bound < tokens)] += 1;
+    }
+
+    /// The same for Prometheus; the steps have `sum` tokens together.
+    pub(super) fn metric(&self, labels: Labels, sum: u64) -> Metric {
+        let bounds = Self::BOUNDS.iter().map(|&bound| bound as f64);
+        distribution(labels, bounds, &self.0, sum as f64)
+    }
 }
 
 impl Statistics {
@@ -145,6 +169,7 @@ impl Statistics {
             *self.misses.entry(reason).or_default() += 1;
         }
         self.real_tokens += real;
+        self.step_tokens.add(real);
         self.padded_tokens += sizes.tokens.rows().max(real);
         self.submit_time += time;
     }

@@ -44,6 +44,11 @@ impl Client {
         self.id
     }
 
+    /// Whether it has an operator's key.
+    pub(super) fn is_operator(&self) -> bool {
+        self.owner.as_ref().is_some_and(|owner| owner.is_operator())
+    }
+
     /// Whose turn it is in the engine.
     pub(crate) fn of_engine(&self) -> engine::Client {
         let usual = engine::Client::default();

@@ -63,6 +63,18 @@ impl ApiError {
         Self { code, ..Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message) }
     }
 
+    /// What is asked does not go with what is under way.
+    pub(crate) fn conflict(message: String) -> Self {
+        Self::new(StatusCode::CONFLICT, "invalid_request_error", message)
+    }
+
+    /// Who asks has a key that is no operator's.
+    pub(crate) fn no_operator() -> Self {
+        let message = "this is for operators, whose keys have `admin = true` in the file of keys";
+        let code = Some("not_an_operator");
+        Self { code, ..Self::new(StatusCode::FORBIDDEN, "invalid_request_error", message) }
+    }
+
     /// A page of another site asks by somebody's browser.
     pub(crate) fn foreign(message: &str) -> Self {
         let code = Some("foreign_site");

@@ -110,7 +110,9 @@ impl Generation {
             let sink: Sink = Box::new(move |update| sender.send(update));
             requests.push((request, sink));
         }
+        let prompts = requests.len() / choices.max(1);
         let tickets = engine.submit_all(requests)?;
+        engine.metrics().asked(prompts, choices as u64);
         let choice = |(ticket, (text, stop_ids, named_stops, is_of_prompt))| Choice {
             ticket,
             text,

@@ -87,6 +87,11 @@ impl ApiKeys {
         !self.digests.is_empty()
     }
 
+    /// Whether a client may do what operators do: one of theirs, where any key is an operator's.
+    pub(crate) fn lets_operate(&self, client: &Client) -> bool {
+        client.is_operator() || !self.owners.iter().any(|owner| owner.is_operator())
+    }
+
     /// Shows what is counted of each key beside what is counted of the model.
     pub(crate) fn count(&self, metrics: &Metrics) {
         if let Some(counts) = &self.counts

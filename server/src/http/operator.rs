@@ -1,11 +1,13 @@
 //! The operator's paths, where they are asked for.
 
+use super::client::Client;
 use super::error::ApiError;
 use super::state::State;
-use crate::operate::{Order, Refusal};
+use crate::operate::{Order, Refusal, Reply};
 use axum::Json;
 use axum::extract::{self, Request};
-use serde_json::Value;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -13,13 +15,22 @@ use tokio::sync::oneshot;
 pub(crate) async fn handle(
     extract::State(state): extract::State<Arc<State>>,
     request: Request,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Response, ApiError> {
+    let client = request.extensions().get::<Client>().cloned().unwrap_or_default();
+    if !state.keys.lets_operate(&client) {
+        return Err(ApiError::no_operator());
+    }
     let uri = request.uri();
     let query = uri.query().unwrap_or_default();
     let order = Order::read(request.method().as_str(), uri.path(), query)?;
     let (answer, answered) = oneshot::channel();
     order.give(&state.served()?.engine, Box::new(move |result| drop(answer.send(result))));
-    Ok(Json(answered.await.map_err(|_| ApiError::stopped())??))
+    Ok(match answered.await.map_err(|_| ApiError::stopped())?? {
+        Reply::Json(value) => Json(value).into_response(),
+        Reply::Trace(bytes) => {
+            ([(CONTENT_TYPE, "application/octet-stream")], bytes).into_response()
+        }
+    })
 }
 
 impl From<Refusal> for ApiError {
@@ -29,6 +40,7 @@ impl From<Refusal> for ApiError {
             Refusal::Parameter { name, message } => Self::field(&name, message),
             Refusal::NoPath => Self::wrong_method(),
             Refusal::Asleep => Self::asleep(message),
+            Refusal::Profile(_) => Self::conflict(message),
             Refusal::Failed(_) => Self::internal(message),
         }
     }

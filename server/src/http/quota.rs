@@ -22,6 +22,8 @@ pub(super) struct KeyLimits {
     /// The lowest and the highest priority that requests may ask for.
     priorities: Option<[i32; 2]>,
     weight: Option<NonZeroU32>,
+    /// Whether it is an operator's.
+    admin: bool,
 }
 
 /// A table of a file of keys.
@@ -35,6 +37,8 @@ pub(super) struct Listed {
     tokens_per_minute: Option<NonZeroU64>,
     priorities: Option<[i32; 2]>,
     weight: Option<NonZeroU32>,
+    #[serde(default)]
+    admin: bool,
 }
 
 impl Listed {
@@ -54,6 +58,7 @@ impl Listed {
             tokens_per_minute: self.tokens_per_minute.map(NonZeroU64::get),
             priorities: self.priorities,
             weight: self.weight,
+            admin: self.admin,
         })
     }
 }
@@ -156,6 +161,11 @@ impl Owner {
             token_rate: Bucket::new(limits.tokens_per_minute, now),
         };
         Self { name, limits, counts, taken: Mutex::new(taken) }
+    }
+
+    /// Whether it is an operator's key.
+    pub(super) fn is_operator(&self) -> bool {
+        self.limits.admin
     }
 
     /// How many turns it has for one of others.

@@ -1,8 +1,9 @@
 //! The room that a model has, and what would fit where it has too little.
 
 use super::super::error::AssemblyError;
-use super::super::settings::symbols_of;
+use super::super::settings::{SHARE_OF_GPU, symbols_of};
 use super::Planned;
+use crate::device::DeviceSpec;
 use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_passes::plan::ALIGN;
 use piecewise_runtime::memory::KvShape;
@@ -15,7 +16,7 @@ impl Planned {
     /// Bytes that the model may take, by the key that says so; the smaller where two do.
     pub(super) fn budget(&self) -> Result<Option<(&'static str, u64)>, AssemblyError> {
         let config = &self.settings.config;
-        let share = match config.memory_fraction {
+        let share = match self.settings.memory_share() {
             Some(share) => Some(("memory_fraction", (self.free_bytes()? as f64 * share) as u64)),
             None => None,
         };
@@ -53,6 +54,26 @@ impl Planned {
             None if self.ledger()?.total() > budget.1 => Err(self.without_pool(budget)?),
             None => Ok(()),
         }
+    }
+
+    /// Where nobody says how much memory the model may take, has the KV pool of a GPU take no more than
+    /// what the rest leaves of a share of what is free: sequences then wait for each other, where without
+    /// it the model would be refused. Code and graphs, which are not known yet, are for the other share.
+    pub(in crate::assembly) fn fit_gpu(&mut self) -> Result<(), AssemblyError> {
+        let config = &self.settings.config;
+        let is_bounded = config.memory_budget.is_some() || self.settings.memory_share().is_some();
+        if is_bounded || !matches!(self.device()?.spec(), DeviceSpec::Cuda(_)) {
+            return Ok(());
+        }
+        let room = (self.free_bytes()? as f64 * SHARE_OF_GPU) as u64;
+        if self.ledger()?.total() <= room {
+            return Ok(());
+        }
+        if let Some((symbol, rows)) = self.rows_within(("memory_fraction", room))? {
+            self.module.set_state_rows(symbol, rows);
+            self.symbols = symbols_of(self.module.graph())?;
+        }
+        Ok(())
     }
 
     /// Refuses, before anything is allocated, what the device has no room for.

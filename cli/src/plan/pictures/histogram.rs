@@ -60,7 +60,7 @@ fn panels(input: &Input, sizes: &CaptureSizes) -> Result<Vec<Panel>> {
     let Input { traffic, costs, request, .. } = input;
     let own_list = |kind: StepKind| {
         matches!(kind, StepKind::Decode { .. })
-            && request.graph_mode.has_full()
+            && request.graph_mode.has_decode_graphs()
             && !sizes.decode_batch_sizes.is_empty()
     };
     let mut panels = Vec::new();
@@ -79,7 +79,7 @@ fn panels(input: &Input, sizes: &CaptureSizes) -> Result<Vec<Panel>> {
         if steps.is_empty() {
             continue;
         }
-        let (name, axis) = match (decode, request.graph_mode.has_full()) {
+        let (name, axis) = match (decode, request.graph_mode.has_decode_graphs()) {
             (true, _) => ("Decode", "sequences in the step"),
             (false, true) => ("Context and mixed", "tokens in the step"),
             (false, false) => ("All steps", "tokens in the step"),

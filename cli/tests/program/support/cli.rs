@@ -22,7 +22,7 @@ fn binary() -> OsString {
 /// A run of the binary in the repository with this compile cache.
 pub(crate) fn command(cache: &Path) -> Command {
     let mut command = Command::new(binary());
-    command.current_dir(root()).env("PIECEWISE_CACHE_DIR", cache);
+    command.current_dir(root()).env("PIECEWISE_CACHE_DIR", cache).env("HF_HUB_OFFLINE", "1");
     command
 }
 

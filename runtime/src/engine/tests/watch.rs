@@ -92,7 +92,11 @@ fn the_parts_of_a_traced_step_are_the_step() {
         let sink = records.clone();
         engine.observe(Box::new(move |record| sink.lock().unwrap().push(record.clone())));
         let (sender, traced) = mpsc::channel();
-        engine.observe_traces(Some(Box::new(move |step| sender.send(step).unwrap()))).unwrap();
+        let observer = move |step| {
+            sender.send(step).unwrap();
+            std::ops::ControlFlow::Continue(())
+        };
+        engine.observe_traces(Some(Box::new(observer))).unwrap();
         for prompt in 1..4 {
             engine.add(Request::new(vec![1; prompt], 4)).unwrap();
         }
@@ -137,4 +141,32 @@ fn the_parts_of_a_traced_step_are_the_step() {
         engine.run(&mut Vec::new()).unwrap();
         assert!(traced.try_iter().next().is_none(), "nobody asked for it");
     }
+}
+
+/// So many steps are in a profile as were asked for, or as there were until it was taken; those after it cost
+/// no marks.
+#[test]
+fn a_profile_has_the_steps_that_were_asked_for() {
+    let mut engine = engine(&Setup { mode: GraphMode::Full, ..Setup::default() }, true);
+    let run = |engine: &mut Engine, tokens: u64| {
+        engine.add(Request::new(vec![1; 3], tokens)).unwrap();
+        engine.run(&mut Vec::new()).unwrap();
+    };
+    let steps_of = |bytes: &[u8]| {
+        let slices = slices(bytes);
+        slices.iter().filter(|slice| slice.starts_with("host/submits submit")).count()
+    };
+    assert!(matches!(engine.take_profile(), Err(ProfileError::None)));
+    for (asked, ran, found) in [(3, 8, 3), (100, 5, 5), (1, 4, 1)] {
+        engine.start_profile(asked).unwrap();
+        let again = engine.start_profile(1).unwrap_err();
+        assert!(matches!(again, ProfileError::Busy), "{again}");
+        run(&mut engine, ran);
+        assert_eq!(engine.watchers.traces.is_some(), asked > ran, "it ends by itself");
+        assert!(matches!(engine.start_profile(1), Err(ProfileError::Busy)), "it was not taken");
+        assert_eq!(steps_of(&engine.take_profile().unwrap()), found);
+        assert!(matches!(engine.take_profile(), Err(ProfileError::None)));
+    }
+    engine.observe_traces(Some(Box::new(|_| std::ops::ControlFlow::Continue(())))).unwrap();
+    assert!(matches!(engine.start_profile(1), Err(ProfileError::Busy)), "a file has them");
 }
