@@ -1,7 +1,7 @@
 //! What a decoder is, and how the fields of a `config.json` of a Hugging Face model folder are read.
 //!
 //! Which fields a family has, and what they mean where they are not stated, is in
-//! [`families`](super::families).
+//! `src/models/families`.
 
 mod error;
 mod family;

@@ -229,7 +229,7 @@ fn windows_caps_ropes_and_factors_that_are_planted_wrongly_are_found() {
         ("gemma3", "/rope_parameters/full_attention/factor", 1.into()),
         ("gemma3", "/rope_parameters/sliding_attention/rope_theta", 1e6.into()),
         ("phi3", "/sliding_window", 48.into()),
-        ("phi3", "/rope_parameters/long_factor/8", 7.into()),
+        ("phi3", "/rope_parameters/long_factor/1", 7.into()),
         ("phi3", "/max_position_embeddings", 256.into()),
         ("qwen3-yarn", "/rope_parameters/factor", 8.into()),
         ("qwen3-yarn", "/rope_parameters/original_max_position_embeddings", 64.into()),
