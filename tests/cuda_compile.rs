@@ -6,28 +6,26 @@ use crate::{gated, outside};
 use piecewise::assembly::Registries;
 use piecewise::models::encoder::{EncoderBounds, VisionConfig};
 use piecewise::models::{Checkpoint, DecoderBounds, DecoderConfig, Preset, decoder};
-use piecewise_backend::artifact::{Access, ArgRef, Artifact, Launch, PieceSize};
+use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::compiler::{Compiler, CompilerOptions, NoStore, PieceAt};
 use piecewise_backend::cuda::{Arch, CudaCompiler, CudaImage, Nvrtc, library_dirs};
 use piecewise_backend::store::MemoryStore;
 use piecewise_ir::dtype::DType;
-use piecewise_ir::entity::{Entity, Value};
+use piecewise_ir::entity::Entity;
 use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::op::cuda::{LaunchRecipe, Param};
-use piecewise_passes::check::{LaunchAccess, MemberLaunches, check_launches};
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::words::{CompileLevel, SymbolClass, SymbolTable};
-use piecewise_testing::artifacts::last_ways;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
 /// Tests have many kernels in common, and each takes a while.
-static KERNELS: MemoryStore = MemoryStore::new();
+pub(crate) static KERNELS: MemoryStore = MemoryStore::new();
 const ARCHS: [u32; 6] = [80, 87, 89, 90, 100, 120];
 const FIRST_WAYS: CompilerOptions = CompilerOptions { batch_invariant: false, first_ways: true };
-const MODELS: [&str; 6] = [
+pub(crate) const MODELS: [&str; 6] = [
     "examples/tiny-qwen3",
     "tests/fixtures/llama3",
     "tests/fixtures/llama3-older-form",
@@ -37,22 +35,20 @@ const MODELS: [&str; 6] = [
 ];
 
 /// Models of codes: their products have kernels of their own, and scales among their arguments.
-const PACKED: [&str; 3] = [
+pub(crate) const PACKED: [&str; 3] = [
     "tests/fixtures/qwen3-fp8-block",
     "tests/fixtures/qwen3-int4-g128",
     "tests/fixtures/qwen3-awq",
 ];
 
-fn module(model: &str, dtype: DType, level: CompileLevel) -> Module {
+pub(crate) fn module(model: &str, dtype: DType, level: CompileLevel) -> Module {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(model);
     let sampling_controls = model.ends_with("mistral");
-    let config = DecoderConfig::load(&folder).unwrap();
+    let mut config = DecoderConfig::load(&folder).unwrap();
+    config.dtype = Some(dtype);
     // What is stored in narrow forms is as it is, and its scales.
     let checkpoint = PACKED.contains(&model).then(|| Checkpoint::open(&folder).unwrap());
-    let stored = move |name: &str| match &checkpoint {
-        Some(checkpoint) => checkpoint.dtype_of(name),
-        None => Some(dtype),
-    };
+    let stored = move |name: &str| checkpoint.as_ref()?.dtype_of(name);
     planned_of(&config, sampling_controls, dtype, stored, level)
 }
 
@@ -62,7 +58,9 @@ fn planned(
     dtype: DType,
     level: CompileLevel,
 ) -> Module {
-    planned_of(config, sampling_controls, dtype, move |_| Some(dtype), level)
+    let mut config = config.clone();
+    config.dtype = Some(dtype);
+    planned_of(&config, sampling_controls, dtype, |_| None, level)
 }
 
 fn planned_of(
@@ -426,23 +424,6 @@ fn a_decoder_layer_is_five_launches_of_one_row_and_seven_of_more() {
     }
 }
 
-/// What a launch reads and writes of the plan.
-fn access(launch: &Launch, operands: &[Value]) -> LaunchAccess {
-    let mut found = LaunchAccess { name: launch.name.clone(), ..LaunchAccess::default() };
-    for arg in &launch.args {
-        let ArgRef::Operand(position) = arg.at else { continue };
-        match arg.access {
-            Access::Read => found.reads.push(operands[position as usize]),
-            Access::ReadAhead => {
-                found.reads.push(operands[position as usize]);
-                found.ahead.push(operands[position as usize]);
-            }
-            _ => found.writes.push(operands[position as usize]),
-        }
-    }
-    found
-}
-
 #[test]
 fn blocks_of_a_step_of_one_row_take_half_of_a_multiprocessor() {
     for number in [80, 86, 87, 89, 90, 100, 120] {
@@ -477,52 +458,4 @@ fn blocks_of_a_step_of_one_row_take_half_of_a_multiprocessor() {
         // Few rows may be measured so, more are not.
         assert!(!compile(128).iter().any(small));
     }
-}
-
-#[test]
-fn every_way_of_few_rows_keeps_to_the_plan() {
-    let Some(nvrtc) = nvrtc() else { return };
-    let compiler = CudaCompiler::new(Arc::new(OpRegistry::builtin()), Arch { number: 90 }, nvrtc);
-    let mut absorbed = 0;
-    let models = MODELS.into_iter().zip([DType::BF16, DType::F32].into_iter().cycle());
-    for (model, dtype) in models.chain(PACKED.map(|model| (model, DType::BF16))) {
-        let module = module(model, dtype, CompileLevel::Piecewise);
-        let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
-        let stitch = module.stitch().unwrap();
-        let compile = |piece| {
-            compiler
-                .compile(
-                    PieceAt { piece, size: PieceSize::Exact(1), bounds: symbols.bounds() },
-                    &[],
-                    &KERNELS,
-                )
-                .unwrap()
-        };
-        let made: Vec<Artifact> = stitch.unique.iter().map(|(_, piece)| compile(piece)).collect();
-        let most = made.iter().map(|artifact| artifact.alternatives.len()).max().unwrap();
-        let parts = made.iter().flat_map(|a| &a.alternatives).flat_map(|one| &one.parts);
-        let most_ways = parts.map(|part| part.ways.len()).max().unwrap();
-        for index in 0..most * most_ways {
-            let members: Vec<MemberLaunches> = stitch
-                .steps
-                .iter()
-                .map(|step| {
-                    let usage = &stitch.uses[step.id()];
-                    let artifact = &made[usage.unique.index()];
-                    let mut choice = last_ways(artifact, index / most_ways);
-                    choice.ways.iter_mut().for_each(|way| *way = (index % most_ways).min(*way));
-                    let ways = artifact.chosen(&choice).unwrap();
-                    let launches = ways.iter().flat_map(|way| &way.launches);
-                    absorbed += launches.clone().filter(|l| l.nodes.len() > 1).count();
-                    let launches = launches.map(|l| access(l, &usage.operands)).collect();
-                    let scratch = ways.iter().map(|way| way.scratch).max().unwrap_or(0);
-                    MemberLaunches { member: step.id(), scratch, launches }
-                })
-                .collect();
-            if let Err(found) = check_launches(&module, &members) {
-                panic!("{model}, ways {index}: {found}");
-            }
-        }
-    }
-    assert!(absorbed > 6 * MODELS.len(), "{absorbed} launches of several nodes");
 }

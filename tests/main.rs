@@ -9,6 +9,7 @@ mod checkpoint_bad_input;
 mod checks;
 mod compile_cache;
 mod cuda_compile;
+mod cuda_ways;
 mod documents;
 mod encoder_folders;
 mod encoder_paths;

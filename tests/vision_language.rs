@@ -385,7 +385,7 @@ fn ropes_that_are_not_supported_are_refused_by_name() {
         rope(json!({"type": "mrope", "mrope_section": [2, 3, 4]})),
         rope(json!({"type": "mrope", "mrope_section": [4, 4]})),
         rope(json!({"type": "mrope", "mrope_section": "2, 3, 3"})),
-        rope(json!({"type": "yarn", "mrope_section": [2, 3, 3], "factor": 4.0})),
+        rope(json!({"type": "dynamic", "mrope_section": [2, 3, 3], "factor": 4.0})),
         said(&|config| config["model_type"] = json!("qwen3_vl")),
         said(&|config| {
             config["layer_types"] =

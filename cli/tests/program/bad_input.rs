@@ -104,7 +104,7 @@ fn configurations_that_do_not_fit_the_weights_or_anything() {
         (json!({"dtype": "float8_e4m3fn"}), "dtype"),
         (json!({"layer_types": ["sliding_attention", "full_attention"]}), "layer_types"),
         (json!({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}), "model_type"),
-        (json!({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}), "rope_type"),
+        (json!({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4}}), "rope_type"),
         (json!({"hidden_act": "gelu"}), "hidden_act"),
     ];
     for (changes, named) in cases {

@@ -439,7 +439,9 @@ impl RopeConfig {
             if list.len() != rotated / 2 {
                 let (found, pairs) = (list.len(), rotated / 2);
                 let reason = format!("`{key}` has {found} divisors for {pairs} pairs of a head");
-                return Err(fields.bad_value("rope_scaling", reason));
+                let names = ["rope_scaling", "rope_parameters"];
+                let stated = names.into_iter().find(|name| fields.is_present(name));
+                return Err(fields.bad_value(stated.unwrap_or(key), reason));
             }
         }
         Ok(())

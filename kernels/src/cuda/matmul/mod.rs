@@ -13,7 +13,6 @@ pub use ring::{RING_ROWS, RingForm};
 pub use stream::{AfterProduct, BeforeProduct};
 pub use tensor::TENSOR_ROWS;
 
-use self::scaled::Codes;
 use super::text::storage;
 use crate::lower::LowerError;
 use crate::op::cuda::{GridAxis, LaunchRecipe, Param, Scalar};
@@ -49,6 +48,18 @@ pub struct MatMulSpec {
     codes: Option<Codes>,
     /// The places of w and of what follows it among the arguments of a kernel in tiles.
     places: [u32; 2],
+}
+
+/// Codes that a product has as its weight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Codes {
+    /// What a code is: e4m3 or int4.
+    dtype: DType,
+    /// What its scales are multiplied as.
+    scales: DType,
+    /// Rows and columns that share a scale.
+    block: [u64; 2],
+    zeros: bool,
 }
 
 fn product(dims: &[Dim]) -> Result<Dim, LowerError> {

@@ -56,7 +56,7 @@ pub enum RingForm {
 struct Shape {
     /// Rows of x, in whole fragments.
     rows: u64,
-    /// Rows of x that are there: all, or the one.
+    /// Rows of x in memory: as many, or one that all rows of a fragment are.
     x_rows: u64,
     /// Bits of an element of w.
     bits: u64,

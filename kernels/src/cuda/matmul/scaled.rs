@@ -1,6 +1,7 @@
 //! Products of rows with narrow codes and their scales.
 
-use super::{AfterProduct, MatMulSpec};
+use super::stream::AfterProduct;
+use super::{Codes, MatMulSpec};
 use crate::cuda::text::{defines, storage};
 use crate::lower::LowerError;
 use crate::op::cuda::{GridAxis, LaunchRecipe, OpKernels, Param};
@@ -8,18 +9,6 @@ use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::op::{Op, check_types};
 use piecewise_ir::types::TensorType;
-
-/// Codes that a product has as its weight.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Codes {
-    /// Of a code.
-    pub(super) dtype: DType,
-    /// Of a scale.
-    scales: DType,
-    /// Rows and columns that share a scale.
-    block: [u64; 2],
-    zeros: bool,
-}
 
 impl Codes {
     /// Operands beside the codes.
