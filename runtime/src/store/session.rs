@@ -9,13 +9,16 @@ use piecewise_backend::compiler::{Claim, CompileError, Compiler, Entry, Store, c
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+/// Where an image is once somebody has it.
+type Place = Arc<OnceLock<Arc<[u8]>>>;
+
 /// Images that the store gave or got, by digest: pieces and sizes share them.
 #[derive(Debug, Default)]
-pub(super) struct Images(Mutex<FxHashMap<Digest, Arc<OnceLock<Arc<[u8]>>>>>);
+pub(super) struct Images(Mutex<FxHashMap<Digest, Place>>);
 
 impl Images {
-    /// Where an image is once somebody has it: whoever comes meanwhile waits.
-    fn place(&self, digest: Digest) -> Arc<OnceLock<Arc<[u8]>>> {
+    /// Of an image: whoever comes while another makes it waits.
+    fn place(&self, digest: Digest) -> Place {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(digest).or_default().clone()
     }
 }
