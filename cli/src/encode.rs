@@ -6,7 +6,7 @@ mod items;
 mod texts;
 
 use super::encoder_args::{print_settings_of_encoder, refuse_flags_of_writers};
-use super::out_file::OutFile;
+use super::out_file::{OutFile, write_tensors};
 use super::tensor_file::TensorFile;
 use anyhow::bail;
 pub(crate) use args::EncodeArgs;
@@ -51,5 +51,5 @@ fn write(out: &Path, outputs: &[Output]) -> anyhow::Result<()> {
         Ok((output.name.as_str(), view))
     });
     let views = views.collect::<anyhow::Result<Vec<_>>>()?;
-    Ok(safetensors::serialize_to_file(views, None, out)?)
+    write_tensors(out, views)
 }

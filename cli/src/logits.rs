@@ -3,7 +3,7 @@
 use super::dumps::DumpArgs;
 use super::load::{engine, print_settings, vocabulary};
 use super::model_args::ModelArgs;
-use super::out_file::OutFile;
+use super::out_file::{OutFile, write_tensors};
 use super::print::print_line;
 use piecewise::assembly::{Purpose, Registries};
 use piecewise::models::TextTokenizer;
@@ -78,5 +78,5 @@ pub(crate) fn write_logits(
     bytes: &[u8],
 ) -> anyhow::Result<()> {
     let view = TensorView::new(Dtype::F32, vec![tokens, vocab], bytes)?;
-    Ok(safetensors::serialize_to_file([("logits", view)], None, out)?)
+    write_tensors(out, [("logits", view)])
 }

@@ -1,6 +1,7 @@
 //! Files that a command writes when its work is done: that they can be written is known before it.
 
 use anyhow::{Context, bail};
+use safetensors::tensor::TensorView;
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -59,6 +60,20 @@ impl OutFile {
     }
 }
 
+/// Writes tensors by their names. A file is replaced when all of it is written; what is no file of its
+/// own, such as a link, a pipe or `/dev/null`, stays what it is and is written into.
+pub(crate) fn write_tensors<'a>(
+    path: &Path,
+    views: impl IntoIterator<Item = (&'a str, TensorView<'a>)>,
+) -> anyhow::Result<()> {
+    let is_file = path.symlink_metadata().is_ok_and(|found| found.is_file());
+    match is_file {
+        true => safetensors::serialize_to_file(views, None, path)?,
+        false => std::fs::write(path, safetensors::serialize(views, None)?)?,
+    }
+    Ok(())
+}
+
 impl Drop for OutFile {
     fn drop(&mut self) {
         if self.is_made {
@@ -71,6 +86,23 @@ impl Drop for OutFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn what_is_no_file_of_its_own_is_written_into() {
+        let folder = tempfile::tempdir().unwrap();
+        let [link, at] = ["link", "at"].map(|name| folder.path().join(name));
+        std::fs::write(&at, "before").unwrap();
+        std::os::unix::fs::symlink(&at, &link).unwrap();
+        let bytes = 1f32.to_le_bytes();
+        let views = || [("x", TensorView::new(safetensors::Dtype::F32, vec![1], &bytes).unwrap())];
+        OutFile::claim(&link).unwrap().write(|path| write_tensors(path, views())).unwrap();
+        assert!(link.symlink_metadata().unwrap().is_symlink());
+        let written = std::fs::read(&at).unwrap();
+        assert!(safetensors::SafeTensors::deserialize(&written).is_ok());
+        OutFile::claim(&at).unwrap().write(|path| write_tensors(path, views())).unwrap();
+        assert_eq!(std::fs::read(&at).unwrap(), written);
+    }
 
     #[test]
     fn what_was_there_stays_until_something_is_written() {

@@ -1,5 +1,6 @@
 //! The tensors of a file, by name, as numbers.
 
+use super::out_file::write_tensors;
 use anyhow::{Context, anyhow, bail};
 use half::{bf16, f16};
 use piecewise::trial::Outputs;
@@ -31,7 +32,7 @@ pub(crate) fn write_arrays(out: &Path, outputs: &Outputs) -> anyhow::Result<()> 
         Ok((name.as_str(), TensorView::new(*stored, array.shape.clone(), bytes)?))
     });
     let views = views.collect::<anyhow::Result<Vec<_>>>()?;
-    Ok(safetensors::serialize_to_file(views, None, out)?)
+    write_tensors(out, views)
 }
 
 /// A safetensors file in memory.
