@@ -28,15 +28,18 @@ fn of(device: &OpenDevice, kv_rows: u64) -> Assembly {
     assembly.set("tune", "off").capture_sizes([1, 8])
 }
 
+/// What no device has room for, by a budget: a pool is as long as there is room where nothing is set.
+fn beyond(device: &OpenDevice) -> Assembly {
+    of(device, 1 << 30).set("memory_budget", 1u64 << 45)
+}
+
 /// Holds that what has no room is refused, and that no more than `noise` bytes of the device are taken after it.
 fn refuse_what_has_no_room(device: &OpenDevice, noise: u64) {
     // What the driver takes with a first model stays.
     drop(of(device, 1 << 12).engine().unwrap());
     let before = device.free_bytes().unwrap();
     let is_untouched = || before.abs_diff(device.free_bytes().unwrap()) <= noise;
-    // A budget of its own, since a pool is as long as there is room where nothing is set.
-    let beyond = |rows| of(device, rows).set("memory_budget", 1u64 << 45);
-    let error = beyond(1 << 30).engine().unwrap_err();
+    let error = beyond(device).engine().unwrap_err();
     assert!(is_untouched(), "{} of {before} bytes are left", device.free_bytes().unwrap());
     let AssemblyError::DoesNotFit { needed, free, rows, .. } = error else { panic!("{error}") };
     assert!(needed > free && free.abs_diff(before) <= noise, "{needed} of {free}, {before}");
@@ -103,10 +106,9 @@ fn simulated_cuda_what_has_no_room_is_refused_before_anything_is_taken() {
     for call in ["cuMemCreate", "cuMemAlloc_v2", "cuMemHostRegister_v2", "cuMemAddressReserve"] {
         faults.fail(CallFault::always(call, 2));
     }
-    let refused = |rows| of(&device, rows).engine().unwrap_err();
-    let error = refused(1 << 30);
+    let error = beyond(&device).engine().unwrap_err();
     assert!(matches!(error, AssemblyError::DoesNotFit { .. }), "{error}");
-    let error = refused(1 << 12);
+    let error = of(&device, 1 << 12).engine().unwrap_err();
     assert!(!matches!(error, AssemblyError::DoesNotFit { .. }), "{error}");
 }
 
