@@ -9,6 +9,10 @@ enum {
   GROUPED = GROUP > 0,
   // Whether a step has one scale, not one for each of its words' 16 bytes.
   ONE_SCALE = GROUP % K_STEP == 0,
+  // Whether all tiles are loaded before the first is multiplied, and without a condition, so that the loads
+  // of one go beside the products of another: what is made of tiles that a short share lacks is not looked
+  // at. More rows, and the registers of codes of 4 bits, leave no room for it.
+  TOGETHER = W_BITS == 8 && M <= 16,
 };
 
 // e4m3: exponent and mantissa stand in an element's, whose bias is larger; codes 0 and 2, 1 and 3.
@@ -121,12 +125,18 @@ DEVICE void multiply_part(float (&sum)[OWN][M / 8][4], const Problem& p, const P
                                                : part.of_x + slice * (X_ROWS * 8) + (n * 8 + of_x) * 8 + (chunk ^ (X_ROWS == 1 ? slice % 8 : of_x));
         row_pairs(b[n][word], (const u8*)from + at % 8 * 2);
       }
+    auto load_codes = [&](u32 (&to)[4], int own) {
+      load_matrices(to, part.of_w + part.row_at[own] + step / 4 * part.apart[own] + (step % 4 * 2 + lane / 16 ^ row));
+    };
+    u32 loaded[TOGETHER ? OWN : 1][4];
+#pragma unroll
+    for (int own = 0; TOGETHER && own < OWN; ++own) load_codes(loaded[TOGETHER ? own : 0], own);
 #pragma unroll
     for (int own = 0; own < OWN; ++own) {
       const u32 tile = part.of_tiles + own * TILE_WARPS;
-      if (tile * 2 < eights) {
-        u32 codes[4];
-        load_matrices(codes, part.of_w + part.row_at[own] + step / 4 * part.apart[own] + (step % 4 * 2 + lane / 16 ^ row));
+      u32(&codes)[4] = loaded[TOGETHER ? own : 0];
+      if (TOGETHER || tile * 2 < eights) {
+        if (!TOGETHER) load_codes(codes, own);
         u32 column[2], zero[2] = {Wide<X>::WHOLE, Wide<X>::WHOLE};
         float scale[2], of_group[M / 8][4];
 #pragma unroll
