@@ -20,8 +20,3 @@ pub(crate) fn client(patience: Duration) -> anyhow::Result<Client> {
     let client = client.read_timeout(patience).build();
     client.context("there is no client of HTTP")
 }
-
-/// An address without user, password, query and fragment.
-pub(crate) fn shown_url(url: &str) -> String {
-    piecewise_cache::without_secrets(url)
-}

@@ -3,7 +3,7 @@
 
 use super::checkpoint::{Checkpoint, CheckpointError};
 use super::config::fields::Fields;
-use super::config::{ConfigError, DecoderConfig, Family, Quantization, read_dtype};
+use super::config::{ConfigError, DecoderConfig, Quantization, read_dtype};
 use super::decoder::{DecoderBounds, decoder};
 use super::few_bits::CheckedWeights;
 use piecewise_backend::weights::WeightSource;
@@ -178,9 +178,9 @@ impl DecoderModel for DecoderConfig {
             let why = "its layers are in few bits already, by `quantization_config` of config.json";
             return Err(why.to_owned());
         }
-        if self.family == Family::Phi3 {
-            let why = "q, k and v of this family stand in one tensor, as gate and up do, and such are not \
-                       rounded when they are loaded";
+        if self.family.description().is_fused {
+            let why = "projections of this family stand in one tensor, and such are not rounded when they are \
+                       loaded";
             return Err(why.to_owned());
         }
         let quantization = Some(Quantization::when_loaded(format, self.linears()));

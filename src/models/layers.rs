@@ -87,19 +87,30 @@ pub(super) fn attention<'b>(
     config.linear(b, "o_proj", mix([q, k, v]), [hidden, heads * dim], config.output_bias)
 }
 
-/// A layer under the current scope, from rows `[T, hidden]` to such: norms before attention and before the
-/// feed-forward.
+/// A layer under the current scope, from rows `[T, hidden]` to such: a norm before what is attention and
+/// before what is the feed-forward, each of which is added.
+pub(super) fn layer_of<'b>(
+    b: &'b Builder,
+    config: &DecoderConfig,
+    x: Tensor<'b>,
+    attention: impl FnOnce(Tensor<'b>) -> Tensor<'b>,
+    feed_forward: impl FnOnce(Tensor<'b>) -> Tensor<'b>,
+) -> Tensor<'b> {
+    let normed = |name, x| norm(b, config, Norm::Rounded, name, x);
+    let x = x + attention(normed("input_layernorm", x));
+    x + feed_forward(normed("post_attention_layernorm", x))
+}
+
+/// The same of attention and a feed-forward as they are here.
 pub(super) fn plain_layer<'b>(
     b: &'b Builder,
     config: &DecoderConfig,
     x: Tensor<'b>,
     mix: &Mix<'_, 'b>,
 ) -> Tensor<'b> {
-    let h = norm(b, config, Norm::Rounded, "input_layernorm", x);
     let of_heads = config.qk_norm.then_some(Norm::Rounded);
-    let x = x + attention(b, config, h, of_heads, mix);
-    let h = norm(b, config, Norm::Rounded, "post_attention_layernorm", x);
-    x + feed_forward(b, config, h)
+    let attended = |h| attention(b, config, h, of_heads, mix);
+    layer_of(b, config, x, attended, |h| feed_forward(b, config, h))
 }
 
 /// The gated feed-forward of `h [T, hidden]`.

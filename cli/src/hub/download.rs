@@ -4,11 +4,12 @@ use super::cached::{HubCache, hub_home, variable};
 use super::digest::Digest;
 use super::listing::{Listing, RemoteFile};
 use super::name::RepoName;
-use crate::http_client::{client, shown_url};
+use crate::http_client::client;
 use crate::logs::tell;
 use crate::progress::byte_bar;
 use anyhow::{Context, anyhow, bail};
 use indicatif::ProgressBar;
+use piecewise_cache::without_secrets;
 use reqwest::header::{CONTENT_RANGE, RANGE};
 use reqwest::{Client, Response, StatusCode};
 use std::fs::{File, OpenOptions};
@@ -122,7 +123,7 @@ impl Hub {
     /// When the hub does not have it or can't be reached, sends other bytes than it lists, or there is no
     /// room for them.
     pub(super) async fn bring(&self, name: &RepoName, cache: &HubCache) -> anyhow::Result<PathBuf> {
-        let from = shown_url(&self.endpoint);
+        let from = without_secrets(&self.endpoint);
         let listing =
             self.list(name).await.with_context(|| format!("{name} can't be had from {from}"))?;
         let repo = cache.repo(name);

@@ -3,10 +3,11 @@
 use crate::bounded::Bound;
 use crate::serve::started;
 use crate::support::cli::{command, device_flags};
+use crate::support::listen::listen;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 
 fn bench(url: &str, extra: &[&str]) -> (Value, String) {
@@ -106,20 +107,12 @@ struct State {
 
 impl Slow {
     fn start(together: usize, answers: &[Answer]) -> (Arc<Self>, SocketAddr) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
         let answers: VecDeque<_> = answers.iter().copied().collect();
         let left = answers.len();
         let state = State { answers, together, left, there: 0, most: 0, let_go: 0 };
         let slow = Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() });
         let served = Arc::clone(&slow);
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let (stream, slow) = (stream.unwrap(), Arc::clone(&served));
-                std::thread::spawn(move || drop(slow.answer(stream)));
-            }
-        });
-        (slow, address)
+        (slow, listen(move |stream| served.answer(stream)))
     }
 
     /// Waits until as many requests are there as are to come together.

@@ -2,9 +2,10 @@
 
 use crate::bounded::Bound;
 use crate::support::cli::{command, root};
+use crate::support::listen::listen;
 use serde_json::json;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -90,18 +91,9 @@ impl Hub {
     fn start(self) -> (Arc<Self>, SocketAddr) {
         // What takes long is done before anybody waits for it.
         listing();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
         let hub = Arc::new(self);
         let served = Arc::clone(&hub);
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let (stream, hub) = (stream.unwrap(), Arc::clone(&served));
-                // Who is gone needs no answer.
-                std::thread::spawn(move || drop(hub.answer(stream)));
-            }
-        });
-        (hub, address)
+        (hub, listen(move |stream| served.answer(stream)))
     }
 
     fn answer(&self, mut stream: TcpStream) -> std::io::Result<()> {

@@ -140,25 +140,15 @@ DEVICE void load_cluster(float (&x)[4], u32 from, u32 block) {
 }
 
 // ---- pairs of neighbouring 16-bit elements, as fragments hold them
+#define PW_OF_PAIRS(NAME, INSTRUCTION, TYPE)                                        \
+  template <> DEVICE u32 NAME<TYPE>(u32 a, u32 b) {                                 \
+    u32 r;                                                                          \
+    asm(INSTRUCTION "." #TYPE "x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));         \
+    return r;                                                                       \
+  }
 template <class T> DEVICE u32 multiply_pair(u32 a, u32 b);
-template <> DEVICE u32 multiply_pair<bf16>(u32 a, u32 b) {
-  u32 r;
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-  return r;
-}
-template <> DEVICE u32 multiply_pair<f16>(u32 a, u32 b) {
-  u32 r;
-  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-  return r;
-}
+PW_OF_PAIRS(multiply_pair, "mul.rn", bf16)
+PW_OF_PAIRS(multiply_pair, "mul.rn", f16)
 template <class T> DEVICE u32 subtract_pair(u32 a, u32 b);
-template <> DEVICE u32 subtract_pair<bf16>(u32 a, u32 b) {
-  u32 r;
-  asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-  return r;
-}
-template <> DEVICE u32 subtract_pair<f16>(u32 a, u32 b) {
-  u32 r;
-  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-  return r;
-}
+PW_OF_PAIRS(subtract_pair, "sub.rn", bf16)
+PW_OF_PAIRS(subtract_pair, "sub.rn", f16)

@@ -5,9 +5,12 @@ use super::layers::{ConfigLayers, Source, checked, flatten};
 use super::values::RuntimeConfig;
 use toml::{Table, Value};
 
+/// What those of all keys begin with.
+const PREFIX: &str = "PIECEWISE_";
+
 /// What the environment variable of a key is called: `PIECEWISE_CACHE_MAX_BYTES` of `cache.max_bytes`.
 pub(super) fn variable(key: &str) -> String {
-    format!("PIECEWISE_{}", key.replace('.', "_").to_uppercase())
+    format!("{PREFIX}{}", key.replace('.', "_").to_uppercase())
 }
 
 /// Variables that begin as those of keys do and are none.
@@ -33,7 +36,7 @@ impl ConfigLayers {
         mut self,
         variables: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, ConfigError> {
-        for (name, text) in variables {
+        for (name, text) in variables.into_iter().filter(|(name, _)| name.starts_with(PREFIX)) {
             let is_called = |key: &&str| variable(key) == name;
             let Some(key) = RuntimeConfig::keys().find(is_called) else { continue };
             if text.is_empty() || (key == "server.port" && text.contains("://")) {
@@ -57,7 +60,7 @@ impl ConfigLayers {
             let edits = |known: &String| strsim::damerau_levenshtein(name, known);
             known.into_iter().find(|known| edits(known) <= NEAR)
         };
-        let ours = names.into_iter().filter(|name| name.starts_with("PIECEWISE_"));
+        let ours = names.into_iter().filter(|name| name.starts_with(PREFIX));
         ours.filter_map(|name| Some((name, near(&name)?))).collect()
     }
 

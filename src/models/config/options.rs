@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::error::ConfigError;
 use super::fields::Fields;
-use super::layers::Activation;
+use super::layers::{Activation, LayerAttention};
 
 /// Keys that are read elsewhere, of every architecture.
 const READ_OF_ALL: &[&str] = &[
@@ -222,6 +222,28 @@ pub(in crate::models) fn refuse_true(
 pub(in crate::models) fn window(root: &Fields<'_>) -> Result<Option<u32>, ConfigError> {
     let window = root.count("sliding_window", 1..=i32::MAX as usize)?;
     Ok(window.map(|window| window as u32))
+}
+
+/// The attention of each layer: a window in those that `layer_types` names, or where that is not stated, in those for
+/// which `slides` holds.
+pub(in crate::models) fn windows(
+    root: &Fields<'_>,
+    layers: usize,
+    window: Option<u32>,
+    slides: impl Fn(usize) -> bool,
+) -> Result<Vec<LayerAttention>, ConfigError> {
+    let listed = sliding_layers(root, layers)?;
+    if window.is_none() && listed.as_ref().is_some_and(|layers| layers.contains(&true)) {
+        return Err(
+            root.unsupported("layer_types", "windows are off, so each must be full_attention")
+        );
+    }
+    let slides = |layer| listed.as_ref().map_or_else(|| slides(layer), |layers| layers[layer]);
+    let of_layer = |layer| LayerAttention {
+        window: window.filter(|_| slides(layer)),
+        ..LayerAttention::default()
+    };
+    Ok((0..layers).map(of_layer).collect())
 }
 
 /// Which layers have a window by `layer_types`; `None` where that is not stated.

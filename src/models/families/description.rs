@@ -22,6 +22,8 @@ pub(in crate::models) struct Description {
     pub(super) activation: Activation,
     /// Fills in what only this family reads.
     pub(super) read: fn(&mut DecoderConfig, &Fields<'_>) -> Result<(), ConfigError>,
+    /// Whether several projections stand in one tensor, which is split at load, as floats alone.
+    pub(in crate::models) is_fused: bool,
     /// What becomes of the rows of the embedding.
     pub(in crate::models) embed: Change,
     pub(in crate::models) layer: Layer,
@@ -75,6 +77,7 @@ pub(super) const PLAIN: Description = Description {
     rope: RopeForm { theta: 10_000.0, is_partial: false, is_by_kind: false },
     activation: Activation::Silu,
     read: |_, _| Ok(()),
+    is_fused: false,
     embed: |_, rows| rows,
     layer: layers::plain_layer,
     norm: Norm::Rounded,

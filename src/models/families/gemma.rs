@@ -5,9 +5,7 @@
 use super::super::config::fields::Fields;
 use super::super::config::options::{self, refuse_true};
 use super::super::config::rope::{KINDS, RopeForm};
-use super::super::config::{
-    Activation, ConfigError, DecoderConfig, Family, LayerAttention, LayerRope, RopeConfig,
-};
+use super::super::config::{Activation, ConfigError, DecoderConfig, Family, LayerRope, RopeConfig};
 use super::super::layers::{Mix, Norm, attention, capped, feed_forward, norm};
 use super::description::{Defaults, Description, PLAIN};
 use piecewise_ir::builder::{Builder, Tensor};
@@ -95,14 +93,8 @@ fn read_windows(
     pattern: usize,
 ) -> Result<(), ConfigError> {
     let window = options::window(root)?.unwrap_or(4096);
-    let listed = options::sliding_layers(root, config.num_layers)?;
     let by_pattern = |layer: usize| !(layer + 1).is_multiple_of(pattern);
-    let slides = |layer| listed.as_ref().map_or_else(|| by_pattern(layer), |layers| layers[layer]);
-    let of_layer = |layer| LayerAttention {
-        window: slides(layer).then_some(window),
-        ..LayerAttention::default()
-    };
-    config.attention = (0..config.num_layers).map(of_layer).collect();
+    config.attention = options::windows(root, config.num_layers, Some(window), by_pattern)?;
     Ok(())
 }
 

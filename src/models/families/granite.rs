@@ -1,7 +1,7 @@
 //! Granite: Llama's layers with factors at the embedding, at what each adds, at scores and at logits.
 
 use super::super::config::{DecoderConfig, Multipliers};
-use super::super::layers::{Mix, Norm, attention, feed_forward, norm, scaled};
+use super::super::layers::{Mix, attention, feed_forward, layer_of, scaled};
 use super::description::{Defaults, Description, PLAIN};
 use super::llama::{read_attention_biases, refuse_windows};
 use piecewise_ir::builder::{Builder, Tensor};
@@ -49,8 +49,7 @@ fn layer<'b>(
     x: Tensor<'b>,
     mix: &Mix<'_, 'b>,
 ) -> Tensor<'b> {
-    let h = norm(b, config, Norm::Rounded, "input_layernorm", x);
-    let x = x + scaled(attention(b, config, h, None, mix), config.multipliers.residual);
-    let h = norm(b, config, Norm::Rounded, "post_attention_layernorm", x);
-    x + scaled(feed_forward(b, config, h), config.multipliers.residual)
+    let by = config.multipliers.residual;
+    let attended = |h| scaled(attention(b, config, h, None, mix), by);
+    layer_of(b, config, x, attended, |h| scaled(feed_forward(b, config, h), by))
 }

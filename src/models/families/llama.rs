@@ -85,18 +85,7 @@ fn read_qwen_windows(config: &mut DecoderConfig, root: &Fields<'_>) -> Result<()
     let default = (!root.is_present("sliding_window")).then_some(4096);
     let window = stated.or(default).filter(|_| is_on);
     let first = root.count("max_window_layers", 0..=usize::MAX >> 1)?.unwrap_or(28);
-    let listed = options::sliding_layers(root, config.num_layers)?;
-    if window.is_none() && listed.as_ref().is_some_and(|layers| layers.contains(&true)) {
-        return Err(
-            root.unsupported("layer_types", "windows are off, so each must be full_attention")
-        );
-    }
-    let slides = |layer: usize| listed.as_ref().map_or(layer >= first, |layers| layers[layer]);
-    let of_layer = |layer| LayerAttention {
-        window: window.filter(|_| slides(layer)),
-        ..LayerAttention::default()
-    };
-    config.attention = (0..config.num_layers).map(of_layer).collect();
+    config.attention = options::windows(root, config.num_layers, window, |layer| layer >= first)?;
     Ok(())
 }
 

@@ -4,7 +4,7 @@
 use super::super::config::options::{self, refuse_true};
 use super::super::config::rope::RopeForm;
 use super::super::config::{DecoderConfig, LayerAttention};
-use super::super::layers::{Mix, Norm, linear_rows, norm};
+use super::super::layers::{Mix, layer_of, linear_rows};
 use super::description::{Defaults, Description, PLAIN};
 use piecewise_ir::builder::{Builder, Tensor};
 
@@ -22,14 +22,11 @@ pub(super) const PHI3: Description = Description {
         ..Defaults::STATED
     },
     keys: &["original_max_position_embeddings"],
+    is_fused: true,
     rope: RopeForm { theta: 10_000.0, is_partial: true, is_by_kind: false },
     read: |config, root| {
         refuse_true(root, "attention_bias", "Phi 3 has no such biases")?;
         refuse_true(root, "mlp_bias", "Phi 3 has no such biases")?;
-        if config.quantization.is_some() {
-            let supported = "the fused tensors of Phi 3 are split as floats alone";
-            return Err(root.unsupported("quantization_config", supported));
-        }
         let of_layer =
             LayerAttention { window: options::window(root)?, ..LayerAttention::default() };
         config.attention = vec![of_layer; config.num_layers];
@@ -45,10 +42,7 @@ fn layer<'b>(
     x: Tensor<'b>,
     mix: &Mix<'_, 'b>,
 ) -> Tensor<'b> {
-    let h = norm(b, config, Norm::Rounded, "input_layernorm", x);
-    let x = x + attention(b, config, h, mix);
-    let h = norm(b, config, Norm::Rounded, "post_attention_layernorm", x);
-    x + feed_forward(b, config, h)
+    layer_of(b, config, x, |h| attention(b, config, h, mix), |h| feed_forward(b, config, h))
 }
 
 fn attention<'b>(

@@ -94,7 +94,7 @@ impl DecoderConfig {
 /// The decoder of text that an object describes.
 fn read_decoder(root: &Fields<'_>, part: Part) -> Result<DecoderConfig, ConfigError> {
     let family = read_family(root, part)?;
-    let Description { defaults, keys, rope, activation, read, .. } = family.description();
+    let Description { defaults, keys, rope, activation, read, is_fused, .. } = family.description();
     let ignored_keys = options::sort_keys(root, keys)?;
     options::check_activation(root, *activation)?;
     let count = |key, bounds, default: Option<usize>| {
@@ -142,6 +142,10 @@ fn read_decoder(root: &Fields<'_>, part: Part) -> Result<DecoderConfig, ConfigEr
         towers: &[],
     };
     read(&mut config, root)?;
+    if *is_fused && config.quantization.is_some() {
+        let supported = "the fused tensors of this family are split as floats alone";
+        return Err(root.unsupported("quantization_config", supported));
+    }
     config.rope.check(root, config.head_dim)?;
     let weights = config.num_weights();
     if weights > MOST_WEIGHTS {

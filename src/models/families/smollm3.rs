@@ -3,7 +3,7 @@
 use super::super::config::fields::Fields;
 use super::super::config::options;
 use super::super::config::rope::RopeForm;
-use super::super::config::{ConfigError, DecoderConfig, LayerAttention, LayerRope};
+use super::super::config::{ConfigError, DecoderConfig, LayerRope};
 use super::description::{Defaults, Description, PLAIN};
 use super::llama::read_attention_biases;
 
@@ -48,18 +48,10 @@ fn read_layers(config: &mut DecoderConfig, root: &Fields<'_>) -> Result<(), Conf
     }
     let is_on = root.boolean("use_sliding_window")?.unwrap_or(false);
     let window = options::window(root)?.filter(|_| is_on);
-    let listed = options::sliding_layers(root, layers)?;
-    if window.is_none() && listed.as_ref().is_some_and(|listed| listed.contains(&true)) {
-        return Err(
-            root.unsupported("layer_types", "windows are off, so each must be full_attention")
-        );
-    }
     // Layers without a rope are those with a window, where there is one.
-    let slides = |layer: usize| listed.as_ref().map_or(turned[layer] == 0, |listed| listed[layer]);
-    let of_layer = |layer: usize| LayerAttention {
-        window: window.filter(|_| slides(layer)),
-        rope: if turned[layer] == 1 { LayerRope::Main } else { LayerRope::None },
-    };
-    config.attention = (0..layers).map(of_layer).collect();
+    config.attention = options::windows(root, layers, window, |layer| turned[layer] == 0)?;
+    for (of_layer, turned) in config.attention.iter_mut().zip(turned) {
+        of_layer.rope = if turned == 1 { LayerRope::Main } else { LayerRope::None };
+    }
     Ok(())
 }

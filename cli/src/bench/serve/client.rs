@@ -1,8 +1,9 @@
 //! A client of OpenAI's interface that notes when things come.
 
 use super::args::ServeBenchArgs;
-use crate::http_client::{client, shown_url};
+use crate::http_client::client;
 use anyhow::{Context, bail};
+use piecewise_cache::without_secrets;
 use reqwest::{Client, RequestBuilder};
 use serde_json::{Map, Value};
 use std::time::{Duration, Instant};
@@ -57,7 +58,7 @@ impl Target {
 
     /// Its address without what authorizes anybody.
     pub(super) fn shown(&self) -> String {
-        shown_url(&self.base)
+        without_secrets(&self.base)
     }
 
     fn with_key(&self, request: RequestBuilder) -> RequestBuilder {
