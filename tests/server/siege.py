@@ -50,6 +50,8 @@ class Attacker:
         self.asked, self.rounds = FORKED.Value("q", 0), FORKED.Value("q", 0)
         self.process = FORKED.Process(target=self.run, daemon=True)
         self.address = ("127.0.0.2", 0)
+        # What else a request may get: nothing where nobody else attacks.
+        self.crowded = set()
 
     def run(self):
         until("others ask", lambda: self.asked.value, 600)
@@ -59,9 +61,9 @@ class Attacker:
             self.rounds.value += 1
 
     def at(self, number):
-        """The same, from another address."""
+        """The same, from another address, among others that attack."""
         other = copy.copy(self)
-        other.address = (f"127.0.0.{number}", 0)
+        other.address, other.crowded = (f"127.0.0.{number}", 0), {None, 429, 503}
         return other
 
     def hold(self):
@@ -108,6 +110,11 @@ def request(path, body):
     return f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
+def status_in(line):
+    """None where the connection was closed."""
+    return int(line.removeprefix(b"HTTP/1.1 ")) if line else None
+
+
 def refused(statuses):
     assert set(statuses) <= {None, 400, 403, 408, 413, 429, 503}, statuses
 
@@ -118,7 +125,7 @@ def long_lists_of_ids(attacker):
     bodies = [json.dumps({"prompt": [5, 6], "max_tokens": 16, "n": 128, **more}).encode() for more in fields]
     refused(attacker.together(len(bodies), lambda i: attacker.post("/v1/completions", bodies[i])))
     taken = {"prompt": [5, 6], "max_tokens": 16, "n": 64, "allowed_token_ids": ids}
-    assert attacker.post("/v1/completions", taken) in (200, 429, 503)
+    assert attacker.post("/v1/completions", taken) in {200, 429, 503} | attacker.crowded
 
 
 def long_texts(attacker):
@@ -167,7 +174,7 @@ def half_closed_requests(attacker):
     def ask(_):
         with contextlib.suppress(ConnectionError), attacker.connect(request("/v1/completions", body)) as stream:
             stream.shutdown(socket.SHUT_WR)
-            assert stream.recv(1) == b""
+            assert status_in(stream.recv(12)) in {None} | attacker.crowded
 
     attacker.together(32, ask, 16)
 
@@ -177,7 +184,7 @@ def encoded_bodies(attacker):
     bomb = gzip.compress(b" " * EIGHT_MIB)
     for encoding in ("gzip", "deflate", "br", "zstd"):
         statuses = attacker.together(8, lambda _: attacker.post("/v1/completions", bomb, {"Content-Encoding": encoding}))
-        assert set(statuses) == {415}, (encoding, statuses)
+        assert set(statuses) <= {415} | attacker.crowded, (encoding, statuses)
 
 
 def requests_that_fill_the_queue(attacker):
@@ -211,7 +218,8 @@ def slow_readers(attacker):
 
 def priorities(attacker):
     body = {"prompt": "x", "max_tokens": 64, "priority": -1000}
-    assert set(attacker.together(40, lambda _: attacker.post("/v1/completions", body), 20)) == {400}
+    statuses = attacker.together(40, lambda _: attacker.post("/v1/completions", body), 20)
+    assert set(statuses) <= {400} | attacker.crowded, statuses
 
 
 def structures(attacker):
@@ -220,14 +228,14 @@ def structures(attacker):
         return attacker.post("/v1/completions", {"prompt": "x", "max_tokens": 4, "n": 64, "structured_outputs": {kind: structure}})
 
     statuses = attacker.together(len(REFUSED + BOUNDED), ask)
-    assert set(statuses) <= {200, 400, 429, 503}, statuses
+    assert set(statuses) <= {200, 400, 429, 503} | attacker.crowded, statuses
 
 
 def stops_and_bad_words(attacker):
     nearly = ["a" * 40 + chr(98 + i % 20) + str(i) for i in range(64)]
     body = {"prompt": "a", "max_tokens": 64, "n": 64, "ignore_eos": True, "stop": nearly, "bad_words": nearly}
     statuses = attacker.together(3, lambda _: attacker.post("/v1/completions", body))
-    assert set(statuses) <= {200, 429}, statuses
+    assert set(statuses) <= {200, 429} | attacker.crowded, statuses
 
 
 def malformed_requests(attacker):
@@ -236,8 +244,8 @@ def malformed_requests(attacker):
 
     def ask(i):
         with contextlib.suppress(OSError), attacker.connect(requests[i]) as stream:
-            line = stream.recv(12)
-            assert not line or line.startswith(b"HTTP/1.1 4"), (line, requests[i][:300])
+            status = status_in(stream.recv(12))
+            assert status in {None, *range(400, 500)} | attacker.crowded, (status, requests[i][:300])
 
     attacker.together(len(requests), ask, 32)
 
@@ -247,7 +255,7 @@ def foreign_pages(attacker):
     for headers in [{"Origin": "https://evil.example"}, {"Host": "evil.example"}, {"Sec-Fetch-Site": "cross-site"}]:
         for path in ("/sleep?level=2&mode=abort", "/v1/completions"):
             statuses = attacker.together(20, lambda _: attacker.post(path, {"prompt": "x"}, headers))
-            assert set(statuses) == {403}, (headers, path, statuses)
+            assert set(statuses) <= {403} | attacker.crowded, (headers, path, statuses)
 
 
 def subscribers(attacker):

@@ -5,6 +5,7 @@ use crate::skip::skipped;
 use piecewise_ir::dtype::DType;
 use piecewise_kernels::cuda::{LaunchRecipe, PRELUDE, Param, Scalar};
 use std::fmt::Write as _;
+use std::fs::File;
 use std::hash::{Hash as _, Hasher as _};
 use std::ops::Range;
 use std::process::Command;
@@ -122,25 +123,36 @@ static MADE_OF: LazyLock<String> = LazyLock::new(|| {
 
 const FOLDER: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/emulated");
 /// What every source begins with; where blocks have clusters, they swap what they share.
-const HEADER: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/emulated/machine.h");
-const CLUSTER_HEADER: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/emulated/clusters.h");
+const HEADERS: [(&str, &str); 2] =
+    [("machine.h", ""), ("clusters.h", "#define __shared__ EMU_BLOCK static\n")];
 
-/// The object that all programs have in common, made once for all of them, with their headers.
+/// Keeps other processes that run these tests out of a folder while it lives.
+fn alone_in(folder: &str) -> File {
+    std::fs::create_dir_all(folder).unwrap();
+    let file = File::create(format!("{folder}/lock")).unwrap();
+    file.lock().unwrap();
+    file
+}
+
+/// The folder of the object that all programs have in common, with their headers, made once.
 static MACHINE: LazyLock<String> = LazyLock::new(|| {
-    // Another process may be at it too.
-    let made = |options: &[&str], path: &str| {
-        let own = format!("{path}-{}", std::process::id());
-        compile(&[options, &["-o", &own]].concat());
-        std::fs::rename(own, path).unwrap();
-    };
-    for (path, shared) in [(HEADER, ""), (CLUSTER_HEADER, "#define __shared__ EMU_BLOCK static\n")]
-    {
-        std::fs::write(path, [shared, include_str!("emulator.h"), &prelude()].concat()).unwrap();
-        made(&["-x", "c++-header", path], &format!("{path}.gch"));
+    let folder = format!("{FOLDER}/{}", *MADE_OF);
+    let _alone = alone_in(&folder);
+    let object = format!("{folder}/emulator.o");
+    if std::fs::exists(&object).unwrap() {
+        return folder;
     }
-    let object = format!("{FOLDER}/emulator.o");
-    made(&["-c", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cuda/emulator.cpp")], &object);
-    object
+    for (name, shared) in HEADERS {
+        let path = format!("{folder}/{name}");
+        std::fs::write(&path, [shared, include_str!("emulator.h"), &prelude()].concat()).unwrap();
+        compile(&["-x", "c++-header", &path, "-o", &format!("{path}.gch")]);
+    }
+    // Last and whole: where it is, all is.
+    let made = format!("{folder}/made.o");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cuda/emulator.cpp");
+    compile(&["-c", source, "-o", &made]);
+    std::fs::rename(made, object).unwrap();
+    folder
 });
 
 /// A text without lines that a condition leaves out.
@@ -185,10 +197,10 @@ pub(crate) fn try_emulate_hiding(
     written: &[(usize, Range<usize>)],
 ) -> Result<Vec<Vec<u8>>, String> {
     let dir = format!("{FOLDER}/{name}");
-    std::fs::create_dir_all(&dir).unwrap();
+    let _alone = alone_in(&dir);
     let has_clusters = case.launches.iter().any(|launch| launch.cluster[0] > 1);
-    let header = if has_clusters { CLUSTER_HEADER } else { HEADER };
-    let mut main = format!("// {}\n#include \"{header}\"\n", *MADE_OF);
+    let (header, _) = HEADERS[usize::from(has_clusters)];
+    let mut main = format!("#include \"{}/{header}\"\n", *MACHINE);
     let mut sources: Vec<String> = case.launches.iter().map(|l| l.source.clone()).collect();
     sources.sort();
     sources.dedup();
@@ -297,7 +309,7 @@ pub(crate) fn try_emulate_hiding(
     if std::fs::read_to_string(&made).ok().as_ref() != Some(&main) {
         let _ = std::fs::remove_file(&made);
         std::fs::write(&text, main).unwrap();
-        compile(&[&text, &MACHINE, "-o", &format!("{dir}/main")]);
+        compile(&[&text, &format!("{}/emulator.o", *MACHINE), "-o", &format!("{dir}/main")]);
         std::fs::rename(text, made).unwrap();
     }
     let out = Command::new(format!("{dir}/main")).output().unwrap();
