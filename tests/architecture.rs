@@ -1,5 +1,6 @@
 //! The dependency direction between crates, and rules that hold for every source file.
 
+use crate::bounded::Bound as _;
 use crate::support::tree::{files, root};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -85,7 +86,7 @@ fn the_library_has_no_crate_for_http_or_terminals() {
     {
         let mut tree = std::process::Command::new(&cargo);
         tree.args(["tree", "-p", package, "-e", "normal", "--prefix", "none", "--locked"]);
-        let said = tree.arg("--offline").current_dir(root()).output().unwrap();
+        let said = tree.arg("--offline").current_dir(root()).bounded_output().unwrap();
         assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
         let said = String::from_utf8(said.stdout).unwrap();
         let names = BTreeSet::from_iter(said.lines().filter_map(|line| line.split(' ').next()));

@@ -182,6 +182,22 @@ fn each_path_is_dumped_apart() {
     assert!(!folder.path().join("plan.pw").exists());
 }
 
+/// Beside others that have theirs.
+#[test]
+fn an_item_whose_outputs_are_no_numbers_has_none_and_is_counted() {
+    let mut encoder = encoder(Fault::None);
+    let items =
+        [item([6, 0], 1.0), item([6, 3], f32::NAN), item([6, 3], f32::INFINITY), item([3, 3], 2.0)];
+    let mut found = encoder.encode(&items).into_iter();
+    assert!(found.next().unwrap().is_ok());
+    for _ in 0..2 {
+        let error = found.next().unwrap().unwrap_err().to_string();
+        assert!(error.contains("in f32 holds NaN") && error.contains("checks.poison"), "{error}");
+    }
+    assert!(found.next().unwrap().is_ok());
+    assert_eq!(encoder.statistics().paths[0].failed["not_finite"], 2);
+}
+
 #[test]
 fn each_path_packs_replays_launches_and_skips_apart() {
     let mut encoder = encoder(Fault::None);

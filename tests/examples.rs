@@ -1,5 +1,6 @@
 //! Every example runs and shows what its text promises.
 
+use crate::bounded::Bound as _;
 use piecewise::prelude::{DecoderConfig, TextTokenizer};
 use safetensors::SafeTensors;
 use std::path::Path;
@@ -19,7 +20,7 @@ fn output_with(flags: &[&str], example: &str) -> String {
     let this = std::env::current_exe().unwrap();
     let program = this.ancestors().nth(2).unwrap().join("examples").join(example);
     assert!(program.exists(), "{} is not built; run all of `cargo test`", program.display());
-    let output = Command::new(program).args(flags).output().unwrap();
+    let output = Command::new(program).args(flags).bounded_output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{example} failed:\n{errors}");
     String::from_utf8(output.stdout).unwrap()

@@ -5,6 +5,9 @@
 
 mod architecture;
 mod bisect;
+#[allow(dead_code, reason = "the program's tests use more of it")]
+#[path = "support/bounded.rs"]
+mod bounded;
 mod checkpoint_bad_input;
 mod checks;
 mod compile_cache;

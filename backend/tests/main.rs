@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 #![allow(clippy::print_stdout, reason = "a test says what it measured")]
 
+#[allow(dead_code, reason = "the program's tests use more of it")]
+#[path = "../../tests/support/bounded.rs"]
+mod bounded;
 mod cpu_capture;
 mod cpu_layer;
 mod cpu_nodes;

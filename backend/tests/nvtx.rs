@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code, reason = "what was heard is read from a library of C")]
 
+use crate::bounded::Bound as _;
 use crate::skip::skipped;
 use libloading::Library;
 use piecewise_backend::nvtx::Nvtx;
@@ -17,7 +18,7 @@ fn profiler(name: &str, flags: &[&str]) -> Option<PathBuf> {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nvtx.c");
     let mut compiler = Command::new("cc");
     compiler.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).args(flags);
-    match compiler.status() {
+    match compiler.bounded().map(|mut compiler| compiler.wait()) {
         Ok(status) if status.success() => Some(library),
         other => {
             skipped("PIECEWISE_REQUIRE_GXX", format!("cc does not compile: {other:?}"));
@@ -64,7 +65,7 @@ fn a_profiler_that_could_not_be_opened_is_tried_again() {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test])
         .envs([(NAMED, &named), (COMPILED, &library)])
-        .output()
+        .bounded_output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("1 passed"), "{said}");

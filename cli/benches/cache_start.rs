@@ -36,6 +36,7 @@ struct Start {
 }
 
 impl Start {
+    #[expect(clippy::disallowed_methods, reason = "a measurement has no bound")]
     fn run(model: [&str; 2], device: &str, cache: &Path) -> anyhow::Result<Self> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_piecewise"));
         command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).arg("compile").args(model);

@@ -54,6 +54,9 @@ pub(crate) struct CacheFlags {
 impl CacheFlags {
     /// Puts the flags on top of a configuration.
     pub(crate) fn over(&self, layers: ConfigLayers) -> anyhow::Result<ConfigLayers> {
+        if let Some(folder) = self.pack_dir.as_ref().filter(|folder| !folder.is_dir()) {
+            anyhow::bail!("--pack-dir {}: there is no such folder", folder.display());
+        }
         let layers = put(layers, "cache.dir", self.cache_dir.as_ref())?;
         let layers = put(layers, "cache.pack_dir", self.pack_dir.as_ref())?;
         let file = self.cache_checksum_key_file.as_ref();

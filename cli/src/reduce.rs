@@ -126,6 +126,7 @@ fn fault_of(wrong: &WrongArgs, trial: &Trial) -> anyhow::Result<Option<Fault>> {
 }
 
 /// Whether a command says of a graph that it shows the fault.
+#[expect(clippy::disallowed_methods, reason = "the user's command takes as long as it takes")]
 fn shows(command: &str, folder: &Path, graph: &Graph) -> anyhow::Result<bool> {
     let file = folder.join("graph.pw");
     std::fs::write(&file, print_graph(graph))

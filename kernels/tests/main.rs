@@ -10,6 +10,9 @@ mod common;
 mod absorbing;
 #[path = "cuda/attention.rs"]
 mod attention;
+#[allow(dead_code, reason = "the program's tests use more of it")]
+#[path = "../../tests/support/bounded.rs"]
+mod bounded;
 mod cuda_absorbed;
 mod cuda_ahead;
 mod cuda_attention;

@@ -26,6 +26,12 @@ impl Drop for Renderer {
 
 impl Renderer {
     fn start(program: &str, folder: &Path) -> Self {
+        // Another may take the port between the two.
+        let mut tries = (0..10).filter_map(|_| Self::try_start(program, folder));
+        tries.next().expect("vllm-rs listens")
+    }
+
+    fn try_start(program: &str, folder: &Path) -> Option<Self> {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let child = Command::new(program)
             .arg("render")
@@ -36,13 +42,16 @@ impl Renderer {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let renderer = Self { child, port };
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut renderer = Self { child, port };
+        let deadline = Instant::now() + Duration::from_secs(600);
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            if renderer.child.try_wait().unwrap().is_some() {
+                return None;
+            }
             assert!(Instant::now() < deadline, "vllm-rs does not listen");
             std::thread::sleep(Duration::from_millis(50));
         }
-        renderer
+        Some(renderer)
     }
 
     fn post(&self, path: &str, body: &Value) -> Value {

@@ -31,6 +31,7 @@ pub(super) struct Path {
     pub(super) budgets: Budgets,
     pub(super) rules: Vec<SegmentRule>,
     pub(super) is_strict: bool,
+    pub(super) computes_in: DType,
     pub(super) statistics: PathStatistics,
 }
 
@@ -130,7 +131,7 @@ impl Path {
         let error = match outputs {
             Ok(outputs) => {
                 for (place, outputs) in places.into_iter().zip(outputs) {
-                    results[place] = Some(Ok(outputs));
+                    results[place] = Some(self.held_finite(outputs));
                 }
                 return;
             }
@@ -145,7 +146,16 @@ impl Path {
             let step = self.submit(run, &[place]);
             let outputs = step.and_then(|step| self.read(run, &[place], &step));
             let outputs = outputs.map(|outputs| outputs.into_iter().next().unwrap_or_default());
-            results[place] = Some(outputs.map_err(|error| Arc::new(error).of_item()));
+            let outputs = outputs.map_err(|error| Arc::new(error).of_item());
+            results[place] = Some(outputs.and_then(|outputs| self.held_finite(outputs)));
+        }
+    }
+
+    /// Outputs that are numbers: nobody can compare others, nor write them.
+    fn held_finite(&self, outputs: ItemOutputs) -> Result<ItemOutputs, ItemError> {
+        match outputs.iter().flatten().all(|x| x.is_finite()) {
+            true => Ok(outputs),
+            false => Err(ItemError::NotFinite { computes_in: self.computes_in }),
         }
     }
 

@@ -3,6 +3,8 @@
 use crate::models::TokenizerError;
 use crate::models::encoder::{OutputRows, Values};
 use crate::session::SessionError;
+use piecewise_ir::dtype::DType;
+use piecewise_runtime::words::out_of_range_advice;
 use std::sync::Arc;
 
 /// Why a step has no outputs.
@@ -57,6 +59,13 @@ pub enum ItemError {
     /// The model contradicts itself: what it brings or gets back is not what it announced.
     #[error("the model breaks the protocol of encoders: {reason}")]
     Protocol { reason: String },
+    /// What came of it is NaN or infinite.
+    #[error(
+        "what the model makes of it in {} holds NaN or infinite numbers; {}",
+        computes_in.name(),
+        out_of_range_advice(*computes_in)
+    )]
+    NotFinite { computes_in: DType },
     /// The step that it was in failed.
     #[error("the step failed: {0}")]
     Step(Arc<StepError>),
@@ -74,6 +83,7 @@ impl ItemError {
             Self::LargerThanAStep { .. } => "larger_than_a_step",
             Self::Strict { reason } => reason,
             Self::Protocol { .. } => "protocol",
+            Self::NotFinite { .. } => "not_finite",
             Self::Step(_) => "step_failed",
             Self::Path { source, .. } => source.reason(),
         }

@@ -14,7 +14,7 @@ use piecewise_ir::graph::Graph;
 use piecewise_runtime::config::ConfigLayers;
 use piecewise_runtime::observe::Snapshot;
 use piecewise_runtime::steps::CompiledModel;
-use piecewise_runtime::words::EngineLoad;
+use piecewise_runtime::words::{EngineLoad, narrowest_range};
 use std::io::Write;
 use std::sync::Arc;
 
@@ -281,6 +281,8 @@ fn build<M: ItemEncoder>(
     let compile = session.model().statistics().compile.clone();
     let statistics =
         PathStatistics { path: name.clone(), compile, unreachable, ..Default::default() };
-    let path = Path { name: name.into(), session, budgets, rules, is_strict, statistics };
+    let computes_in = narrowest_range(session.model().module().graph());
+    let name = name.into();
+    let path = Path { name, session, budgets, rules, is_strict, computes_in, statistics };
     Ok((path, ticker))
 }

@@ -3,6 +3,7 @@
 
 #![allow(unsafe_code, reason = "the counts are read from a C library by its symbols")]
 
+use crate::bounded::Bound as _;
 use crate::sequences::{Sequences, Turn, roles_of};
 use crate::skip::skipped;
 use crate::small_decoder::Setup;
@@ -86,7 +87,7 @@ fn interposer() -> Option<PathBuf> {
     let library = source.path().with_extension("so");
     let mut compiler = Command::new("cc");
     compiler.args(["-O2", "-shared", "-fPIC", "-o"]).arg(&library).arg(source.path()).arg("-ldl");
-    match compiler.status() {
+    match compiler.bounded().map(|mut compiler| compiler.wait()) {
         Ok(status) if status.success() => Some(library),
         other => {
             skipped("PIECEWISE_REQUIRE_GXX", format!("cc does not compile: {other:?}"));

@@ -175,7 +175,7 @@ fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = found() {
             return found;
         }
-        assert!(started.elapsed() < Duration::from_secs(120), "{what}");
+        assert!(started.elapsed() < Duration::from_secs(600), "{what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

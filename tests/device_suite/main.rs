@@ -9,6 +9,9 @@ mod any_graph;
 mod asked_together;
 mod background;
 mod bad_logits;
+#[allow(dead_code, reason = "the program's tests use more of it")]
+#[path = "../support/bounded.rs"]
+mod bounded;
 mod capture_allocation;
 mod compare;
 mod compile;

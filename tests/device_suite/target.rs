@@ -1,6 +1,7 @@
 //! What the suite runs on: a device with its compiler.
 #![allow(clippy::print_stdout, reason = "a child's words are handed on")]
 
+use crate::bounded::Bound as _;
 use crate::skip::skipped;
 use piecewise_backend::compiler::{Compiler, CompilerOptions, NoStore, Store};
 use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
@@ -321,7 +322,7 @@ pub(crate) fn in_own_process_with(test: &str, variables: &[(&str, &OsStr)], body
     let mut child = std::process::Command::new(std::env::current_exe().unwrap());
     child.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(VARIABLE, test);
     child.envs(variables.iter().copied());
-    let output = child.output().unwrap();
+    let output = child.bounded_output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     print!("{said}");
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -2,6 +2,7 @@
 
 use super::location::Location;
 use crate::amounts::shown_bytes;
+use crate::logs::warn;
 use crate::print::print_line;
 use clap::ValueEnum;
 use comfy_table::{Table, presets};
@@ -43,7 +44,11 @@ pub(super) fn matches(entry: &EntryInfo, text: &str) -> bool {
 pub(super) fn run(args: &ListArgs) -> anyhow::Result<ExitCode> {
     let mut entries = args.location.open(CacheAccess::ReadOnly)?.entries()?;
     if let Some(text) = &args.filter {
+        let all = entries.len();
         entries.retain(|entry| matches(entry, text));
+        if entries.is_empty() && all > 0 {
+            warn(&format!("none of {all} entries has {text:?} in its kind, key or factors"));
+        }
     }
     match args.sort {
         Sort::Size => entries.sort_by_key(|entry| std::cmp::Reverse(entry.bytes)),

@@ -158,9 +158,9 @@ fn a_reply_that_bad_logits_ended_is_said() {
     let flags = ["chat", "--model", folder, "--dtype", "f16", "--chat-template", &file];
     let mut command = command(cache.path());
     command.args(flags).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
+    let mut child = command.bounded().unwrap();
     child.stdin.take().unwrap().write_all(b"import\n").unwrap();
-    let output = child.wait_with_output().unwrap();
+    let output = child.wait_with_output();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     let parts = ["the reply ended: ", "NaN", "f16", "--dtype bf16"];
     assert!(!output.status.success() && parts.iter().all(|part| errors.contains(part)), "{errors}");

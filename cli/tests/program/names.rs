@@ -133,6 +133,17 @@ fn an_export_of_nothing_is_an_error_and_a_healed_cache_is_none() {
         "{said}"
     );
     assert!(!archive.exists());
+    let list = |filter: &str| {
+        let listed =
+            command(&cache).args(["cache", "list", "--filter", filter]).bounded_output().unwrap();
+        String::from_utf8(checked(listed).stderr).unwrap()
+    };
+    let said = list("sm_9O");
+    assert!(said.contains("entries has \"sm_9O\" in its kind, key or factors"), "{said}");
+    assert!(!list("piece").contains("entries has"));
+    let error =
+        error_of(&["generate", "--model", MODEL, "--prompt", "a", "--pack-dir", "/dev/null/packs"]);
+    assert!(error.contains("--pack-dir /dev/null/packs: there is no such folder"), "{error}");
     checked(export("piece"));
     assert!(archive.exists());
 

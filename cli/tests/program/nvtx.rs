@@ -12,7 +12,8 @@ fn a_profiler_hears_of_steps_by_the_places_in_the_models_code() {
     let source = folder.path().join("profiler.c");
     std::fs::write(&source, include_str!("../../../backend/tests/nvtx.c")).unwrap();
     let mut compiler = Command::new("cc");
-    let status = compiler.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).status();
+    compiler.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source);
+    let status = compiler.bounded().map(|mut compiler| compiler.wait());
     if !status.as_ref().is_ok_and(|status| status.success()) {
         let reason = format!("cc does not compile: {status:?}");
         return skipped("PIECEWISE_REQUIRE_GXX", reason);

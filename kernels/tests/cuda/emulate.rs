@@ -1,6 +1,7 @@
 //! Kernels on the host: the generated source through a C++ compiler, with the prelude's machine
 //! instructions replaced.
 
+use crate::bounded::Bound as _;
 use crate::skip::skipped;
 use piecewise_ir::dtype::DType;
 use piecewise_kernels::cuda::{LaunchRecipe, PRELUDE, Param, Scalar};
@@ -14,7 +15,7 @@ use std::sync::LazyLock;
 /// Whether there is a compiler for it.
 pub(crate) fn available() -> bool {
     static FOUND: LazyLock<bool> = LazyLock::new(|| {
-        let found = Command::new("g++").arg("--version").output();
+        let found = Command::new("g++").arg("--version").bounded_output();
         found.is_ok_and(|output| output.status.success())
             && cfg!(all(target_os = "linux", target_arch = "x86_64"))
     });
@@ -104,7 +105,7 @@ const FLAGS: [&str; 6] =
     ["-std=c++20", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-mf16c"];
 
 fn compile(files: &[&str]) {
-    let out = Command::new("g++").args(FLAGS).args(files).output().unwrap();
+    let out = Command::new("g++").args(FLAGS).args(files).bounded_output().unwrap();
     assert!(
         out.status.success(),
         "{}",
@@ -114,7 +115,7 @@ fn compile(files: &[&str]) {
 
 /// What a program is made of beside its own text: one that was made of the same is not made again.
 static MADE_OF: LazyLock<String> = LazyLock::new(|| {
-    let version = Command::new("g++").arg("-v").output().unwrap();
+    let version = Command::new("g++").arg("-v").bounded_output().unwrap();
     let mut hasher = std::hash::DefaultHasher::new();
     let parts = [include_str!("emulator.h"), include_str!("emulator.cpp"), &prelude()];
     (version.stderr, FLAGS, parts).hash(&mut hasher);
@@ -312,7 +313,7 @@ pub(crate) fn try_emulate_hiding(
         compile(&[&text, &format!("{}/emulator.o", *MACHINE), "-o", &format!("{dir}/main")]);
         std::fs::rename(text, made).unwrap();
     }
-    let out = Command::new(format!("{dir}/main")).output().unwrap();
+    let out = Command::new(format!("{dir}/main")).bounded_output().unwrap();
     if !out.status.success() {
         return Err(format!("{}: {}", out.status, String::from_utf8_lossy(&out.stderr)));
     }

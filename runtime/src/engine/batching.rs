@@ -9,7 +9,9 @@ use crate::batch::{BatchBuffers, RoleMap};
 use crate::memory::{EmbeddingPool, KvObserver, KvPoison, PagePool, SampleStates, SlotPool};
 use crate::observe::{KeptTrace, Metrics, Ticker};
 use crate::steps::{CompiledModel, Ticket};
-use crate::words::{EngineLoad, ModelError, PrefixCounts, RequestId, StepTrace, Usage};
+use crate::words::{
+    EngineLoad, ModelError, PrefixCounts, RequestId, StepTrace, Usage, narrowest_range,
+};
 use piecewise_backend::device::DeviceError;
 use piecewise_ir::dtype::DType;
 use piecewise_planner::IterationRecord;
@@ -116,7 +118,7 @@ impl Engine {
     ) -> Result<Self, EngineError> {
         let sample_states = Self::sample_states(&mut model, &roles)?;
         let graph = model.module().graph();
-        let computes_in = Self::narrowest(graph);
+        let computes_in = narrowest_range(graph);
         let options = options.checked(&model, &roles)?;
         let entries = u32::try_from(roles.sampled_entries).unwrap_or(u32::MAX);
         let poison = model.checks().poison.then(|| KvPoison::new(graph, model.memory()));

@@ -51,8 +51,7 @@ impl PackedStore {
 /// Where packs are looked for: in the folder of the configuration or of PIECEWISE_PACK_DIR, else in
 /// `packs` beside the program and in `share/piecewise/packs` of the folder above it.
 fn pack_folders(config: &CacheConfig) -> Vec<PathBuf> {
-    let variable = std::env::var_os(PACK_DIR_VARIABLE).filter(|value| !value.is_empty());
-    if let Some(folder) = config.pack_dir.clone().or(variable.map(PathBuf::from)) {
+    if let Some(folder) = named_folder(config) {
         return vec![folder];
     }
     let program = std::env::current_exe().ok();
@@ -63,12 +62,25 @@ fn pack_folders(config: &CacheConfig) -> Vec<PathBuf> {
     folders.into_iter().flatten().collect()
 }
 
+fn named_folder(config: &CacheConfig) -> Option<PathBuf> {
+    let variable = std::env::var_os(PACK_DIR_VARIABLE).filter(|value| !value.is_empty());
+    config.pack_dir.clone().or(variable.map(PathBuf::from))
+}
+
 /// The packs of a configuration, by name. What can't be used is warned about and left out.
 pub fn open_packs(config: &CacheConfig) -> Vec<Pack> {
     let trust = trust(config);
     let folders = pack_folders(config);
-    let files =
-        folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
+    let is_named = named_folder(config).is_some();
+    let read = |folder: &PathBuf| match std::fs::read_dir(folder) {
+        Err(error) if is_named => {
+            let folder = folder.display();
+            tracing::warn!("no kernel pack is used: the folder {folder} can't be read: {error}");
+            None
+        }
+        found => found.ok(),
+    };
+    let files = folders.iter().filter_map(read).flatten().flatten();
     let files = files.map(|entry| entry.path());
     let mut files =
         Vec::from_iter(files.filter(|file| file.extension().is_some_and(|end| end == SUFFIX)));

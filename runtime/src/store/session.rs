@@ -7,20 +7,24 @@ use super::stored_piece::{IMAGE_KIND, StoredPiece};
 use piecewise_backend::artifact::{Artifact, Digest};
 use piecewise_backend::compiler::{Claim, CompileError, Compiler, Entry, Store, claim_or_wait};
 use rustc_hash::FxHashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Where an image is once somebody has it.
-type Place = Arc<OnceLock<Arc<[u8]>>>;
+/// Where an image is once the store has it.
+type Place = Arc<Mutex<Option<Arc<[u8]>>>>;
 
 /// Images that the store gave or got, by digest: pieces and sizes share them.
 #[derive(Debug, Default)]
 pub(super) struct Images(Mutex<FxHashMap<Digest, Place>>);
 
 impl Images {
-    /// Of an image: whoever comes while another makes it waits.
+    /// Of an image: whoever comes while another reads or keeps it waits.
     fn place(&self, digest: Digest) -> Place {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(digest).or_default().clone()
+        lock(&self.0).entry(digest).or_default().clone()
     }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Why the store's entry of a piece is not used.
@@ -150,14 +154,15 @@ impl Session<'_> {
         let mut images = Vec::with_capacity(stored.images().len());
         for &digest in stored.images() {
             let place = self.images.place(digest);
-            let bytes = match place.get() {
+            let mut place = lock(&place);
+            let bytes = match &*place {
                 Some(bytes) => bytes.clone(),
                 None => {
                     let bytes = get(IMAGE_KIND, digest)?.ok_or(Miss::ImageAbsent(digest))?;
                     if Digest::of(&bytes) != digest {
                         return Err(Miss::Unfit(format!("image {digest} has other bytes")));
                     }
-                    place.get_or_init(|| bytes.into()).clone()
+                    place.insert(bytes.into()).clone()
                 }
             };
             images.push((digest, bytes.to_vec()));
@@ -172,27 +177,20 @@ impl Session<'_> {
     /// that were kept before only if all are wanted.
     fn keep(&self, key: &PieceKey, artifact: &Artifact, all_images: bool) {
         let target = self.compiler.target();
-        let mut kept = Ok(());
-        for (digest, bytes) in &artifact.images {
-            let put = || {
-                let kernel = image_name(artifact, *digest);
-                let factors = [("target", target.as_str()), ("kernel", kernel)];
-                let (kind, factors) = (IMAGE_KIND, &factors);
-                self.store.put(Entry { kind, key: *digest, factors, bytes })
-            };
-            let mut made = None;
-            // Once, and not before it is there: another thread keeps a piece that refers to it.
-            self.images.place(*digest).get_or_init(|| {
-                made = kept.is_ok().then(put);
-                bytes.as_slice().into()
-            });
-            kept = match made {
-                Some(kept) => kept,
-                None if all_images && kept.is_ok() => put(),
-                None => kept,
-            };
-        }
-        let kept = kept.and_then(|()| match StoredPiece::encode(artifact) {
+        let images = artifact.images.iter().try_for_each(|(digest, bytes)| {
+            let place = self.images.place(*digest);
+            let mut place = lock(&place);
+            if place.is_some() && !all_images {
+                return Ok(());
+            }
+            let kernel = image_name(artifact, *digest);
+            let factors = [("target", target.as_str()), ("kernel", kernel)];
+            self.store.put(Entry { kind: IMAGE_KIND, key: *digest, factors: &factors, bytes })?;
+            // Not before it is there: another thread keeps a piece that refers to it.
+            *place = Some(bytes.as_slice().into());
+            Ok(())
+        });
+        let kept = images.and_then(|()| match StoredPiece::encode(artifact) {
             Ok(bytes) => {
                 let (kind, factors) = (PIECE_KIND, &key.factors());
                 self.store.put(Entry { kind, key: key.digest(), factors, bytes: &bytes })

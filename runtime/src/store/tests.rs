@@ -1,3 +1,5 @@
+mod images;
+
 use super::*;
 use crate::dispatch::{Dispatcher, SizeRules};
 use crate::observe::Statistics;
@@ -357,37 +359,6 @@ fn what_another_compiles_is_waited_for_and_compiled_here_where_that_fails() {
         let asked = contended.asked.lock().unwrap();
         assert!(asked.len() as u64 == pieces && asked.values().all(|&times| times == 4));
     }
-}
-
-/// A store that takes its time to keep an image, and refuses a piece whose images it has not.
-#[derive(Default)]
-struct ImagesFirst(MemoryStore);
-
-impl Store for ImagesFirst {
-    fn get(&self, kind: &'static str, key: Digest) -> Result<Option<Vec<u8>>, StoreError> {
-        self.0.get(kind, key)
-    }
-
-    fn put(&self, entry: Entry<'_>) -> Result<(), StoreError> {
-        if entry.kind == PIECE_KIND {
-            let piece = StoredPiece::decode(entry.bytes).unwrap();
-            let lacks = |&&image: &&Digest| self.0.get(IMAGE_KIND, image).unwrap().is_none();
-            assert_eq!(piece.images().iter().find(lacks), None);
-        } else {
-            std::thread::sleep(Duration::from_millis(20));
-            assert_eq!(self.0.get(entry.kind, entry.key).unwrap(), None, "kept twice");
-        }
-        self.0.put(entry)
-    }
-}
-
-/// Pieces of several sizes have an image in common, which one thread keeps.
-#[test]
-fn no_piece_is_kept_before_its_images_whoever_keeps_those() {
-    let (store, cold) = filled();
-    let made = ImagesFirst::default();
-    assert_eq!(compile_with(&module(256), 8, &made).artifacts, cold.artifacts);
-    assert!(made.0.entries().keys().eq(store.entries().keys()));
 }
 
 /// What a compiler was asked, of which piece at which size.

@@ -9,6 +9,7 @@ mod ledger;
 mod mode;
 mod options;
 mod parts;
+mod range;
 mod reports;
 mod requests;
 mod shapes;
@@ -29,6 +30,7 @@ pub use options::{CaptureWhen, Checks, OnCaptureFailure, Quantize, SuspendedWeig
 pub(crate) use parts::{SCOPES, StepPart, label, scopes};
 pub use piecewise_kernels::roles;
 pub use piecewise_planner::sizes;
+pub use range::{narrowest_range, out_of_range_advice};
 pub use reports::{BuildTimes, Progress, StepTimes};
 pub use requests::{EngineLoad, FinishReason, PrefixCounts, RequestId, Usage};
 pub use shapes::{LoweringSize, NO_ROWS, StepShape, StepSizes};

@@ -48,7 +48,7 @@ fn joined(inputs: &TcpListener, outputs: &TcpListener) -> (Sender, Receiver) {
     let (outputs, _) = accept(outputs, Role::Pull);
     let (mut ready, requests) = accept(inputs, Role::Router);
     ready.receive(&mut |_| {}).unwrap().unwrap();
-    outputs.set_patience(Duration::from_secs(60)).unwrap();
+    outputs.set_patience(Duration::from_secs(600)).unwrap();
     (requests, outputs)
 }
 

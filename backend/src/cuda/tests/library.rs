@@ -261,7 +261,7 @@ fn a_product_whose_plan_is_known_is_launched_without_a_lock() {
     let holder = std::thread::spawn(move || {
         let _lock = other.lock();
         locked.send(()).unwrap();
-        is_launched.recv_timeout(Duration::from_secs(20)).is_ok()
+        is_launched.recv_timeout(Duration::from_secs(600)).is_ok()
     });
     is_locked.recv().unwrap();
     f.launch(&program, 3).unwrap();

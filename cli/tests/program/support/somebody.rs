@@ -1,5 +1,6 @@
 //! Runs of the program as a user for whom the permissions of files hold.
 
+use crate::bounded::Bound as _;
 use rustix::process::geteuid;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
@@ -18,7 +19,7 @@ pub(crate) fn as_somebody(mut command: Command, folder: &Path) -> Result<Command
     give_away(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let mut probe = Command::new(command.get_program());
     let probe = probe.arg("--version").uid(NOBODY).gid(NOBODY).stdout(Stdio::null());
-    match probe.status() {
+    match probe.bounded().map(|mut probe| probe.wait()) {
         Ok(status) if status.success() => {
             command.uid(NOBODY).gid(NOBODY);
             Ok(command)

@@ -165,6 +165,7 @@ fn refused(field: &str, error: &ItemError) -> ApiError {
             ApiError::too_long(field, error)
         }
         ItemError::Tokens(_) | ItemError::Invalid { .. } => ApiError::field(field, error),
+        ItemError::NotFinite { .. } => ApiError::internal(format!("{field}: {error}")),
         _ => ApiError::internal(format!(
             "the encoder failed: {error}; the request can be tried again"
         )),
