@@ -31,8 +31,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     for prompt in PROMPTS {
         let ids = tokenizer.encode(prompt)?;
         let text_stream = tokenizer.stream_after(&ids)?;
-        let request =
-            Request { stop_ids: facts.eos_token_ids.clone(), ..Request::new(ids, MAX_TOKENS) };
+        let request = Request {
+            stop_ids: facts.eos_token_ids.as_slice().into(),
+            ..Request::new(ids, MAX_TOKENS)
+        };
         texts.insert(engine.add(request)?, (text_stream, prompt.to_owned()));
     }
 

@@ -50,7 +50,10 @@ for ((number = 1; number <= runs; number++)); do
   done
   run "$number" busy & first=$!
   second=0
-  ((number == runs)) || { run "$((++number))" busy & second=$!; }
+  if ((number < runs)); then
+    number=$((number + 1))
+    run "$number" busy & second=$!
+  fi
   wait "$first" || failed=1
   ((second == 0)) || wait "$second" || failed=1
   calm

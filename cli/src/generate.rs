@@ -184,10 +184,10 @@ pub(crate) fn run(mut args: GenerateArgs, registries: &Registries) -> anyhow::Re
                 Some(turn) => (&args.then[turn], then[turn].clone()),
             };
             let request = Request {
-                stop_ids: stop_ids.clone(),
+                stop_ids: stop_ids.as_slice().into(),
                 ignore_eos: args.ignore_eos,
                 sampling: args.sampling(args.seed.wrapping_add(i as u64)),
-                logit_bias: args.logit_bias.clone(),
+                logit_bias: args.logit_bias.as_slice().into(),
                 logprobs: args.logprobs,
                 keep: turn < args.then.len(),
                 ..Request::new(prompt_ids, args.max_tokens)
@@ -205,7 +205,7 @@ pub(crate) fn run(mut args: GenerateArgs, registries: &Registries) -> anyhow::Re
             let reply = Reply {
                 prompt: text.clone(),
                 stream: tokenizer.stream_after(engine.ids(id).unwrap_or(&prompt_ids))?,
-                prompt_ids,
+                prompt_ids: prompt_ids.to_vec(),
                 ids: Vec::new(),
                 logprobs: Vec::new(),
                 text: String::new(),

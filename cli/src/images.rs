@@ -111,6 +111,6 @@ impl PromptImages {
         let placed = self.prompts.place(&request.prompt, &grids)?;
         let rows = placed.positions.iter().zip(&self.rows);
         let rows = rows.map(|(&position, &rows)| GivenRows { position, rows }).collect();
-        Ok(Request { prompt: placed.ids, rows, values: vec![placed.coordinates], ..request })
+        Ok(Request { prompt: placed.ids.into(), rows, values: vec![placed.coordinates], ..request })
     }
 }

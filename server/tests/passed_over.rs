@@ -67,10 +67,14 @@ fn fields_that_nobody_knows_are_refused_or_passed_over_and_named() {
 fn lists_of_a_request_are_as_long_as_the_operator_lets_them_be() {
     let narrow = serve_with(|limits| {
         (limits.choices, limits.stop_ids, limits.stop_texts) = (2, 2, 2);
+        limits.logprobs = 4;
     });
     let usual = serve(false);
     for (field, whole, too_many, setting) in [
         ("n", json!(2), json!(3), "--max-choices"),
+        // A token of the answer and two of the prompt.
+        ("logprobs", json!(3), json!(4), "--max-logprobs"),
+        ("prompt_logprobs", json!(1), json!(2), "--max-logprobs"),
         ("stop_token_ids", json!([7, 8]), json!([7, 8, 9]), "--max-stop-ids"),
         ("stop", json!(["ab", "cd"]), json!(["ab", "cd", "ef"]), "--max-stop-texts"),
         ("bad_words", json!(["ab"]), json!(["a".repeat(129)]), "--max-stop-texts"),
@@ -86,6 +90,22 @@ fn lists_of_a_request_are_as_long_as_the_operator_lets_them_be() {
         assert!(status == 400 && message.contains(setting), "{field}: {answer}");
         assert_eq!(asks(usual, &too_many).0, 200, "{field}");
     }
+}
+
+/// What streams is gone as it comes.
+#[test]
+fn whole_answers_take_memory_for_their_log_probabilities() {
+    let address = serve_with(|limits| limits.bodies_bytes = 1 << 20);
+    let ask = |more: Value| {
+        let mut body = json!({"prompt": [5, 6], "max_tokens": 60, "logprobs": 20, "n": 6});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        post(address, "/v1/completions", &body)
+    };
+    let (status, _, answer) = ask(json!({}));
+    assert_eq!((status, answer["error"]["code"].as_str()), (503, Some("bodies_full")), "{answer}");
+    assert_eq!(ask(json!({"n": 1})).0, 200);
+    let chat = json!({"messages": [], "logprobs": true});
+    assert_ne!(post(address, "/v1/chat/completions", &chat).0, 503);
 }
 
 #[test]

@@ -18,8 +18,8 @@ fn ids_are_kept_to_what_is_allowed_and_ends_wait() {
     assert_eq!(allowed(&mut Restraint::default().over(None, IDS)), all);
     let restraint = Restraint {
         allowed: [3, 40, 41, 69].into(),
-        bad: vec![vec![3], vec![40, 40, 41]],
-        ends: vec![69],
+        bad: vec![vec![3], vec![40, 40, 41]].into(),
+        ends: vec![69].into(),
         least: 2,
     };
     let mut constraint = restraint.over(None, IDS);
@@ -59,7 +59,7 @@ impl TokenConstraint for Complete {
 
 #[test]
 fn a_structure_that_is_complete_ends_before_the_least() {
-    let restraint = Restraint { ends: vec![5, 6], least: 9, ..Restraint::default() };
+    let restraint = Restraint { ends: vec![5, 6].into(), least: 9, ..Restraint::default() };
     let mut constraint = restraint.over(Some(Box::new(Complete)), IDS);
     assert_eq!(allowed(&mut constraint), [5]);
     assert_eq!(constraint.accept(7), Ok(true));

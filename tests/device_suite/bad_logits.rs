@@ -43,7 +43,7 @@ fn requests(controls: bool) -> Vec<Request> {
         let told = Request::new((0..40).map(|i| i % VOCAB).collect::<Vec<_>>(), 20);
         requests.extend([
             Request { sampling, logprobs: Some(3), ..base() },
-            Request { constraint, logit_bias: vec![(7, 1.0)], ..base() },
+            Request { constraint, logit_bias: vec![(7, 1.0)].into(), ..base() },
             Request { prompt_logprobs: Some(2), ..told },
         ]);
     }

@@ -78,7 +78,7 @@ fn requests() -> Vec<Request> {
             (0..length).map(|i| ((number * 17 + i * i) % VOCAB as usize) as u32).collect();
         let mut request = Request { sampling, ..Request::new(ids, 24) };
         if matches!(number, 4 | 6) {
-            request.logit_bias = vec![(41, 6.0), (3, -100.0), (7, 2.5)];
+            request.logit_bias = [(41, 6.0), (3, -100.0), (7, 2.5)].into();
         }
         if matches!(number, 5 | 6) {
             let length = 10 + number;

@@ -98,7 +98,7 @@ pub(crate) fn a_kept_conversation_goes_on_from_its_slot_or_is_computed_again<T: 
     let mut more = Request::new([5, 6], 6);
     let first = Request { keep: true, ..request(2) };
     let reply = alone::<T>(&first);
-    let whole = [first.prompt.clone(), reply.clone(), more.prompt.clone()].concat();
+    let whole = [&first.prompt[..], &reply, &more.prompt].concat();
     let expected = alone::<T>(&Request::new(whole.clone(), 6));
     for others in [0, 5] {
         let mut engine = engine::<T>(GraphMode::Piecewise);

@@ -243,6 +243,13 @@ def scores(folder, activation, of_logit):
             assert [result["document"]["text"] for result in ranked["results"]] == [TEXTS[i] for i in order]
             assert [result["relevance_score"] for result in ranked["results"]] == [found[i] for i in order]
             assert ranked["usage"]["total_tokens"] == tokens
+        # What is too long is named before any other is read with it.
+        for body, param in [
+            ({"query": "one " * 100, "documents": TEXTS}, "query"),
+            ({"query": "one", "documents": ["two", "three " * 63, "one " * 100]}, "documents[2]"),
+        ]:
+            status, _, answer = server.post("/rerank", body)
+            assert (status, answer["error"]["param"]) == (400, param), answer
         bare = server.post("/rerank", {"query": "one", "documents": TEXTS, "return_documents": False})[2]
         assert len(bare["results"]) == 3 and "document" not in bare["results"][0]
         status, _, answer = server.post("/v1/embeddings", {"input": "one"})

@@ -44,8 +44,9 @@ class Attacker:
     """Asks a server from an address that nobody else has, in a process of its own: what it computes keeps the others' clocks
     from nothing."""
 
-    def __init__(self, server, attack, seconds):
-        self.server, self.attack, self.seconds = server, attack, seconds
+    def __init__(self, server, attack, seconds, most):
+        """It goes on for so many seconds, and until so many requests of others have begun."""
+        self.server, self.attack, self.seconds, self.most = server, attack, seconds, most
         # How many requests of others have begun, and how many times the attack was made.
         self.asked, self.rounds = FORKED.Value("q", 0), FORKED.Value("q", 0)
         self.process = FORKED.Process(target=self.run, daemon=True)
@@ -56,7 +57,7 @@ class Attacker:
     def run(self):
         until("others ask", lambda: self.asked.value, 600)
         started = time.monotonic()
-        while not self.rounds.value or time.monotonic() - started < self.seconds:
+        while not self.rounds.value or time.monotonic() - started < self.seconds or self.asked.value < self.most:
             self.attack(self)
             self.rounds.value += 1
 
@@ -250,6 +251,17 @@ def malformed_requests(attacker):
     attacker.together(len(requests), ask, 32)
 
 
+def many_log_probabilities(attacker):
+    """Of every token and the likeliest ids beside it, in answers that come as a whole."""
+    prompt = [5] * 2000
+    asked = [
+        {"prompt": prompt, "prompt_logprobs": 20, "n": 128, "max_tokens": 1}, {"prompt": prompt, "echo": True, "logprobs": 20, "n": 128, "max_tokens": 1},
+        {"prompt": [5, 6], "logprobs": 20, "n": 128, "max_tokens": 2000, "ignore_eos": True}, {"prompt": [5] * 500, "prompt_logprobs": 20, "n": 4, "max_tokens": 1},
+    ]
+    statuses = attacker.together(12, lambda i: attacker.post("/v1/completions", asked[i % 4]))
+    assert set(statuses) <= {200, 400, 429, 503} | attacker.crowded and 400 in statuses, statuses
+
+
 def foreign_pages(attacker):
     """Of whoever looks at a page on the operator's machine."""
     for headers in [{"Origin": "https://evil.example"}, {"Host": "evil.example"}, {"Sec-Fetch-Site": "cross-site"}]:
@@ -297,7 +309,7 @@ def all_at_once(attacker):
 EACH = [
     long_lists_of_ids, long_texts, values_without_an_end, bodies_that_stand_still, requests_that_are_left,
     requests_that_fill_the_queue, idle_connections, slow_readers, priorities, structures, stops_and_bad_words,
-    malformed_requests, foreign_pages, subscribers, half_closed_requests, encoded_bodies,
+    malformed_requests, many_log_probabilities, foreign_pages, subscribers, half_closed_requests, encoded_bodies,
 ]
 OF_A_WRITER = [*EACH, all_at_once]
 # What has a server of its own that ends, or none of whose clients wait for another: tried alone, there and here.
@@ -307,7 +319,7 @@ ALONE = [
     logs.long_paths_are_cut,
 ]
 # Tried where the program's other commands are (cli/tests/program, cli/src/serve.rs):
-# - `serve --max-body 0`: a_bound_that_refuses_every_body_is_refused,
+# - `serve --max-body 0`: server_settings,
 # - lines for `chat` and `embed` that are no text: a_line_that_is_no_text_is_named_and_left_out,
 #   lines_beside_one_that_is_no_text_are_embedded.
 
@@ -398,11 +410,12 @@ def besiege(server, attacks, cases, arguments, whole=True):
     for attack in attacks:
         if arguments.attacks and attack.__name__ not in arguments.attacks:
             continue
-        started, attacker = time.monotonic(), Attacker(server, attack, arguments.seconds)
+        most = len(cases) if whole and (arguments.seconds or attack is all_at_once) else 20
+        started = time.monotonic()
+        attacker = Attacker(server, attack, arguments.seconds, most if attack is all_at_once else 0)
         attacker.process.start()
         with Others(server, cases, attacker.asked) as others:
             until("the attack has ended", lambda: others.failures or not attacker.process.is_alive(), 900)
-            most = len(cases) if whole and (arguments.seconds or attack is all_at_once) else 20
             until("each of the others was answered", lambda: others.failures or attacker.asked.value >= most, 600)
         attacker.process.join()
         rounds = attacker.rounds.value

@@ -113,9 +113,9 @@ impl SamplingParams {
         }
         let restraint = Restraint {
             allowed: self.allowed_token_ids.clone().unwrap_or_default().into(),
-            bad: self.bad_words_token_ids.clone().unwrap_or_default(),
+            bad: self.bad_words_token_ids.clone().unwrap_or_default().into(),
             ends: match min_tokens {
-                0 => Vec::new(),
+                0 => Arc::default(),
                 _ => {
                     let named = self.eos_token_id.iter().chain(&self.stop_token_ids);
                     named.chain(&self.all_stop_token_ids).copied().collect()
@@ -176,7 +176,10 @@ mod tests {
         });
         let Asked { request, structure, restraint, eos, stop_ids, .. } = asked(&sampling).unwrap();
         assert_eq!(restraint, None);
-        assert_eq!((request.stop_ids, eos, stop_ids), (vec![2, 7, 8], Some(2), vec![7, 8]));
+        assert_eq!(
+            (request.stop_ids.to_vec(), eos, stop_ids),
+            (vec![2, 7, 8], Some(2), vec![7, 8])
+        );
         assert_eq!((request.max_tokens, request.logprobs, structure), (9, Some(3), None));
         let sampling = request.sampling;
         assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (0.5, 4, 0.9));
@@ -196,8 +199,8 @@ mod tests {
         });
         let restraint = asked(&sampling).unwrap().restraint.unwrap();
         assert_eq!(restraint.allowed[..], [1, 2, 3]);
-        assert_eq!(restraint.bad, [vec![1], vec![2, 3]]);
-        assert_eq!((restraint.ends, restraint.least), (vec![2, 7, 7, 8], 3));
+        assert_eq!(*restraint.bad, [vec![1], vec![2, 3]]);
+        assert_eq!((restraint.ends.to_vec(), restraint.least), (vec![2, 7, 7, 8], 3));
         let alone = asked(&json!({"_bad_words_token_ids": [[4]], "stop_token_ids": [7]})).unwrap();
         assert!(alone.restraint.unwrap().ends.is_empty(), "it may end at any time");
     }

@@ -202,7 +202,7 @@ impl Conversation {
             ids.drain(..length);
         }
         let request = Request {
-            stop_ids: self.stop_ids.clone(),
+            stop_ids: self.stop_ids.as_slice().into(),
             sampling: self.sampling,
             keep: true,
             ..Request::new(ids, self.max_tokens.unwrap_or(room).min(room))

@@ -115,7 +115,7 @@ pub(crate) struct LimitArgs {
     #[arg(long, value_name = "N")]
     max_body_values: Option<NonZeroU64>,
     /// The memory that all bodies may take beyond their first 64 KiB each, from when they come until the
-    /// engine has their requests, also with KiB, MiB or GiB [default: 512MiB].
+    /// engine has their requests, also with KiB, MiB or GiB [default: 256MiB].
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     max_body_memory: Option<u64>,
     /// The most requests with large texts that wait to be read, and the most with structures
@@ -125,6 +125,10 @@ pub(crate) struct LimitArgs {
     /// The most answers to a prompt that a request asks for (`n`) [default: 128].
     #[arg(long, value_name = "N")]
     max_choices: Option<NonZeroU64>,
+    /// The most log-probabilities that a request asks for in all: of each token of its answers and, where it
+    /// asks for those, its prompts, with each of the likeliest ids beside it [default: 1048576].
+    #[arg(long, value_name = "N")]
+    max_logprobs: Option<u64>,
     /// The most ids that a request says an answer ends with (`stop_token_ids`) [default: 1024].
     #[arg(long, value_name = "N")]
     max_stop_ids: Option<u64>,
@@ -182,6 +186,7 @@ impl LimitArgs {
         let layers = put(layers, "max_body_memory", self.max_body_memory)?;
         let layers = put(layers, "max_waiting_texts", self.max_waiting_texts)?;
         let layers = put(layers, "max_choices", self.max_choices)?;
+        let layers = put(layers, "max_logprobs", self.max_logprobs)?;
         let layers = put(layers, "max_stop_ids", self.max_stop_ids)?;
         let layers = put(layers, "max_stop_texts", self.max_stop_texts)?;
         put(layers, "ignore_unknown_fields", self.ignore_unknown_fields.then_some(true))

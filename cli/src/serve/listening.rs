@@ -67,6 +67,7 @@ fn limits(config: &ServerConfig) -> Limits {
         bodies_bytes: number(config.max_body_memory),
         waiting_texts: number(config.max_waiting_texts),
         choices: number(config.max_choices.get()),
+        logprobs: number(config.max_logprobs),
         stop_ids: number(config.max_stop_ids),
         stop_texts: config.max_stop_texts.get().into(),
         ignores_unknown_fields: config.ignore_unknown_fields,

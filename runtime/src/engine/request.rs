@@ -55,19 +55,19 @@ impl Default for Client {
 /// A prompt, how far to go on from it, and what to tell of each token.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The ids to go on from; at least one.
-    pub prompt: Vec<u32>,
+    /// The ids to go on from; at least one. What is long here is shared by the answers to one prompt.
+    pub prompt: Arc<[u32]>,
     /// The most tokens to generate; the context may end it sooner.
     pub max_tokens: u64,
     /// Ids that end it; the id itself is still returned.
-    pub stop_ids: Vec<u32>,
+    pub stop_ids: Arc<[u32]>,
     /// Whether to go on past stop ids.
     pub ignore_eos: bool,
     /// How each token is chosen.
     pub sampling: Sampling,
     /// What is added to the logits of some ids, at most
     /// [`MAX_LOGIT_BIASES`](super::MAX_LOGIT_BIASES); each id once.
-    pub logit_bias: Vec<(u32, f32)>,
+    pub logit_bias: Arc<[(u32, f32)]>,
     /// Whether each token comes with its log-probability, and how many of the likeliest ids come with
     /// theirs beside it: at most [`MAX_TOP_LOGPROBS`](super::MAX_TOP_LOGPROBS).
     pub logprobs: Option<u32>,
@@ -96,14 +96,14 @@ pub struct Request {
 
 impl Request {
     /// A greedy request without stop ids.
-    pub fn new(prompt: impl Into<Vec<u32>>, max_tokens: u64) -> Self {
+    pub fn new(prompt: impl Into<Arc<[u32]>>, max_tokens: u64) -> Self {
         Self {
             prompt: prompt.into(),
             max_tokens,
-            stop_ids: Vec::new(),
+            stop_ids: Arc::default(),
             ignore_eos: false,
             sampling: Sampling::default(),
-            logit_bias: Vec::new(),
+            logit_bias: Arc::default(),
             logprobs: None,
             prompt_logprobs: None,
             constraint: None,

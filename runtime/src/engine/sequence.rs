@@ -68,7 +68,7 @@ pub(super) struct Sequence {
     pub deadline: Option<Instant>,
     /// How many requests behind it were let in before it.
     pub passed: u32,
-    stop_ids: Vec<u32>,
+    stop_ids: Arc<[u32]>,
 }
 
 /// A sequence's part in the next step.
@@ -111,7 +111,7 @@ impl Sequence {
             start: 0,
             deadline: None,
             passed: 0,
-            stop_ids: Vec::new(),
+            stop_ids: Arc::default(),
         };
         sequence.extend(request, max_seq_len);
         sequence
@@ -133,7 +133,7 @@ impl Sequence {
         self.keep = request.keep;
         (self.priority, self.deadline) = (request.priority, request.deadline);
         self.client = request.client;
-        self.stop_ids = if request.ignore_eos { Vec::new() } else { request.stop_ids };
+        self.stop_ids = if request.ignore_eos { Arc::default() } else { request.stop_ids };
         self.turn += 1;
     }
 
@@ -279,7 +279,7 @@ impl Sequence {
 /// What a turn asks for.
 #[derive(Debug, Default)]
 pub(super) struct TurnControls {
-    pub logit_bias: Vec<(u32, f32)>,
+    pub logit_bias: Arc<[(u32, f32)]>,
     pub logprobs: Option<u32>,
     pub prompt_logprobs: Option<u32>,
     /// Rows of the prompt whose following id was told of.

@@ -92,9 +92,9 @@ fn request() -> impl Strategy<Value = Request> {
         any::<bool>(),
     )
         .prop_map(|(prompt, max_tokens, stop_ids, ignore_eos, sampling, keep)| Request {
-            prompt,
+            prompt: prompt.into(),
             max_tokens,
-            stop_ids,
+            stop_ids: stop_ids.into(),
             ignore_eos,
             sampling,
             keep,
@@ -208,13 +208,13 @@ proptest! {
         let mut second = Vec::new();
         for &(id, request, next) in &turns {
             let ids = assert_answer(&engine, &events, id, &request.prompt, request);
-            let all = [request.prompt.clone(), ids].concat();
+            let all = [&request.prompt[..], &ids].concat();
             prop_assert_eq!(engine.ids(id).map(<[u32]>::to_vec), request.keep.then(|| all.clone()));
             let room = all.len() + next.prompt.len() < bound as usize;
             match engine.extend(id, next.clone()) {
                 Ok(()) => {
                     prop_assert!(request.keep && room);
-                    second.push((id, [all, next.prompt.clone()].concat(), next));
+                    second.push((id, [&all, &next.prompt[..]].concat(), next));
                 }
                 Err(EngineError::NotKept { .. }) => prop_assert!(!request.keep),
                 Err(EngineError::TooLong { .. }) => {
@@ -299,7 +299,8 @@ fn tokens_past_a_stop_id_are_dropped_and_the_conversation_goes_on() {
     let mut engine = engine(&Setup::default(), true);
     let first = next_id(&[5], Sampling::default());
     let second = next_id(&[5, first], Sampling::default());
-    let mut request = Request { stop_ids: vec![second], keep: true, ..Request::new([5], 20) };
+    let mut request =
+        Request { stop_ids: vec![second].into(), keep: true, ..Request::new([5], 20) };
     let id = engine.add(request.clone()).unwrap();
     let mut events = Vec::new();
     let finished =
@@ -308,8 +309,8 @@ fn tokens_past_a_stop_id_are_dropped_and_the_conversation_goes_on() {
         engine.step(&mut events).unwrap();
     }
     assert_eq!(engine.in_flight.len(), 1, "a step past the stop id is under way");
-    request.prompt = vec![9];
-    request.stop_ids.clear();
+    request.prompt = vec![9].into();
+    request.stop_ids = [].into();
     request.max_tokens = 3;
     engine.extend(id, request.clone()).unwrap();
     events.clear();
@@ -396,7 +397,7 @@ fn bad_requests_are_refused_by_name() {
             refused(sampled(Sampling { presence_penalty: -1.0, ..sampling })),
             refused(sampled(Sampling { frequency_penalty: 0.5, ..sampling })),
             refused(sampled(Sampling { repetition_penalty: 1.1, ..sampling })),
-            refused(Request { logit_bias: vec![(3, 2.0)], ..Request::new([1], 1) }),
+            refused(Request { logit_bias: vec![(3, 2.0)].into(), ..Request::new([1], 1) }),
             refused(Request { logprobs: Some(5), ..Request::new([1], 1) }),
         ]
         .join("\n")

@@ -27,7 +27,8 @@ fn request(number: u32) -> Request {
 
 /// The ids that a request of its own gets.
 fn expected(number: u32) -> Vec<u32> {
-    let Request { mut prompt, max_tokens, .. } = request(number);
+    let Request { prompt, max_tokens, .. } = request(number);
+    let mut prompt = prompt.to_vec();
     let start = prompt.len();
     for _ in 0..max_tokens {
         prompt.push(next_id(&prompt, Sampling::default()));

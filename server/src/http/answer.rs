@@ -1,5 +1,7 @@
 //! Answers on their way out: as a whole, or piece by piece.
 
+use super::aside::aside;
+use super::body::Held;
 use super::deltas::Deltas;
 use super::error::ApiError;
 use super::generation::{Delta, Generation};
@@ -9,15 +11,17 @@ use super::params::{Params, StreamUsage};
 use super::sse::{self, Events, Frame};
 use super::state::{State, now};
 use super::usage::UsageReport;
+use axum::body::Bytes;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 /// What an endpoint makes of what is generated.
 pub(crate) trait Choices: Send + Unpin + 'static {
-    type Choice: Serialize + Send + Sync;
+    type Choice: Serialize + Send + Sync + 'static;
 
     fn count(&self) -> usize;
 
@@ -40,7 +44,7 @@ pub(crate) trait Choices: Send + Unpin + 'static {
 /// What a whole answer has beside its choices.
 #[derive(Debug, Default)]
 pub(crate) struct Rest {
-    pub(crate) prompt_token_ids: Option<Vec<u32>>,
+    pub(crate) prompt_token_ids: Option<Arc<[u32]>>,
     pub(crate) prompt_logprobs: Option<PromptLogprobs>,
 }
 
@@ -61,6 +65,8 @@ pub(crate) struct Answers<C> {
     wants_usage: StreamUsage,
     choices: C,
     has_begun: bool,
+    /// The memory that a whole answer takes.
+    held: Option<Held>,
 }
 
 impl<C: Choices> Answers<C> {
@@ -84,7 +90,13 @@ impl<C: Choices> Answers<C> {
             wants_usage: params.stream_usage,
             choices,
             has_begun: false,
+            held: None,
         }
+    }
+
+    /// Keeps memory for it until it is sent.
+    pub(crate) fn holding(self, held: Held) -> Self {
+        Self { held: Some(held), ..self }
     }
 
     /// As events as they come, or as one body at the end.
@@ -101,16 +113,26 @@ impl<C: Choices> Answers<C> {
                 self.choices.extend(choice, delta)?;
             }
         }
-        let Self { head, deltas, choices: kind, .. } = self;
-        let Rest { prompt_token_ids, prompt_logprobs } = kind.rest();
-        let mut body = head;
-        field(&mut body, "choices", &choices);
-        field(&mut body, "usage", &deltas.usage().report());
-        prompt_token_ids.iter().for_each(|ids| field(&mut body, "prompt_token_ids", ids));
-        prompt_logprobs.iter().for_each(|told| field(&mut body, "prompt_logprobs", told));
-        body.push(b'}');
+        let Self { head, deltas, choices: kind, held, .. } = self;
+        let rest = kind.rest();
+        let usage = deltas.usage().report();
+        let write = move || {
+            let Rest { prompt_token_ids, prompt_logprobs } = rest;
+            let mut body = head;
+            field(&mut body, "choices", &choices);
+            field(&mut body, "usage", &usage);
+            prompt_token_ids.iter().for_each(|ids| field(&mut body, "prompt_token_ids", &&ids[..]));
+            prompt_logprobs.iter().for_each(|told| field(&mut body, "prompt_logprobs", told));
+            body.push(b'}');
+            body
+        };
+        // What is long keeps nobody else waiting.
+        let body = match held.as_ref().is_some_and(Held::is_heavy) {
+            true => aside(move || Ok::<_, ApiError>(write())).await?,
+            false => write(),
+        };
         let kind = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
-        Ok((kind, body).into_response())
+        Ok((kind, Bytes::from_owner(Written { body, _held: held })).into_response())
     }
 
     /// What an event that is not the last says of an answer's usage.
@@ -127,6 +149,18 @@ impl<C: Choices> Answers<C> {
             }
             body.push(b'}');
         });
+    }
+}
+
+/// What is sent, with the memory that it takes until then.
+struct Written {
+    body: Vec<u8>,
+    _held: Option<Held>,
+}
+
+impl AsRef<[u8]> for Written {
+    fn as_ref(&self) -> &[u8] {
+        &self.body
     }
 }
 

@@ -1,10 +1,12 @@
 //! Work that takes long, off the threads that others wait for.
 
+use super::client::Client;
 use super::error::ApiError;
 use crate::structured::Wanted;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use tokio::sync::{Semaphore, oneshot};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::oneshot;
 
 /// What `work` gives, done aside.
 pub(crate) async fn aside<R, E>(
@@ -18,41 +20,110 @@ where
     done.map_err(|error| ApiError::internal(error.to_string()))?.map_err(Into::into)
 }
 
-/// Work of one kind, so much of it at a time, while so much waits at most.
+/// Work of one kind, so much of it at a time, while so much waits at most, three quarters of it one
+/// client's. Clients take turns.
 #[derive(Debug)]
 pub(crate) struct Turns {
-    turns: Arc<Semaphore>,
-    waiting: Arc<AtomicUsize>,
+    line: Arc<Mutex<Line>>,
     most_waiting: usize,
+}
+
+/// Turns that nobody has, and who waits for one.
+#[derive(Debug)]
+struct Line {
+    free: usize,
+    /// Of each client; the one in front is next.
+    waiting: VecDeque<(u64, VecDeque<oneshot::Sender<Turn>>)>,
+}
+
+/// Given back when it is dropped.
+#[derive(Debug)]
+struct Turn(Option<Arc<Mutex<Line>>>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some(line) = self.0.take() {
+            give(&line);
+        }
+    }
+}
+
+fn lock(line: &Mutex<Line>) -> MutexGuard<'_, Line> {
+    // Nothing that holds it panics.
+    line.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Gives a turn to the next who waits, and to nobody where none does.
+fn give(line: &Arc<Mutex<Line>>) {
+    loop {
+        let mut locked = lock(line);
+        let Some((client, mut waiting)) = locked.waiting.pop_front() else {
+            locked.free += 1;
+            return;
+        };
+        let next = waiting.pop_front();
+        if !waiting.is_empty() {
+            locked.waiting.push_back((client, waiting));
+        }
+        drop(locked);
+        match next.map(|next| next.send(Turn(Some(Arc::clone(line))))) {
+            // Who has gone takes none; what came back is given to the next here.
+            Some(Err(mut turn)) => turn.0 = None,
+            None => {}
+            Some(Ok(())) => return,
+        }
+    }
 }
 
 impl Turns {
     pub(crate) fn new(turns: usize, most_waiting: usize) -> Self {
-        let waiting = Arc::default();
-        Self { turns: Arc::new(Semaphore::new(turns.max(1))), waiting, most_waiting }
+        let line = Line { free: turns.max(1), waiting: VecDeque::new() };
+        Self { line: Arc::new(Mutex::new(line)), most_waiting }
     }
 
-    /// As [`aside`], once it has a turn, which it keeps until it has ended, whoever still waits for it. It
-    /// is told whether somebody does; who has gone before it began has nothing done.
+    /// A turn, or a place in the line.
+    fn ask(&self, client: u64) -> Result<Result<Turn, oneshot::Receiver<Turn>>, ApiError> {
+        let mut line = lock(&self.line);
+        if line.free > 0 {
+            line.free -= 1;
+            return Ok(Ok(Turn(Some(Arc::clone(&self.line)))));
+        }
+        for (_, waiting) in &mut line.waiting {
+            waiting.retain(|other| !other.is_closed());
+        }
+        line.waiting.retain(|(_, waiting)| !waiting.is_empty());
+        let all: usize = line.waiting.iter().map(|(_, waiting)| waiting.len()).sum();
+        let place = line.waiting.iter().position(|(other, _)| *other == client);
+        let own = place.map_or(0, |place| line.waiting[place].1.len());
+        let of_one = self.most_waiting - self.most_waiting / 4;
+        if all >= self.most_waiting {
+            return Err(ApiError::too_busy("requests", all));
+        }
+        if own >= of_one {
+            return Err(ApiError::too_busy("requests of yours", own));
+        }
+        let (sender, receiver) = oneshot::channel();
+        match place {
+            Some(place) => line.waiting[place].1.push_back(sender),
+            None => line.waiting.push_back((client, VecDeque::from([sender]))),
+        }
+        Ok(Err(receiver))
+    }
+
+    /// As [`aside`], once the client has a turn, which it keeps until the work has ended, whoever still
+    /// waits for it. The work is told whether somebody does; who has gone before it began has nothing done.
     pub(crate) async fn run<R, E>(
         &self,
+        client: &Client,
         work: impl FnOnce(Wanted<'_>) -> Result<R, E> + Send + 'static,
     ) -> Result<R, ApiError>
     where
         R: Send + 'static,
         E: Into<ApiError> + Send + 'static,
     {
-        let turn = match Arc::clone(&self.turns).try_acquire_owned() {
+        let turn = match self.ask(client.id())? {
             Ok(turn) => turn,
-            Err(_) => {
-                let in_line = InLine(Arc::clone(&self.waiting));
-                if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.most_waiting {
-                    return Err(ApiError::too_busy(self.most_waiting));
-                }
-                let turn = Arc::clone(&self.turns).acquire_owned().await;
-                drop(in_line);
-                turn.map_err(|error| ApiError::internal(error.to_string()))?
-            }
+            Err(comes) => comes.await.map_err(|error| ApiError::internal(error.to_string()))?,
         };
         let waits = Waits(Arc::new(AtomicBool::new(true)));
         let still = Arc::clone(&waits.0);
@@ -61,15 +132,6 @@ impl Turns {
             work(&|| still.load(Ordering::Relaxed))
         });
         done.await
-    }
-}
-
-/// One that waits for its turn until it is dropped.
-struct InLine(Arc<AtomicUsize>);
-
-impl Drop for InLine {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -116,7 +178,8 @@ mod tests {
         let (go_on, goes_on) = mpsc::channel::<()>();
         let of_work = Arc::clone(&turns);
         let client = runtime.spawn(async move {
-            let work = of_work.run(move |is_wanted| {
+            let client = Client::default();
+            let work = of_work.run(&client, move |is_wanted| {
                 begun.send(is_wanted()).unwrap();
                 goes_on.recv().unwrap();
                 told.send(is_wanted()).unwrap();
@@ -127,9 +190,10 @@ mod tests {
         assert!(begins.recv().unwrap(), "somebody waits");
         client.abort();
         assert!(runtime.block_on(client).unwrap_err().is_cancelled());
-        assert_eq!(turns.turns.available_permits(), 0);
+        assert_eq!(lock(&turns.line).free, 0);
         // One may wait for the turn; a second one is told to come again, until the first has gone.
-        let later = || Box::pin(turns.run(|_| Ok::<_, ApiError>(3)));
+        let client = Client::default();
+        let later = || Box::pin(turns.run(&client, |_| Ok::<_, ApiError>(3)));
         let mut waits = later();
         let pending = |work: &mut Pin<Box<_>>| poll_once(&runtime, work).is_none();
         assert!(pending(&mut waits));
@@ -142,7 +206,32 @@ mod tests {
         assert!(!tells.recv().unwrap(), "nobody waits");
         // The turn comes back with the end of the work.
         assert_eq!(runtime.block_on(waits).unwrap(), 3);
-        assert_eq!(turns.waiting.load(Ordering::Relaxed), 0);
+        let line = lock(&turns.line);
+        assert_eq!((line.free, line.waiting.len()), (1, 0));
+    }
+
+    #[test]
+    fn clients_take_turns_and_one_leaves_places_to_others() {
+        let turns = Turns::new(1, 4);
+        let ask = |client| turns.ask(client);
+        let first = ask(1).unwrap().unwrap();
+        let mut comes = Vec::from_iter([1, 1, 1].map(|client| ask(client).unwrap().unwrap_err()));
+        let Err(refused) = ask(1) else { panic!("places are left to others") };
+        assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+        assert!(refused.body().to_string().contains("requests of yours"), "{refused:?}");
+        let mut other = ask(2).unwrap().unwrap_err();
+        assert!(ask(3).is_err(), "four wait");
+        // One of the first client's is next, then the other's.
+        drop(first);
+        let turn = comes[0].try_recv().unwrap();
+        assert!(other.try_recv().is_err());
+        // Who has gone is passed over.
+        drop(comes.remove(1));
+        drop(turn);
+        let turn = other.try_recv().unwrap();
+        drop(turn);
+        drop(comes.pop().unwrap().try_recv().unwrap());
+        assert_eq!(lock(&turns.line).free, 1);
     }
 
     /// What a future gives, where it gives it at once.

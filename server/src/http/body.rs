@@ -17,6 +17,11 @@ const SMALL: usize = 64 << 10;
 pub(super) const LARGEST_HERE: usize = 32 << 10;
 /// Bytes of memory that a value of a body takes: that of `serde_json` and its place in a list or an object.
 const OF_VALUE: usize = 128;
+/// Bytes of memory that a log-probability takes until its answer is sent: a number, the text of its token,
+/// and both as they are written.
+const OF_LOGPROB: usize = 128;
+/// Bytes of memory that a token of a text takes: an id and a type.
+const OF_TOKEN: usize = 8;
 
 /// What all bodies may take of memory, from their first bytes until their requests are on their way, and
 /// three quarters of it those of one client.
@@ -73,6 +78,26 @@ impl Held {
     /// Whether the body takes long to read.
     pub(crate) fn is_large(&self) -> bool {
         self.is_large
+    }
+
+    /// Gives back what the body took, and takes memory for so many log-probabilities of its answer.
+    pub(crate) fn for_logprobs(self, count: usize) -> Result<Self, ApiError> {
+        let (memory, client) = (self.memory.clone(), self.client.clone());
+        drop(self);
+        let mut held = memory.hold(client);
+        held.grow(count.saturating_mul(OF_LOGPROB))?;
+        Ok(held)
+    }
+
+    /// Takes memory for so many tokens that are read of its texts; what has many takes long.
+    pub(crate) fn take_tokens(&mut self, count: usize) -> Result<(), ApiError> {
+        self.is_large |= count > LARGEST_HERE;
+        self.grow(count.saturating_mul(OF_TOKEN))
+    }
+
+    /// Whether it has taken more than every request may.
+    pub(crate) fn is_heavy(&self) -> bool {
+        counted(self.bytes) > 0
     }
 
     /// Takes so many bytes more.

@@ -115,7 +115,8 @@ pub(crate) async fn handle(
     state.served()?;
     let asked = Fields::read(request, &state, Asked::take).await?;
     let replying = Replying::begin(&state, asked).await?;
-    let Replying { params, ids, generation, parsers, wants_logprobs, shows_thoughts } = replying;
+    let Replying { params, ids, generation, parsers, wants_logprobs, shows_thoughts, held } =
+        replying;
     let lengths = [ids.len()].into_iter();
     let replies = Replies {
         state: Arc::clone(&state),
@@ -128,7 +129,8 @@ pub(crate) async fn handle(
     };
     let object = if params.stream { "chat.completion.chunk" } else { "chat.completion" };
     let kind = ("chatcmpl", object);
-    Answers::new(&state, kind, generation, lengths, &params, replies).respond(params.stream).await
+    let answers = Answers::new(&state, kind, generation, lengths, &params, replies);
+    answers.holding(held).respond(params.stream).await
 }
 
 /// Messages in reply to a conversation.
@@ -137,7 +139,7 @@ struct Replies {
     /// Of each reply.
     parsers: Vec<ReplyParser>,
     /// Its ids, where they are to be returned.
-    prompt: Option<Vec<u32>>,
+    prompt: Option<Arc<[u32]>>,
     /// At most how many of the likeliest ids are shown, and those of the first reply's prompt.
     prompt_logprobs: Option<(u32, PromptLogprobs)>,
     wants_logprobs: bool,

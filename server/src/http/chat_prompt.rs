@@ -80,7 +80,7 @@ pub(crate) async fn encode(
     Asked { prompt, adds_special, .. }: Asked,
 ) -> Result<(Vec<u32>, String), ApiError> {
     let shared = Arc::clone(state);
-    let encode = move |_: Wanted<'_>| -> Result<_, ApiError> {
+    let encode = move |is_wanted: Wanted<'_>| -> Result<_, ApiError> {
         let served = shared.served()?;
         let tokenizer = needed(&served.tokenizer, "messages")?;
         let instead = "this model has no chat template: use /v1/completions, or --chat-template";
@@ -89,6 +89,7 @@ pub(crate) async fn encode(
         let text = template.render(&prompt);
         let text = text.map_err(|error| ApiError::field(error.field(), &error))?;
         served.room.check_text("messages", &text)?;
+        served.room.check_tokens(tokenizer, "messages", &text, is_wanted)?;
         let ids = tokenizer.encode_with(&text, adds_special);
         Ok((ids.map_err(|error| ApiError::field("messages", error))?, text))
     };

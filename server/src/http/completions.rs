@@ -5,8 +5,8 @@ use super::body::Held;
 use super::error::ApiError;
 use super::fields::{Field, Fields, MODEL, field, ids, schema};
 use super::generation::{Delta, End, Generation, Part, StopReason, TokenEntry};
-use super::logprobs::{CompletionLogprobs, PromptLogprobs, spell};
-use super::params::{Params, top_logprobs};
+use super::logprobs::{CompletionLogprobs, PromptLogprobs, bounded, count, spell};
+use super::params::{Params, last, top_logprobs};
 use super::state::{Served, State, needed};
 use crate::structured::Wanted;
 use crate::text::{OutputText, StopStrings};
@@ -14,7 +14,7 @@ use axum::extract::{self, Request};
 use axum::response::Response;
 use piecewise::models::TextTokenizer;
 use piecewise_runtime::engine_thread::SubmitError;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -58,9 +58,23 @@ enum Given {
 
 /// A prompt on its way.
 struct Prompt {
-    ids: Vec<u32>,
+    ids: Arc<[u32]>,
     /// What was given, or what the ids say where the answer echoes it.
     text: Option<String>,
+    /// [`offsets`], where it is echoed with log-probabilities.
+    offsets: Option<Vec<usize>>,
+}
+
+/// What is wanted of prompts.
+#[derive(Clone, Copy)]
+struct Reading {
+    /// Whether texts get the tokenizer's own special tokens.
+    adds_special: bool,
+    /// The most tokens of each, the last ones.
+    most: Option<usize>,
+    /// Whether their ids have a text that is shown, and whether special tokens have one there.
+    shows: Option<bool>,
+    with_offsets: bool,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -73,10 +87,14 @@ struct Choice {
     stop_reason: Option<Option<StopReason>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     token_ids: Option<Vec<u32>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_token_ids: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "shared")]
+    prompt_token_ids: Option<Arc<[u32]>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_logprobs: Option<PromptLogprobs>,
+}
+
+fn shared<S: Serializer>(ids: &Option<Arc<[u32]>>, serializer: S) -> Result<S::Ok, S::Error> {
+    ids.as_deref().serialize(serializer)
 }
 
 impl Asked {
@@ -85,7 +103,7 @@ impl Asked {
         let echo = fields.flag("echo")?;
         // Who wants to see the prompt may want nothing else.
         let is_of_prompt = echo && fields.take_if("max_tokens", &json!(0));
-        let mut params = Params::take(&mut fields, &served.defaults, &state.limits)?;
+        let mut params = Params::take(&mut fields, served, &state.limits)?;
         if is_of_prompt {
             params.max_tokens = Some(1);
         }
@@ -116,8 +134,9 @@ impl Given {
     fn of(value: Value, params: &Params, served: &Served) -> Result<Self, ApiError> {
         let bad =
             || ApiError::field("prompt", "must be a text, texts, token ids, or lists of token ids");
-        let last = |list: &[Value]| {
-            let list = params.last(list, served);
+        let most = params.most(served).unwrap_or(usize::MAX);
+        let of_list = |list: &[Value]| {
+            let list = last(list, most);
             served.room.check_ids("prompt", list.len())?;
             ids("prompt", list)
         };
@@ -131,9 +150,9 @@ impl Given {
                     };
                     Ok(Self::Texts(list.into_iter().map(text).collect::<Result<_, _>>()?))
                 }
-                Some(Value::Number(_)) => Ok(Self::Ids(vec![last(&list)?])),
+                Some(Value::Number(_)) => Ok(Self::Ids(vec![of_list(&list)?])),
                 Some(Value::Array(_)) => {
-                    let of = |value: &Value| last(value.as_array().ok_or_else(bad)?);
+                    let of = |value: &Value| of_list(value.as_array().ok_or_else(bad)?);
                     Ok(Self::Ids(list.iter().map(of).collect::<Result<_, _>>()?))
                 }
                 _ => Err(bad()),
@@ -150,35 +169,34 @@ pub(crate) async fn handle(
     let served = state.served()?;
     let asked = Fields::read(request, &state, Asked::take).await?;
     let Asked { params, prompt, adds_special, echo, is_of_prompt, logprobs, held } = asked;
-    let shows = echo.then_some(params.special);
-    let mut prompts = read_prompts(prompt, &state, &held, adds_special, shows).await?;
-    for prompt in &mut prompts {
-        if params.truncate(&mut prompt.ids, served) {
-            *prompt = of_ids(std::mem::take(&mut prompt.ids), served, shows)?;
-        }
-    }
+    let reading = Reading {
+        adds_special,
+        most: params.most(served),
+        shows: echo.then_some(params.special),
+        with_offsets: echo && logprobs.is_some(),
+    };
+    let prompts = read_prompts(prompt, &state, &held, reading).await?;
+    let prompt_logprobs = params.prompt_logprobs.max(logprobs.filter(|_| echo));
+    let of_each = |prompt: &Prompt| {
+        let tokens = prompt.ids.len() as u64;
+        let room = served.engine.options().max_seq_len.saturating_sub(tokens);
+        let most = params.max_tokens.unwrap_or(MAX_TOKENS).min(room);
+        (count(most, logprobs) + count(tokens, prompt_logprobs)) * params.choices as u64
+    };
+    let told = bounded(prompts.iter().map(of_each).sum(), state.limits.logprobs)?;
     let mut parts = Vec::new();
     for prompt in &prompts {
         for number in 0..params.choices {
-            let mut request =
-                params.request(prompt.ids.clone(), number, &served.end_ids, MAX_TOKENS);
-            request.logprobs = logprobs;
-            request.prompt_logprobs = params.prompt_logprobs.max(logprobs.filter(|_| echo));
+            let mut request = params.request(Arc::clone(&prompt.ids), number, MAX_TOKENS);
+            (request.logprobs, request.prompt_logprobs) = (logprobs, prompt_logprobs);
             let text = params.output(served, "prompt", &prompt.ids, false)?;
-            let named_stops = params.named_stops(&served.end_ids);
+            let named_stops = Arc::clone(&params.named_stops);
             parts.push(Part { request, text, named_stops, is_of_prompt });
         }
     }
     params.constrain(&state, &mut parts, None).await?;
-    drop(held);
-    let beginnings = match (echo, logprobs) {
-        (true, Some(_)) => {
-            let of = |prompt: &Prompt| offsets(served, &prompt.ids, params.special);
-            prompts.iter().map(of).collect::<Result<_, _>>()?
-        }
-        _ => Vec::new(),
-    };
-    let told = vec![1; parts.len()];
+    let held = held.for_logprobs(if params.stream { 0 } else { told })?;
+    let seen = vec![1; parts.len()];
     let lengths = Vec::from_iter(prompts.iter().map(|prompt| prompt.ids.len()));
     let Params { choices, client, .. } = &params;
     let generation = Generation::start(&served.engine, parts, *choices, client).await?;
@@ -189,21 +207,21 @@ pub(crate) async fn handle(
         echo,
         wants_logprobs,
         tokens_as_ids: params.tokens_as_ids,
-        offsets: beginnings,
-        told,
+        told: seen,
         choices: params.choices,
         return_token_ids: params.return_token_ids,
         prompt_logprobs: params.prompt_logprobs,
     };
     let kind = ("cmpl", "text_completion");
     let answers = Answers::new(&state, kind, generation, lengths.into_iter(), &params, completions);
-    answers.respond(params.stream).await
+    answers.holding(held).respond(params.stream).await
 }
 
 /// Characters of a prompt's text before each of its tokens, and before what is generated; `special` is
 /// whether special tokens have text.
-fn offsets(served: &Served, ids: &[u32], special: bool) -> Result<Vec<usize>, ApiError> {
+fn offsets(served: &Served, ids: &[u32], special: Option<bool>) -> Result<Vec<usize>, ApiError> {
     let Some(tokenizer) = &served.tokenizer else { return Ok(vec![0; ids.len() + 1]) };
+    let special = special.unwrap_or(false);
     let failed = |error| ApiError::field("prompt", error);
     let mut text = OutputText::new(Arc::clone(tokenizer), &[], StopStrings::default(), special)
         .map_err(failed)?;
@@ -216,44 +234,69 @@ fn offsets(served: &Served, ids: &[u32], special: bool) -> Result<Vec<usize>, Ap
     Ok(offsets)
 }
 
-/// The prompts, encoded off the threads that others wait for: texts with the tokenizer's own special tokens
-/// if it `adds_special` ones. `shows` is there where ids have a text that is shown, and whether special
-/// tokens have one there.
+/// The prompts, read off the threads that others wait for.
 async fn read_prompts(
     given: Given,
-    state: &State,
+    state: &Arc<State>,
     held: &Held,
-    adds_special: bool,
-    shows: Option<bool>,
+    reading: Reading,
 ) -> Result<Vec<Prompt>, ApiError> {
     let served = state.served()?;
-    let texts = match given {
-        Given::Texts(texts) => texts,
-        Given::Ids(lists) => {
-            return lists.into_iter().map(|ids| of_ids(ids, served, shows)).collect();
+    let shared = Arc::clone(state);
+    // Who has gone is told of no prompt.
+    match given {
+        Given::Ids(lists) if reading.shows.is_none() => {
+            let prompt = |ids| of_ids(ids, served, reading);
+            lists.into_iter().map(prompt).collect()
         }
-    };
-    let tokenizer = Arc::clone(needed(&served.tokenizer, "prompt")?);
-    texts.iter().try_for_each(|text| served.room.check_text("prompt", text))?;
-    let encode = move |is_wanted: Wanted<'_>| -> Result<Vec<Prompt>, ApiError> {
-        let prompt = |text: String| {
-            let ids = tokenizer.encode_with(&text, adds_special);
-            let ids = ids.map_err(|error| ApiError::field("prompt", error))?;
-            Ok(Prompt { ids, text: Some(text) })
-        };
-        // Who has gone is told of no prompt.
-        texts.into_iter().take_while(|_| is_wanted()).map(prompt).collect()
-    };
-    state.read_texts(held, encode).await
+        Given::Ids(lists) => {
+            let read = move |is_wanted: Wanted<'_>| {
+                let served = shared.served()?;
+                let lists = lists.into_iter().take_while(|_| is_wanted());
+                lists.map(|ids| of_ids(ids, served, reading)).collect()
+            };
+            state.read_texts(held, read).await
+        }
+        Given::Texts(texts) => {
+            needed(&served.tokenizer, "prompt")?;
+            texts.iter().try_for_each(|text| served.room.check_text("prompt", text))?;
+            let read = move |is_wanted: Wanted<'_>| {
+                let served = shared.served()?;
+                let texts = texts.into_iter().take_while(|_| is_wanted());
+                texts.map(|text| of_text(text, served, reading, is_wanted)).collect()
+            };
+            state.read_texts(held, read).await
+        }
+    }
 }
 
-fn of_ids(ids: Vec<u32>, served: &Served, shows: Option<bool>) -> Result<Prompt, ApiError> {
+fn of_text(
+    text: String,
+    served: &Served,
+    reading: Reading,
+    is_wanted: Wanted<'_>,
+) -> Result<Prompt, ApiError> {
+    let tokenizer = needed(&served.tokenizer, "prompt")?;
+    served.room.check_tokens(tokenizer, "prompt", &text, is_wanted)?;
+    let ids = tokenizer.encode_with(&text, reading.adds_special);
+    let ids = ids.map_err(|error| ApiError::field("prompt", error))?;
+    match reading.most {
+        Some(most) if ids.len() > most => of_ids(last(&ids, most).to_vec(), served, reading),
+        _ => {
+            let offsets = reading.with_offsets.then(|| offsets(served, &ids, reading.shows));
+            Ok(Prompt { ids: ids.into(), text: Some(text), offsets: offsets.transpose()? })
+        }
+    }
+}
+
+fn of_ids(ids: Vec<u32>, served: &Served, reading: Reading) -> Result<Prompt, ApiError> {
     served.room.check_ids("prompt", ids.len())?;
     let decode =
         |(tokenizer, special): (&Arc<TextTokenizer>, bool)| tokenizer.decode_with(&ids, special);
-    let text = served.tokenizer.as_ref().zip(shows).map(decode).transpose();
+    let text = served.tokenizer.as_ref().zip(reading.shows).map(decode).transpose();
     let text = text.map_err(|error| ApiError::field("prompt", error))?;
-    Ok(Prompt { ids, text })
+    let offsets = reading.with_offsets.then(|| offsets(served, &ids, reading.shows)).transpose()?;
+    Ok(Prompt { ids: ids.into(), text, offsets })
 }
 
 /// Texts that go on from prompts.
@@ -268,8 +311,6 @@ struct Completions {
     /// Whether log-probabilities name tokens by their ids.
     tokens_as_ids: bool,
     prompt_logprobs: Option<u32>,
-    /// Of each prompt that is echoed with log-probabilities, [`offsets`].
-    offsets: Vec<Vec<usize>>,
     /// Of each answer, how many tokens of its prompt were told of.
     told: Vec<usize>,
 }
@@ -293,7 +334,7 @@ impl Choices for Completions {
         Choice {
             text: text.cloned().unwrap_or_default(),
             prompt_token_ids: self.return_token_ids.then(|| prompt.ids.clone()),
-            logprobs: self.offsets.get(index / self.choices).map(first),
+            logprobs: prompt.offsets.as_ref().map(first),
             prompt_logprobs: self.prompt_logprobs.map(|_| PromptLogprobs::begun()),
             ..self.piece(index)
         }
@@ -313,7 +354,7 @@ impl Choices for Completions {
             true => choice.text = delta.text,
             false => choice.text.push_str(&delta.text),
         }
-        let offsets = self.offsets.get(delta.index / self.choices);
+        let offsets = self.prompts[delta.index / self.choices].offsets.as_ref();
         let beginning = offsets.and_then(|offsets| offsets.last()).copied().unwrap_or(0);
         let mut entries = Vec::new();
         for (id, logprobs) in delta.prompt {

@@ -135,9 +135,9 @@ impl ApiError {
     }
 
     /// As much work of its kind waits as may.
-    pub(crate) fn too_busy(waiting: usize) -> Self {
+    pub(crate) fn too_busy(whose: &str, waiting: usize) -> Self {
         let message = format!(
-            "{waiting} requests wait for what is done before the model runs, which is the most \
+            "{waiting} {whose} wait for what is done before the model runs, which is the most \
              (--max-waiting-texts); try again"
         );
         Self {

@@ -59,13 +59,17 @@ impl Fields {
         let passed = request.extensions().get::<Passed>().cloned();
         let (body, held) = body::read(request, state).await?;
         let (is_large, shared) = (held.is_large(), Arc::clone(state));
+        let client = held.client().clone();
         let work = move || {
             let mut fields = Self::parse(&body, shared.limits.body_values, held)?;
             fields.passed = passed;
             shared.check_name(fields.text("model")?)?;
             take(&shared, fields)
         };
-        if is_large { state.text_turns.run(move |_| work()).await } else { work() }
+        match is_large {
+            true => state.text_turns.run(&client, move |_| work()).await,
+            false => work(),
+        }
     }
 
     /// The fields of an object.

@@ -11,6 +11,7 @@ use piecewise_runtime::words::{FinishReason, Usage};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 /// A request of its own for the engine, and what makes text of its ids.
@@ -20,7 +21,7 @@ pub(crate) struct Part {
     /// `None` where there is no tokenizer.
     pub(crate) text: Option<OutputText>,
     /// Those of its stop ids that the client named, and is told of.
-    pub(crate) named_stops: Vec<u32>,
+    pub(crate) named_stops: Arc<[u32]>,
     /// Whether the answer is what is told of the prompt, and nothing that is generated.
     pub(crate) is_of_prompt: bool,
 }
@@ -69,8 +70,8 @@ pub(crate) enum StopReason {
 struct Choice {
     ticket: Ticket,
     text: Option<OutputText>,
-    stop_ids: Vec<u32>,
-    named_stops: Vec<u32>,
+    stop_ids: Arc<[u32]>,
+    named_stops: Arc<[u32]>,
     last: Option<u32>,
     stop: Option<String>,
     is_of_prompt: bool,
@@ -106,7 +107,7 @@ impl Generation {
         let (mut requests, mut rest) = (Vec::new(), Vec::new());
         for (part, sender) in parts.into_iter().zip(senders) {
             let Part { request, text, named_stops, is_of_prompt } = part;
-            rest.push((text, request.stop_ids.clone(), named_stops, is_of_prompt));
+            rest.push((text, Arc::clone(&request.stop_ids), named_stops, is_of_prompt));
             let sink: Sink = Box::new(move |update| sender.send(update));
             requests.push((request, sink));
         }

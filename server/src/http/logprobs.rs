@@ -1,10 +1,37 @@
 //! Log-probabilities as OpenAI shows them.
 
+use super::error::ApiError;
 use super::generation::TokenEntry;
 use piecewise::models::Vocabulary;
 use piecewise_runtime::engine::TokenLogprobs;
-use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde::{Serialize, Serializer};
+
+/// How many log-probabilities so many tokens have, with so many of the likeliest ids beside each.
+pub(crate) fn count(tokens: u64, top: Option<u32>) -> u64 {
+    top.map_or(0, |top| tokens.saturating_mul(u64::from(top) + 1))
+}
+
+/// Refuses more log-probabilities than a request may ask for.
+pub(crate) fn bounded(count: u64, most: usize) -> Result<usize, ApiError> {
+    let fits = usize::try_from(count).ok().filter(|count| *count <= most);
+    fits.ok_or_else(|| {
+        let why = format!(
+            "asks for {count} in all, each of the likeliest ids counted, and at most {most} are taken \
+             (--max-logprobs)"
+        );
+        ApiError::field("logprobs", why)
+    })
+}
+
+/// An object of names with values.
+#[derive(Debug)]
+struct Named<K, V>(Vec<(K, V)>);
+
+impl<K: Serialize, V: Serialize> Serialize for Named<K, V> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
 
 /// Those of an answer of `/v1/completions`.
 #[derive(Debug, Default, Serialize)]
@@ -12,7 +39,7 @@ pub(crate) struct CompletionLogprobs {
     text_offset: Vec<usize>,
     token_logprobs: Vec<Option<f32>>,
     tokens: Vec<String>,
-    top_logprobs: Vec<Option<Map<String, Value>>>,
+    top_logprobs: Vec<Option<Named<String, f32>>>,
 }
 
 impl CompletionLogprobs {
@@ -22,12 +49,14 @@ impl CompletionLogprobs {
         self.text_offset.push(*offset);
         self.token_logprobs.push(logprobs.as_ref().map(|logprobs| logprobs.logprob));
         self.top_logprobs.push(logprobs.as_ref().map(|logprobs| {
-            let mut top = Map::new();
-            top.insert(spelled.clone(), logprobs.logprob.into());
+            let mut top = vec![(spelled.clone(), logprobs.logprob)];
             for &(other, logprob) in &logprobs.top {
-                top.entry(spell(other)).or_insert_with(|| logprob.into());
+                let other = spell(other);
+                if top.iter().all(|(name, _)| *name != other) {
+                    top.push((other, logprob));
+                }
             }
-            top
+            Named(top)
         }));
         self.tokens.push(spelled);
     }
@@ -84,7 +113,15 @@ impl ChatLogprobs {
 /// Those of a prompt's tokens as vLLM shows them: by id, the token's own and the likeliest; none of
 /// the first token.
 #[derive(Debug, Serialize)]
-pub(crate) struct PromptLogprobs(Vec<Option<Map<String, Value>>>);
+pub(crate) struct PromptLogprobs(Vec<Option<Named<u32, Told>>>);
+
+/// What is told of an id.
+#[derive(Debug, Serialize)]
+struct Told {
+    logprob: f32,
+    rank: u32,
+    decoded_token: String,
+}
 
 impl PromptLogprobs {
     pub(crate) fn begun() -> Self {
@@ -99,12 +136,12 @@ impl PromptLogprobs {
         most: u32,
         vocabulary: Option<&Vocabulary>,
     ) {
-        let shown = |id, logprob: f32, rank: u32| json!({"logprob": logprob, "rank": rank, "decoded_token": spell(vocabulary, id)});
-        let mut all = Map::new();
-        all.insert(id.to_string(), shown(id, logprobs.logprob, logprobs.rank));
-        for (rank, &(other, logprob)) in (1..=most).zip(&logprobs.top) {
-            all.entry(other.to_string()).or_insert_with(|| shown(other, logprob, rank));
-        }
-        self.0.push(Some(all));
+        let told = |id, logprob: f32, rank: u32| {
+            (id, Told { logprob, rank, decoded_token: spell(vocabulary, id) })
+        };
+        let others = (1..=most).zip(&logprobs.top).filter(|(_, (other, _))| *other != id);
+        let others = others.map(|(rank, &(other, logprob))| told(other, logprob, rank));
+        let own = told(id, logprobs.logprob, logprobs.rank);
+        self.0.push(Some(Named(std::iter::once(own).chain(others).collect())));
     }
 }

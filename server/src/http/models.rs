@@ -108,8 +108,10 @@ async fn of_text(
     special: bool,
 ) -> Result<Vec<u32>, ApiError> {
     let tokenizer = Arc::clone(state.tokenizer("prompt")?);
-    state.room()?.check_text("prompt", &prompt)?;
-    let encode = move |_: Wanted<'_>| {
+    let room = state.room()?;
+    room.check_text("prompt", &prompt)?;
+    let encode = move |is_wanted: Wanted<'_>| {
+        room.check_tokens(&tokenizer, "prompt", &prompt, is_wanted)?;
         let ids = match prompt.is_empty() {
             true => Ok(Vec::new()),
             false => tokenizer.encode_with(&prompt, special),

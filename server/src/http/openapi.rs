@@ -197,8 +197,8 @@ mod tests {
     use super::super::params::Params;
     use super::super::server::paths;
     use super::super::state::Limits;
+    use super::super::state::ServedModel;
     use super::*;
-    use crate::chat::GenerationDefaults;
     use std::collections::BTreeSet;
 
     #[test]
@@ -241,9 +241,8 @@ mod tests {
                 body[field.name] = json!({"include_usage": true});
             }
             let mut fields = Fields::of(&body);
-            let defaults = GenerationDefaults::default();
             let limits = Limits { priorities: true, ..Limits::default() };
-            Params::take(&mut fields, &defaults, &limits).unwrap();
+            Params::take(&mut fields, &ServedModel::default(), &limits).unwrap();
             drop(fields.finish().unwrap());
         }
     }

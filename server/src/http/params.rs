@@ -9,8 +9,7 @@ use super::client::Client;
 use super::error::ApiError;
 use super::fields::{Fields, ids, whole};
 use super::generation::Part;
-use super::state::{Limits, Served, State, needed};
-use crate::chat::GenerationDefaults;
+use super::state::{Limits, Served, ServedModel, State, needed};
 use crate::structured::{Restraint, Structure, Thoughts, Wanted};
 use crate::text::{OutputText, StopStrings};
 use piecewise_runtime::batch::Sampling;
@@ -34,11 +33,12 @@ pub(crate) struct Params {
     pub(crate) tokens_as_ids: bool,
     /// Of how many tokens prompts have the last alone; -1 is as many as there is room for.
     truncate: Option<i64>,
-    stop_ids: Vec<u32>,
-    ignore_eos: bool,
+    /// Those of the client, and all that end an answer; the answers share them.
+    pub(crate) named_stops: Arc<[u32]>,
+    stop_ids: Arc<[u32]>,
     sampling: Sampling,
     pub(crate) max_tokens: Option<u64>,
-    logit_bias: Vec<(u32, f32)>,
+    logit_bias: Arc<[(u32, f32)]>,
     pub(crate) client: Client,
     priority: i32,
     deadline: Option<Instant>,
@@ -83,9 +83,10 @@ impl Params {
     /// Takes them out of the fields; what is left out is as the model has it, or as OpenAI does.
     pub(crate) fn take(
         fields: &mut Fields,
-        defaults: &GenerationDefaults,
+        model: &ServedModel,
         limits: &Limits,
     ) -> Result<Self, ApiError> {
+        let ServedModel { defaults, end_ids, .. } = model;
         fields.ignore(&[
             "user",
             "metadata",
@@ -178,6 +179,11 @@ impl Params {
             let message = format!("has {has} ids, and at most {most} are taken (--max-stop-ids)");
             return Err(ApiError::field("stop_token_ids", message));
         }
+        let ends: &[u32] = if fields.flag("ignore_eos")? { &[] } else { end_ids };
+        let asked = ids("stop_token_ids", &stop_ids)?;
+        let stop_ids = [ends, &asked].concat().into();
+        // Those that do not end an answer anyway.
+        let named_stops = asked.into_iter().filter(|id| !ends.contains(id)).collect();
         let stops = StopStrings::new(strings(fields, "stop", limits)?, include_stop);
         Ok(Self {
             choices,
@@ -188,11 +194,11 @@ impl Params {
             return_token_ids: fields.flag("return_token_ids")?,
             tokens_as_ids: fields.flag("return_tokens_as_token_ids")?,
             truncate: fields.whole("truncate_prompt_tokens", -1, i64::MAX)?,
-            stop_ids: ids("stop_token_ids", &stop_ids)?,
-            ignore_eos: fields.flag("ignore_eos")?,
+            named_stops,
+            stop_ids,
             sampling,
             max_tokens: max_tokens.or(defaults.max_new_tokens),
-            logit_bias: logit_bias(fields)?,
+            logit_bias: logit_bias(fields)?.into(),
             client,
             priority,
             structure,
@@ -205,38 +211,22 @@ impl Params {
         })
     }
 
-    /// The last tokens of a prompt, where a client asks for those alone.
-    pub(crate) fn last<'a, T>(&self, prompt: &'a [T], served: &Served) -> &'a [T] {
-        let Some(most) = self.truncate else { return prompt };
+    /// Of how many tokens a prompt has the last alone, where a client asks for that.
+    pub(crate) fn most(&self, served: &Served) -> Option<usize> {
         // One token follows them at least.
-        let room = served.engine.options().max_seq_len.saturating_sub(1);
-        let most = usize::try_from(most).map_or(room as usize, |most| most.max(1));
-        &prompt[prompt.len().saturating_sub(most)..]
-    }
-
-    /// Leaves those; whether there were more.
-    pub(crate) fn truncate(&self, ids: &mut Vec<u32>, served: &Served) -> bool {
-        let more = ids.len() - self.last(ids, served).len();
-        ids.drain(..more);
-        more > 0
+        let room = served.engine.options().max_seq_len.saturating_sub(1) as usize;
+        self.truncate.map(|most| usize::try_from(most).map_or(room, |most| most.max(1)))
     }
 
     /// A request for the answer of this number to a prompt.
-    pub(crate) fn request(
-        &self,
-        prompt: Vec<u32>,
-        number: usize,
-        end_ids: &[u32],
-        max_tokens: u64,
-    ) -> Request {
-        let ends = if self.ignore_eos { &[] } else { end_ids };
+    pub(crate) fn request(&self, prompt: Arc<[u32]>, number: usize, max_tokens: u64) -> Request {
         Request {
-            stop_ids: [ends, &self.stop_ids].concat(),
+            stop_ids: Arc::clone(&self.stop_ids),
             sampling: Sampling {
                 seed: self.sampling.seed.wrapping_add(number as u64),
                 ..self.sampling
             },
-            logit_bias: self.logit_bias.clone(),
+            logit_bias: Arc::clone(&self.logit_bias),
             priority: self.priority,
             client: self.client.of_engine(),
             deadline: self.deadline,
@@ -244,12 +234,6 @@ impl Params {
             cache_salt: self.cache_salt.clone(),
             ..Request::new(prompt, self.max_tokens.unwrap_or(max_tokens))
         }
-    }
-
-    /// Those of the stop ids that do not end an answer anyway.
-    pub(crate) fn named_stops(&self, end_ids: &[u32]) -> Vec<u32> {
-        let ends_anyway = |id: &u32| !self.ignore_eos && end_ids.contains(id);
-        self.stop_ids.iter().copied().filter(|id| !ends_anyway(id)).collect()
     }
 
     /// What makes text of the ids of an answer; `special` is whether special tokens have text whatever the
@@ -285,8 +269,8 @@ impl Params {
         if self.structure.is_none() && !restrains {
             return Ok(());
         }
-        let (turns, state, params) = (&state.structure_turns, Arc::clone(state), self.clone());
-        let ends = Vec::from_iter(parts.iter().map(|part| part.request.stop_ids.clone()));
+        let (turns, state, params, count) =
+            (&state.structure_turns, Arc::clone(state), self.clone(), parts.len());
         let make = move |wanted: Wanted<'_>| {
             let served = state.served()?;
             let bad = params.bad_ids(served)?;
@@ -297,23 +281,21 @@ impl Params {
                 Ok::<_, ApiError>(structures.constraint(structure, field, thoughts, wanted)?)
             });
             let structure = structure.transpose()?;
-            let constraint = |ends| {
-                if !restrains {
-                    return structure.clone();
-                }
-                let restraint = Restraint {
-                    allowed: Arc::clone(&params.allowed),
-                    bad: bad.clone(),
-                    ends,
-                    least: params.min_tokens,
-                };
-                Some(restraint.over(structure.clone(), vocabulary))
+            let restraint = || Restraint {
+                allowed: params.allowed,
+                bad: bad.into(),
+                ends: params.stop_ids,
+                least: params.min_tokens,
             };
-            Ok::<_, ApiError>(Vec::from_iter(ends.into_iter().map(constraint)))
+            let made = match restrains {
+                true => Some(restraint().over(structure, vocabulary)),
+                false => structure,
+            };
+            Ok::<_, ApiError>(vec![made; count])
         };
         // Texts are read beside, however many structures there are.
         let made = match self.structure.is_some() {
-            true => turns.run(make).await?,
+            true => turns.run(&self.client, make).await?,
             false => aside(move || make(&|| true)).await?,
         };
         parts.iter_mut().zip(made).for_each(|(part, made)| part.request.constraint = made);
@@ -341,6 +323,11 @@ impl Params {
         }
         Ok(bad)
     }
+}
+
+/// The last of a list, at most so many.
+pub(crate) fn last<T>(list: &[T], most: usize) -> &[T] {
+    &list[list.len().saturating_sub(most)..]
 }
 
 /// A seed that no other request has.

@@ -66,6 +66,7 @@ pub(crate) async fn server_info(
         "max_body": limits.body_bytes,
         "max_body_values": limits.body_values,
         "max_choices": limits.choices,
+        "max_logprobs": limits.logprobs,
         "max_stop_ids": limits.stop_ids,
         "max_stop_texts": limits.stop_texts,
         "max_connections": limits.connections,

@@ -5,6 +5,7 @@ use super::chat_prompt;
 use super::error::ApiError;
 use super::fields::Fields;
 use super::generation::{Generation, Part};
+use super::logprobs::{bounded, count};
 use super::params::{Params, top_logprobs};
 use super::state::State;
 use crate::chat::{ReplyParser, ToolChoice};
@@ -15,12 +16,14 @@ use std::sync::Arc;
 pub(crate) struct Replying {
     pub(crate) params: Params,
     /// The prompt's ids.
-    pub(crate) ids: Vec<u32>,
+    pub(crate) ids: Arc<[u32]>,
     pub(crate) generation: Generation,
     /// What turns the text of each into a message, in the order of their numbers.
     pub(crate) parsers: Vec<ReplyParser>,
     pub(crate) wants_logprobs: bool,
     pub(crate) shows_thoughts: bool,
+    /// The memory of a whole answer.
+    pub(crate) held: Held,
 }
 
 /// What a request asks for.
@@ -37,7 +40,7 @@ impl Asked {
     pub(crate) fn take(state: &State, mut fields: Fields) -> Result<Self, ApiError> {
         let served = state.served()?;
         fields.rename("max_completion_tokens", "max_tokens");
-        let mut params = Params::take(&mut fields, &served.defaults, &state.limits)?;
+        let mut params = Params::take(&mut fields, served, &state.limits)?;
         let logprobs = logprobs(&mut fields)?;
         let conversation = chat_prompt::take(&mut fields)?;
         match (conversation.tools.structure(), &params.structure) {
@@ -70,30 +73,37 @@ impl Replying {
         let Asked { params, logprobs, conversation, shows_thoughts, held } = asked;
         let tools = conversation.tools.clone();
         let (mut ids, text) = chat_prompt::encode(state, &held, conversation).await?;
-        params.truncate(&mut ids, served);
+        if let Some(most) = params.most(served) {
+            ids.drain(..ids.len().saturating_sub(most));
+        }
         served.room.check_ids("messages", ids.len())?;
+        let room = served.engine.options().max_seq_len.saturating_sub(ids.len() as u64).max(1);
+        let most = params.max_tokens.map_or(room, |most| most.min(room));
+        let of_replies = count(most.saturating_mul(params.choices as u64), logprobs);
+        let told = of_replies + count(ids.len() as u64, params.prompt_logprobs);
+        let told = bounded(told, state.limits.logprobs)?;
         let calls = tools.choice() != &ToolChoice::None;
         let special = served.format.needs_special_tokens(calls);
-        let room = served.engine.options().max_seq_len.saturating_sub(ids.len() as u64).max(1);
+        let prompt: Arc<[u32]> = ids.as_slice().into();
         let (mut parts, mut parsers) = (Vec::new(), Vec::new());
         for number in 0..params.choices {
-            let mut request = params.request(ids.clone(), number, &served.end_ids, room);
+            let mut request = params.request(Arc::clone(&prompt), number, room);
             request.logprobs = logprobs;
             // The prompt is the same for all.
             request.prompt_logprobs = request.prompt_logprobs.filter(|_| number == 0);
             let reply = params.output(served, "messages", &ids, special)?;
-            let named_stops = params.named_stops(&served.end_ids);
+            let named_stops = Arc::clone(&params.named_stops);
             parts.push(Part { request, text: reply, named_stops, is_of_prompt: false });
             let parser = served.format.parser(&tools, &text);
             parsers.push(parser.map_err(|error| ApiError::field("tools", error))?);
         }
         params.constrain(state, &mut parts, served.format.thoughts(&text)).await?;
-        drop(held);
+        let held = held.for_logprobs(if params.stream { 0 } else { told })?;
         let Params { choices, client, .. } = &params;
         let generation = Generation::start(&served.engine, parts, *choices, client).await;
         let generation = generation.map_err(|error| error.of_field("prompt", "messages"))?;
         let wants_logprobs = logprobs.is_some();
-        Ok(Self { params, ids, generation, parsers, wants_logprobs, shows_thoughts })
+        Ok(Self { params, ids: prompt, generation, parsers, wants_logprobs, shows_thoughts, held })
     }
 }
 

@@ -28,6 +28,9 @@ pub struct Limits {
     pub waiting_texts: usize,
     /// The most answers to a prompt.
     pub choices: usize,
+    /// The most log-probabilities that a request asks for, in all answers and of prompts, each of the
+    /// likeliest ids counted.
+    pub logprobs: usize,
     /// The most ids that a request says an answer ends with.
     pub stop_ids: usize,
     /// The most texts that a request says an answer ends with, and the most that it may not have, with 64
@@ -60,9 +63,10 @@ impl Default for Limits {
         Self {
             body_bytes: 8 << 20,
             body_values: 1 << 20,
-            bodies_bytes: 512 << 20,
+            bodies_bytes: 256 << 20,
             waiting_texts: 64,
             choices: 128,
+            logprobs: 1 << 20,
             stop_ids: 1024,
             stop_texts: 64,
             ignores_unknown_fields: false,
@@ -117,6 +121,10 @@ pub(crate) struct Room {
 
 /// What a tokenizer may make of a text before it looks for tokens, in bytes of it for one of theirs.
 const NORMALIZED: usize = 4;
+/// Bytes of a long text that are read at once.
+const PIECE: usize = 64 << 10;
+/// Bytes of a text for each token that there is room for, up to which it is read as a whole.
+const BYTES_OF_TOKEN: usize = 4;
 
 impl Room {
     pub(crate) fn new(tokens: u64, vocabulary: Option<&Vocabulary>) -> Self {
@@ -135,6 +143,33 @@ impl Room {
     /// Refuses more ids than there is room for, before anybody has copies of them.
     pub(crate) fn check_ids(self, field: &str, count: usize) -> Result<(), ApiError> {
         self.check(field, count as u64 <= self.tokens, count, "tokens")
+    }
+
+    /// Refuses a text of more than twice the tokens that there is room for, and reads no more of it than
+    /// that takes: to read a text as a whole takes memory and time by its length. It is to be checked by its
+    /// bytes before.
+    pub(crate) fn check_tokens(
+        self,
+        tokenizer: &TextTokenizer,
+        field: &str,
+        text: &str,
+        is_wanted: Wanted<'_>,
+    ) -> Result<(), ApiError> {
+        let most = usize::try_from(self.tokens).unwrap_or(usize::MAX);
+        // What has a token for so many bytes is short enough to be read as a whole.
+        if text.len() <= PIECE.max(most.saturating_mul(BYTES_OF_TOKEN)) {
+            return Ok(());
+        }
+        let (mut rest, mut found) = (text, 0);
+        while !rest.is_empty() && is_wanted() {
+            let (piece, more) = rest.split_at(rest.floor_char_boundary(PIECE));
+            let ids = tokenizer.encode_more(piece);
+            found += ids.map_err(|error| ApiError::field(field, error))?.len();
+            rest = more;
+            // Where pieces meet there may be more than in the whole, and never twice as many.
+            self.check(field, found / 2 <= most, found, "tokens and more")?;
+        }
+        Ok(())
     }
 
     fn check(self, field: &str, fits: bool, count: usize, of: &str) -> Result<(), ApiError> {
@@ -196,7 +231,7 @@ impl State {
         E: Into<ApiError> + Send + 'static,
     {
         match held.is_large() {
-            true => self.text_turns.run(work).await,
+            true => self.text_turns.run(held.client(), work).await,
             false => aside(move || work(&|| true)).await,
         }
     }
@@ -303,4 +338,47 @@ pub(crate) fn needed<'t>(
 /// Seconds since 1970.
 pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[test]
+    fn no_more_of_a_long_text_is_read_than_shows_that_it_is_too_long() {
+        let file = serde_json::json!({
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+            "normalizer": null, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null,
+            "decoder": null,
+            "model": {"type": "WordLevel", "vocab": {"one": 0, "?": 1}, "unk_token": "?"},
+        });
+        let file = file.to_string();
+        let tokenizer = TextTokenizer::parse(file.as_bytes(), 2, Path::new("tokenizer.json"));
+        let tokenizer = tokenizer.unwrap();
+        let room = Room { tokens: 20_000, bytes: usize::MAX };
+        let pieces = AtomicU64::new(0);
+        let is_wanted = || pieces.fetch_add(1, Ordering::Relaxed) < 89;
+        let check = |text: &str| {
+            pieces.store(0, Ordering::Relaxed);
+            (
+                room.check_tokens(&tokenizer, "prompt", text, &is_wanted),
+                pieces.load(Ordering::Relaxed),
+            )
+        };
+        // A token for four bytes: two pieces and a half are twice as many as there is room for.
+        let (refused, read) = check(&"one ".repeat(2 << 20));
+        let error = refused.unwrap_err().body().to_string();
+        assert!(error.contains("context_length_exceeded") && error.contains("prompt"), "{error}");
+        assert_eq!(read, 3);
+        // Few long words fit, however many bytes they have; who has gone needs no answer.
+        for (text, pieces) in [("wo\u{e4}rd".repeat(1 << 16), 6), ("x".repeat(8 << 20), 90)] {
+            let (found, read) = check(&text);
+            found.unwrap();
+            assert_eq!(read, pieces, "{} bytes", text.len());
+        }
+        // What is short enough is read as a whole.
+        assert_eq!(check(&"one ".repeat(20_000)).1, 0);
+    }
 }

@@ -9,9 +9,9 @@ pub struct Restraint {
     /// The only ids that there may be; all of them where it is empty.
     pub allowed: Arc<[u32]>,
     /// Runs of ids that may not come, none of them empty.
-    pub bad: Vec<Vec<u32>>,
+    pub bad: Arc<[Vec<u32>]>,
     /// Ids that end the reply.
-    pub ends: Vec<u32>,
+    pub ends: Arc<[u32]>,
     /// How many others come before one of these. A structure that is complete ends all the same.
     pub least: usize,
 }
@@ -79,7 +79,7 @@ impl TokenConstraint for Restrained {
         if let Some(only) = only {
             mask.iter_mut().zip(&only[..]).for_each(|(word, only)| *word &= only);
         }
-        for bad in &restraint.bad {
+        for bad in restraint.bad.iter() {
             if let Some((last, before)) = bad.split_last()
                 && said.ends_with(before)
             {

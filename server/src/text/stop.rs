@@ -1,9 +1,11 @@
 //! Ends of a text by strings in it.
 
-/// The strings that end a text; none by default.
+use std::sync::Arc;
+
+/// The strings that end a text, which the answers of a request share; none by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StopStrings {
-    strings: Vec<String>,
+    strings: Arc<[String]>,
     keeps: bool,
 }
 
@@ -24,7 +26,7 @@ impl StopStrings {
     pub fn new(strings: Vec<String>, keeps: bool) -> Result<Self, StopError> {
         match strings.iter().position(String::is_empty) {
             Some(place) => Err(StopError { place }),
-            None => Ok(Self { strings, keeps }),
+            None => Ok(Self { strings: strings.into(), keeps }),
         }
     }
 }

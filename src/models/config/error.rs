@@ -112,10 +112,14 @@ impl ConfigError {
 
 /// A JSON value as an error shows it: whole if short, else its beginning.
 pub(super) fn shown(value: &Value) -> String {
+    shorter(&value.to_string())
+}
+
+/// A text, or the beginning of a long one.
+pub(super) fn shorter(text: &str) -> String {
     const LONGEST: usize = 80;
-    let text = value.to_string();
     match text.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{}...", &text[..end]),
-        None => text,
+        None => text.to_owned(),
     }
 }

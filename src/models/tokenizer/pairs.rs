@@ -28,6 +28,11 @@ impl TextTokenizer {
 }
 
 impl FirstOfPairs<'_> {
+    /// The tokens of it alone.
+    pub fn tokens(&self) -> usize {
+        self.first.len()
+    }
+
     /// The token ids of it and a second text, as the tokenizer's own post-processor joins them, and of
     /// each token the number of its text.
     ///

@@ -133,7 +133,7 @@ fn suspended_requests_lose_nothing_and_go_on() {
             assert_answer(&engine, &events, *id, &request.prompt, request);
         }
         let (id, request) = &requests[1];
-        let more = Request { prompt: vec![3], keep: false, ..request.clone() };
+        let more = Request { prompt: vec![3].into(), keep: false, ..request.clone() };
         let ids = engine.ids(*id).unwrap().to_vec();
         engine.extend(*id, more.clone()).unwrap();
         events.clear();

@@ -18,7 +18,7 @@ fn first_tokens(events: &[RequestEvent]) -> Vec<RequestId> {
     order
 }
 
-fn of_priority(priority: i32, prompt: impl Into<Vec<u32>>, max_tokens: u64) -> Request {
+fn of_priority(priority: i32, prompt: impl Into<Arc<[u32]>>, max_tokens: u64) -> Request {
     Request { priority, ..Request::new(prompt, max_tokens) }
 }
 

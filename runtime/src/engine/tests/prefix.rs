@@ -94,7 +94,7 @@ enum Act {
 fn request_of_texts() -> impl Strategy<Value = Request> {
     (0u32..3, 1usize..70, prop::collection::vec(0u32..VOCAB as u32, 0..9), request(), -1i32..2)
         .prop_map(|(number, length, more, request, priority)| Request {
-            prompt: [text(number, length), more].concat(),
+            prompt: [text(number, length), more].concat().into(),
             priority,
             ..request
         })
@@ -126,7 +126,7 @@ proptest! {
             let (before, tokens) = (engine.prefix_counts, engine.model().statistics().real_tokens);
             match act {
                 Act::Add(request) => {
-                    let whole = request.prompt.clone();
+                    let whole = request.prompt.to_vec();
                     if let Ok(id) = engine.add(request.clone()) {
                         asked.push((id, whole, request, 0));
                     }
@@ -138,7 +138,7 @@ proptest! {
                 }
                 Act::Extend(at, request) if !asked.is_empty() => {
                     let id = asked[at % asked.len()].0;
-                    let whole = engine.ids(id).map(|ids| [ids, &request.prompt].concat());
+                    let whole = engine.ids(id).map(|ids| [ids, &request.prompt[..]].concat());
                     if engine.extend(id, request.clone()).is_ok() {
                         asked.push((id, whole.unwrap(), request, events.len()));
                     }

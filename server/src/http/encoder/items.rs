@@ -84,8 +84,10 @@ pub(super) async fn items(
     let tokenizer = Arc::clone(needed(&encoder.tokenizer, field)?);
     let name = place(field, texts.len());
     check_texts(encoder.room, &texts, &name)?;
+    let room = encoder.room;
     let encode = move |is_wanted: Wanted<'_>| {
         let encode = |(i, text): (usize, &String)| {
+            room.check_tokens(&tokenizer, &name(i), text, is_wanted)?;
             let ids = tokenizer.encode_with(text, special);
             ids.map(item).map_err(|error| ApiError::field(&name(i), error))
         };

@@ -72,7 +72,7 @@ pub(crate) async fn handle(
         read(request, &state, Asked::take).await?;
     let kept = with_documents.then(|| documents.clone());
     let pairs = Pairs { fields: ["query", "documents"], texts: [vec![query], documents] };
-    let (scores, usage) = scores(&state, encoder, &held, pairs, raw).await?;
+    let (scores, usage) = scores(&state, encoder, held, pairs, raw).await?;
     let mut ranked: Vec<usize> = (0..scores.len()).collect();
     // Of equals, the first given comes first.
     ranked.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));

@@ -45,7 +45,7 @@ pub(crate) async fn handle(
         return Err(ApiError::field("text_1", message));
     }
     let pairs = Pairs { fields: ["text_1", "text_2"], texts: sides };
-    let (scores, usage) = scores(&state, encoder, &held, pairs, raw).await?;
+    let (scores, usage) = scores(&state, encoder, held, pairs, raw).await?;
     let datum = |(index, score)| json!({"index": index, "object": "score", "score": score});
     Ok(Json(json!({
         "id": super::super::ids::next("score"),

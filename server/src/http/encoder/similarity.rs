@@ -7,7 +7,7 @@ use super::super::state::{State, needed};
 use super::items::{check_texts, encode, place, usage};
 use super::served::{EncoderKind, EncoderState};
 use crate::structured::Wanted;
-use piecewise::encoding::TextItem;
+use piecewise::encoding::{ItemError, TextItem};
 use piecewise::models::encoder::ScoreActivation;
 use serde_json::Value;
 use std::sync::Arc;
@@ -31,19 +31,33 @@ impl Pairs {
         let is_one = self.texts[0].len() == 1;
         (0..self.texts[1].len()).map(move |i| [if is_one { 0 } else { i }, i])
     }
+
+    /// No more than so many tokens are read: of a cross-encoder both texts of each pair are.
+    fn most_tokens(&self, encoder: &EncoderState) -> usize {
+        let most = |text: &String| text.len().min(encoder.longest);
+        match encoder.kind {
+            EncoderKind::Embeddings { .. } => self.texts.iter().flatten().map(most).sum(),
+            EncoderKind::Scores(_) => {
+                let both = |[a, b]: [usize; 2]| most(&self.texts[0][a]) + most(&self.texts[1][b]);
+                self.places().map(both).sum()
+            }
+        }
+    }
 }
 
 /// The score of each pair, and the tokens that were read.
 pub(super) async fn scores(
     state: &State,
     encoder: &EncoderState,
-    held: &Held,
+    mut held: Held,
     pairs: Pairs,
     raw: bool,
 ) -> Result<(Vec<f32>, Value), ApiError> {
     for (field, texts) in pairs.fields.iter().zip(&pairs.texts) {
         check_texts(encoder.room, texts, &place(field, texts.len()))?;
     }
+    let held = &mut held;
+    held.take_tokens(pairs.most_tokens(encoder))?;
     match encoder.kind {
         EncoderKind::Scores(activation) => {
             let activation = if raw { ScoreActivation::Identity } else { activation };
@@ -63,6 +77,7 @@ async fn by_reading(
     let tokenizer = Arc::clone(needed(&encoder.tokenizer, pairs.fields[1])?);
     let (field, count) = (pairs.fields[1], pairs.texts[1].len());
     let name = place(field, count);
+    let (room, longest) = (encoder.room, encoder.longest);
     let read = move |is_wanted: Wanted<'_>| {
         let names = [0, 1].map(|side| place(pairs.fields[side], pairs.texts[side].len()));
         let bad = |side: usize, i: usize| {
@@ -73,11 +88,25 @@ async fn by_reading(
         let mut first = None;
         let mut items = Vec::new();
         for [a, b] in pairs.places().take_while(|_| is_wanted()) {
+            let text = |side: usize, i: usize| {
+                let text = &pairs.texts[side][i];
+                let checked = room.check_tokens(&tokenizer, &names[side](i), text, is_wanted);
+                checked.map(|()| text)
+            };
             let with = match first.take_if(|(place, _)| *place == a) {
                 Some((_, first)) => first,
-                None => tokenizer.first_of_pairs(&pairs.texts[0][a]).map_err(bad(0, a))?,
+                None => tokenizer.first_of_pairs(text(0, a)?).map_err(bad(0, a))?,
             };
-            let (ids, token_types) = with.with(&pairs.texts[1][b]).map_err(bad(1, b))?;
+            let fits = |side: usize, i: usize, tokens: usize| match tokens <= longest {
+                true => Ok(()),
+                false => {
+                    let error = ItemError::TooLong { tokens, longest };
+                    Err(ApiError::too_long(&names[side](i), error))
+                }
+            };
+            fits(0, a, with.tokens())?;
+            let (ids, token_types) = with.with(text(1, b)?).map_err(bad(1, b))?;
+            fits(1, b, ids.len())?;
             items.push(TextItem { ids, token_types });
             first = Some((a, with));
         }
@@ -100,12 +129,14 @@ async fn by_embeddings(
     let places: Vec<_> = pairs.places().collect();
     let names = [0, 1].map(|side| place(pairs.fields[side], pairs.texts[side].len()));
     let tokenizer = Arc::clone(needed(&encoder.tokenizer, pairs.fields[0])?);
+    let room = encoder.room;
     let read = move |is_wanted: Wanted<'_>| {
         let names = [0, 1].map(|side| place(pairs.fields[side], pairs.texts[side].len()));
         let texts = pairs.texts.iter().zip(&names);
         let texts =
             texts.flat_map(|(texts, name)| texts.iter().enumerate().map(move |t| (t, name)));
         let item = |((i, text), name): ((usize, &String), &dyn Fn(usize) -> String)| {
+            room.check_tokens(&tokenizer, &name(i), text, is_wanted)?;
             let ids = tokenizer.encode(text).map_err(|error| ApiError::field(&name(i), error))?;
             Ok(TextItem { ids, token_types: Vec::new() })
         };

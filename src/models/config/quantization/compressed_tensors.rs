@@ -4,7 +4,7 @@ use super::kept::Quantization;
 use super::keys::{GROUP, known};
 use super::modules::Modules;
 use super::stored::{Stored, ZeroPoints};
-use crate::models::config::error::ConfigError;
+use crate::models::config::error::{ConfigError, shorter, shown};
 use crate::models::config::fields::Fields;
 use serde_json::Value;
 
@@ -16,7 +16,6 @@ pub(super) fn quantization(fields: &Fields<'_>) -> Result<Quantization, ConfigEr
         let supported = "null is: keys and values are cached as activations are";
         return Err(fields.unsupported("kv_cache_scheme", supported));
     }
-    let format = fields.string("format")?;
     let ignored = fields.strings("ignore")?.unwrap_or_default();
     let skipped = ignored.into_iter().map(|name| modules(fields, "ignore", name));
     let skipped = skipped.collect::<Result<Vec<_>, _>>()?;
@@ -27,7 +26,7 @@ pub(super) fn quantization(fields: &Fields<'_>) -> Result<Quantization, ConfigEr
             return Err(all.wrong_type(name, value, "an object"));
         };
         let Some(group) = all.child(name)? else { continue };
-        let stored = stored(&group, format)?;
+        let stored = stored(&group, fields)?;
         let targets = group.strings("targets")?.ok_or_else(|| group.missing("targets"))?;
         for target in targets {
             groups.push((modules(&group, "targets", target)?, stored));
@@ -44,11 +43,18 @@ fn modules(fields: &Fields<'_>, key: &str, name: &str) -> Result<Modules, Config
         // An expression fits from the start of a name on, as Python's `re.match` takes it.
         Some(expression) => regex::Regex::new(&format!("^(?:{expression})"))
             .map(Modules::Expression)
-            .map_err(|error| fields.bad_value(key, format!("`{name}` is no expression: {error}"))),
+            .map_err(|error| {
+                // Its last line says what is wrong; the others show the expression.
+                let error = error.to_string();
+                let why = error.lines().last().unwrap_or_default();
+                let name = shown(&Value::from(name));
+                fields.bad_value(key, format!("{name} is no expression: {}", shorter(why)))
+            }),
     }
 }
 
-fn stored(group: &Fields<'_>, format: Option<&str>) -> Result<Stored, ConfigError> {
+/// How a group's weights are stored; what it does not say of their format `all` does.
+fn stored(group: &Fields<'_>, all: &Fields<'_>) -> Result<Stored, ConfigError> {
     known(
         group,
         &["targets", "weights", "input_activations", "output_activations", "format"],
@@ -73,7 +79,8 @@ fn stored(group: &Fields<'_>, format: Option<&str>) -> Result<Stored, ConfigErro
     let kind = weights.string("type")?.unwrap_or("int");
     let strategy = weights.string("strategy")?;
     let is_symmetric = weights.boolean("symmetric")?.unwrap_or(true);
-    let format = group.string("format")?.or(format);
+    let (of_group, of_all) = (group.string("format")?, all.string("format")?);
+    let format = of_group.or(of_all);
     match (format, kind, bits) {
         (None | Some("float-quantized" | "naive-quantized"), "float", 8) => {
             float8(&weights, strategy)
@@ -93,7 +100,7 @@ fn stored(group: &Fields<'_>, format: Option<&str>) -> Result<Stored, ConfigErro
         }
         (Some(_), _, _) => {
             let supported = "the formats are float-quantized, naive-quantized and pack-quantized";
-            Err(group.unsupported("format", format!("{}; {supported}", format.unwrap_or_default())))
+            Err(if of_group.is_some() { group } else { all }.unsupported("format", supported))
         }
     }
 }

@@ -134,6 +134,23 @@ fn what_is_not_done_is_refused_by_its_field() {
 }
 
 #[test]
+fn no_message_is_as_long_as_what_it_is_about() {
+    let (long, group) = ("x".repeat(1 << 16), "/config_groups/group_0/format");
+    for (place, value, field) in [
+        ("/format", json!(long), "quantization_config.format"),
+        (group, json!(long), "quantization_config.config_groups.group_0.format"),
+        ("/ignore", json!([format!("re:({long}")]), "quantization_config.ignore"),
+    ] {
+        let mut how = packed(json!({"num_bits": 4, "type": "int", "strategy": "channel"}));
+        how["config_groups"]["group_0"]["format"] = Value::Null;
+        *how.pointer_mut(place).unwrap() = value;
+        let error = read(&how).unwrap_err();
+        assert_eq!(error.field(), Some(field), "{error}");
+        assert!(error.to_string().len() < 600, "{error}");
+    }
+}
+
+#[test]
 fn a_field_is_named_by_all_objects_that_it_stands_in() {
     let how = packed(json!({"num_bits": 4, "type": "int", "strategy": "group", "group_size": 0}));
     let error = read(&how).unwrap_err();
