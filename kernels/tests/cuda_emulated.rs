@@ -209,6 +209,41 @@ fn gathers_from_what_the_region_has_made() {
     graph.set_outputs(graph.node(node).results.clone());
     check("gathers", &graph, node, 1);
 }
+/// Of rows with one slot the last stays, where no host has held them apart; padding rows are none of
+/// them.
+#[test]
+fn of_rows_with_one_slot_the_last_stays_unless_the_host_holds_them_apart() {
+    if !available() {
+        return;
+    }
+    let over = Symbol::new(0);
+    let types = [
+        TensorType::new(F32, [9u64, 6]),
+        TensorType::new(I32, [Dim::from(over)]),
+        TensorType::new(F32, [Dim::from(over), 6u64.into()]),
+    ];
+    let recipe = |staged| {
+        let role = |i| OperandRole { state: i == 0, weight: false, staged: staged && i == 1 };
+        node_kernel(&Op::Scatter, &types, &[0, 1, 2].map(role), &[]).unwrap()
+    };
+    assert!(!recipe(true).source.contains("stays"), "{}", recipe(true).source);
+    let recipe = recipe(false);
+    assert!(recipe.source.contains(" && stays0(row * 1u + 0u)) "), "{}", recipe.source);
+    let slots = [3i32, 5, 3, -1, 3];
+    let rows: Vec<f32> = (0..30).map(|i| i as f32 + 1.0).collect();
+    let bytes = |values: &[f32]| bytemuck::cast_slice(values).to_vec();
+    let case = Case {
+        launches: vec![recipe],
+        args: vec![vec![0; 9 * 6 * 4], bytemuck::cast_slice(&slots).to_vec(), bytes(&rows)],
+        sizes: vec![5],
+        counts: vec![4],
+        scratch: 256,
+    };
+    let mut expected = [0f32; 54];
+    expected[18..24].copy_from_slice(&rows[12..18]);
+    expected[30..36].copy_from_slice(&rows[6..12]);
+    assert_eq!(emulate("one_slot", &case)[0], bytes(&expected));
+}
 #[test]
 fn parts_of_a_layer() {
     if !available() {

@@ -21,7 +21,7 @@ fn roles(graph: &Graph, node: Node) -> Vec<OperandRole> {
     let role = |&v: &Value| OperandRole {
         state: matches!(graph.def(v), ValueDef::State(_)),
         weight: matches!(graph.def(v), ValueDef::Weight(_)),
-        staged: false,
+        staged: matches!(graph.def(v), ValueDef::Input(_)) && !graph.ty(v).dtype.is_float(),
     };
     graph.node(node).operands.iter().map(role).collect()
 }

@@ -164,6 +164,22 @@ fn ops_on_one_state_stay_apart() {
     assert_eq!(count(&other_state, "region"), 1);
 }
 
+/// Nobody has held its slots apart, so that a row looks at those of the others.
+#[test]
+fn a_scatter_by_slots_that_are_computed_is_no_part_of_a_region() {
+    let mut b = Builder::new();
+    let t = b.symbol("T");
+    let x = b.input("x", F32, dims![t, 4u64]);
+    let slots = b.input("slots", I32, dims![t]);
+    let computed = b.add(slots, slots);
+    let state = b.state("s", F32, &[16, 4]);
+    let y = b.unary(UnaryOp::Neg, x);
+    b.scatter(state, computed, y);
+    let mut module = b.finish(&[]);
+    crate::common::run(&mut module, OPTIMIZE);
+    assert_eq!(ops(&module), ["region", "region", "scatter"]);
+}
+
 /// A custom op that reads the state between two writes keeps its place.
 #[test]
 fn effects_keep_their_order_around_custom_ops() {

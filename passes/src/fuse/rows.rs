@@ -4,7 +4,7 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 use piecewise_ir::entity::{Node, Symbol, Value};
-use piecewise_ir::graph::{Graph, NodeData};
+use piecewise_ir::graph::{Graph, NodeData, ValueDef};
 use piecewise_ir::op::{Op, OpClass};
 use piecewise_ir::region::ParamMode;
 use piecewise_ir::types::TensorType;
@@ -65,6 +65,9 @@ pub(super) fn operand_mode(
     match data.op.class() {
         OpClass::Gather if position == 0 => unless_mentioned(ParamMode::Whole),
         OpClass::Scatter if position == 0 => unless_mentioned(ParamMode::Mut),
+        // Of rows with one slot one stays, so that a row looks at the slots of others unless the host
+        // has held them apart.
+        OpClass::Scatter if position == 1 && is_computed(graph, data.operands[1]) => None,
         OpClass::Gather | OpClass::Scatter => row(),
         OpClass::Remap if data.op == Op::Broadcast => {
             unless_mentioned(ParamMode::Whole).or_else(row)
@@ -73,6 +76,10 @@ pub(super) fn operand_mode(
         OpClass::Constant => row(),
         OpClass::Product { .. } | OpClass::Region(_) | OpClass::Custom(_) => None,
     }
+}
+
+fn is_computed(graph: &Graph, value: Value) -> bool {
+    matches!(graph.def(value), ValueDef::Result { .. })
 }
 
 /// Appends the row form of `node` to `body`, with `operands` in the place of its own, and

@@ -355,7 +355,7 @@ other_ops! {
     Gather = "gather", " table, indices", [],
         "rows of the table `[n, ..r]` at `indices [..i]`, giving `[..i, ..r]`; an index is clamped to the table";
     Scatter = "scatter", " mut state, slots, rows", [],
-        "writes row `rows[i]` of `[..i, ..r]` into row `slots[i]` of the state `[n, ..r]`; a slot outside the state writes nowhere; of rows with one slot one stays, on a GPU element by element, and an input that gives two rows one slot is refused";
+        "writes row `rows[i]` of `[..i, ..r]` into row `slots[i]` of the state `[n, ..r]`; a slot outside the state writes nowhere; of rows with one slot one stays whole, and an input that gives two rows one slot is refused";
     MatMul = "matmul", " a, b", [TRANSPOSE_LHS, TRANSPOSE_RHS],
         "`[..b, m, k] x [..b, k, n]`, or `[.., m, k] x [k, n]`; either side transposed; float operands of any two dtypes, products and sums in f32, rounded once to the result's dtype";
     ScaledMatMul = "scaled_matmul", " x, w, scales, zeros", [BLOCK],

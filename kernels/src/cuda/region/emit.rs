@@ -4,6 +4,7 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 use super::super::index::{Index, Run, Variables};
+use super::OperandRole;
 use super::component::{Component, Held, Kept};
 use super::source::{From, Id, Source};
 use super::text;
@@ -74,6 +75,8 @@ pub(super) struct Emitter<'a, 'b> {
     pub(super) reduced: BTreeMap<Id, Reduced>,
     /// Arguments that the threads hold.
     pub(super) held: &'b Held,
+    /// What the operands are.
+    pub(super) roles: &'b [OperandRole],
     pub(super) names: usize,
 }
 

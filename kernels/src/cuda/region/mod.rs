@@ -211,6 +211,7 @@ fn component_body(
         computed: BTreeSet::new(),
         reduced: BTreeMap::new(),
         held,
+        roles,
         names: 0,
     };
     let mut stages = Stages::default();

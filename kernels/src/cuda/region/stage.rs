@@ -7,6 +7,7 @@ use super::super::index::{Index, Run};
 use super::component::{Mapping, Stage, StageKind};
 use super::emit::{Emitter, Reduced, Scope, Value, chunk_text, indented};
 use super::load::alignment;
+use super::reads::Scattered;
 use super::source::{From, Id};
 use super::text;
 use super::widths::segment_lanes;
@@ -191,7 +192,8 @@ impl Emitter<'_, '_> {
         let slot = self.read(scatter.slot.0, &scatter.slot.1)?;
         let value = self.read(scatter.value.0, &scatter.value.1)?;
         let _ = writeln!(out.code, "// scatter into operand {arg}");
-        let condition = format!("if ((u64)(i64){} < {extent}) ", slot.text());
+        let stays = self.stays(statement, &scatter, out)?;
+        let condition = format!("if ((u64)(i64){} < {extent}{stays}) ", slot.text());
         let start = format!("(a{arg} + (u64)(i64){} * {row}ull)", slot.text());
         let body = match slot {
             Value::Each(_) => {
@@ -207,6 +209,33 @@ impl Emitter<'_, '_> {
         };
         out.code.push_str(&self.chunks(stage.elements, &body));
         Ok(())
+    }
+
+    /// A condition by which of rows with one slot the last stays: the host holds apart what it stages, and
+    /// nothing else. Written at once, rows of several would mix.
+    fn stays(
+        &mut self,
+        statement: usize,
+        scatter: &Scattered,
+        out: &mut Stages,
+    ) -> Result<String, LowerError> {
+        let (slots, at) = &scatter.slot;
+        let arg = self.source.operand(*slots);
+        if arg.is_some_and(|arg| self.roles.get(arg as usize).is_some_and(|role| role.staged)) {
+            return Ok(String::new());
+        }
+        let Some(arg) = arg.filter(|_| self.source.is_kernel) else {
+            return fail("a scatter by slots that its own kernel computes; give them from outside");
+        };
+        let of_row = self.source.args[arg as usize].elements;
+        let rows = if self.source.over.is_some() { "(u32)real" } else { "rows" };
+        let _ = writeln!(
+            out.code,
+            "const auto stays{statement} = [&](u32 at) {{\n  for (u32 i = at + 1; i < {rows} * {of_row}u; ++i) \
+             if (a{arg}[i] == a{arg}[at]) return false;\n  return true;\n}};"
+        );
+        let at = self.index_of_each(at);
+        Ok(format!(" && stays{statement}(row * {of_row}u + {at})"))
     }
 
     fn reduce(
