@@ -209,6 +209,21 @@ fn every_test_file_is_part_of_a_program() {
     }
 }
 
+/// A user's flags for the compiler replace those of `.cargo/config.toml`, and break nothing.
+#[test]
+fn no_source_asks_for_a_flag_of_the_compiler() {
+    let config = std::fs::read_to_string(root().join(".cargo/config.toml")).unwrap();
+    assert!(!config.contains("rustflags") && !config.contains("--cfg"), "{config}");
+    for file in files(root(), &["rs"]) {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let of_flag = |line: &&str| {
+            let line = line.trim_start();
+            line.starts_with("#[cfg(") && line.contains("piecewise") && !line.contains("feature")
+        };
+        assert_eq!(text.lines().find(of_flag), None, "{}", file.display());
+    }
+}
+
 /// Whoever opens a file has one idea to read: a folder of the same name has room for others.
 #[test]
 fn no_source_is_longer_than_one_idea() {
