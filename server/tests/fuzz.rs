@@ -179,6 +179,8 @@ fn every_body_is_answered_or_refused() {
         tokenizer: Some(Arc::new(TextTokenizer::load(&folder(), 2048).unwrap())),
         template: Some(ChatTemplate::parse(template, Map::new()).unwrap()),
         format: ReplyFormat::new(Some("qwen3"), Some("hermes"), "").unwrap(),
+        // Without one no answer keeps to a structure.
+        end_ids: vec![0],
         ..ServedModel::default()
     };
     let address = serve_at(server, tiny_engine(DeviceFaults::default(), 4), model).0;

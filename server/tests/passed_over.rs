@@ -28,6 +28,7 @@ fn serve_as(change: impl FnOnce(&mut Limits), reasoning: &str) -> SocketAddr {
     let model = ServedModel {
         tokenizer: Some(Arc::new(TextTokenizer::load(&folder(), 2048).unwrap())),
         template: Some(ChatTemplate::parse(TEMPLATE, Map::new()).unwrap()),
+        end_ids: vec![0],
         format: ReplyFormat::new(Some(reasoning), Some("none"), "").unwrap(),
         ..ServedModel::default()
     };

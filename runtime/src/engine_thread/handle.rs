@@ -57,7 +57,9 @@ pub enum SubmitError {
     #[error("{live} requests run and wait, and at most {bound} may (--max-queue); try again later")]
     Full { live: usize, bound: usize },
     /// More at once than may ever be there.
-    #[error("{count} requests at once are more than the {bound} that may run and wait (--max-queue); send fewer")]
+    #[error(
+        "{count} requests at once are more than the {bound} that may run and wait (--max-queue); send fewer"
+    )]
     TooMany { count: usize, bound: usize },
     /// The thread takes no more.
     #[error("the engine is shutting down and takes no more requests")]

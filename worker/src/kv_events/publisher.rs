@@ -5,7 +5,7 @@ use super::log::EventLog;
 use super::wishes::Wishes;
 use crate::zmtp::{Address, Connection, Role, Sender, ZmtpError};
 use piecewise_runtime::memory::{KvEvent, KvObserver};
-use piecewise_server::places::{Leave, Place, Places};
+use piecewise_server::places::{Admitted, Leave, Place, Places};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -106,7 +106,8 @@ impl Shared {
         let (from, cut) = (stream.peer_addr()?.ip(), stream.try_clone()?);
         // It has gone by itself where this fails.
         let leave: Leave = Arc::new(move || drop(cut.shutdown(Shutdown::Both)));
-        Ok(self.places.take(from, leave).map(|(place, _)| place))
+        let taken = self.places.take(from, leave);
+        Ok(taken.and_then(|(place, admitted)| (admitted == Admitted::ToAll).then_some(place)))
     }
 }
 
