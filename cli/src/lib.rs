@@ -22,6 +22,9 @@ mod against;
 mod amounts;
 mod bench;
 mod bisect;
+#[cfg(test)]
+#[path = "../../tests/support/bounded.rs"]
+mod bounded;
 mod cache;
 mod cache_flags;
 mod chat;
@@ -52,6 +55,7 @@ mod model_source;
 mod named;
 mod opt;
 mod out_file;
+mod panics;
 mod plan;
 mod preset_weights;
 mod print;
@@ -161,13 +165,12 @@ pub fn main_of(
         Command::Worker(_) => Logging::Worker,
         _ => Logging::Command,
     };
+    let _at_end = logs::FlushAtEnd;
     let started = arguments.log.start(logging);
-    let code = match started.and_then(|()| run(arguments.command, &registries)) {
+    match started.and_then(|()| run(arguments.command, &registries)) {
         Ok(code) => code,
         Err(error) => fail(&error),
-    };
-    logs::flush();
-    code
+    }
 }
 
 /// Reads a command line.

@@ -2,6 +2,7 @@
 //! to people.
 
 use crate::log_queue::LogQueue;
+use crate::panics::log_panics;
 use anyhow::Context;
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -75,10 +76,15 @@ static QUEUE: OnceLock<LogQueue> = OnceLock::new();
 /// How long the end of a process that serves waits for lines that nobody has read.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Waits, but not for ever, until what was said is written: the last that a process does.
-pub(crate) fn flush() {
-    if let Some(queue) = QUEUE.get() {
-        queue.flush(PATIENCE);
+/// Waits, but not for ever, until what was said is written: the last that a process does, also when it
+/// panics.
+pub(crate) struct FlushAtEnd;
+
+impl Drop for FlushAtEnd {
+    fn drop(&mut self) {
+        if let Some(queue) = QUEUE.get() {
+            queue.flush(PATIENCE);
+        }
     }
 }
 
@@ -160,6 +166,9 @@ impl LogArgs {
         }
         // A process starts once.
         let _ = WRITING.set((self.log_format, logging));
+        if is_log() {
+            log_panics(is_json(), write_line);
+        }
         Ok(())
     }
 }
@@ -207,6 +216,52 @@ fn filter(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bounded::Bound;
+    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+    use std::process::{Command, Stdio};
+
+    /// Whether this process is the child of the test below, which panics.
+    const PANICS: &str = "A_THREAD_OF_THE_TEST_PANICS";
+
+    /// A child of this test, whose threads panic while it logs as a server does, and go on.
+    fn panics() -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let name = "logs::tests::a_panic_goes_by_the_log_and_waits_for_no_reader";
+        command.args(["--exact", name, "--nocapture"]).env(PANICS, "1").stdout(Stdio::null());
+        command.env_remove("RUST_BACKTRACE");
+        command
+    }
+
+    #[test]
+    fn a_panic_goes_by_the_log_and_waits_for_no_reader() {
+        if std::env::var_os(PANICS).is_some() {
+            let _at_end = FlushAtEnd;
+            let args = LogArgs { log_level: None, log_format: LogFormat::Text };
+            args.start(Logging::Worker).unwrap();
+            for thread in ["engine", "http"] {
+                let thread = std::thread::Builder::new().name(thread.to_owned());
+                thread.spawn(|| panic!("no {}", "rows")).unwrap().join().unwrap_err();
+            }
+            return;
+        }
+        let output = panics().stderr(Stdio::piped()).bounded_output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{said}");
+        for thread in ["engine", "http"] {
+            let says = format!(" ERROR thread '{thread}' panicked at cli/src/logs.rs:");
+            assert_eq!(said.matches(&says).count(), 1, "{said}");
+        }
+        assert_eq!(said.matches(": no rows\n").count(), 2, "{said}");
+        // A pipe that is full, which nobody reads.
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let flags = fcntl_getfl(&writer).unwrap();
+        fcntl_setfl(&writer, flags | OFlags::NONBLOCK).unwrap();
+        while writer.write(&[b'x'; 4096]).is_ok() {}
+        fcntl_setfl(&writer, flags).unwrap();
+        let mut stuck = panics().stdin(Stdio::null()).stderr(writer).bounded().unwrap();
+        assert!(stuck.wait().success());
+        drop(reader);
+    }
 
     /// The directives of a filter, in an order of their own.
     fn shown(level: Option<&str>, variable: &str, logging: Logging) -> Result<Vec<String>, String> {

@@ -176,7 +176,7 @@ fn a_scatter_by_slots_that_are_computed_is_no_part_of_a_region() {
     let y = b.unary(UnaryOp::Neg, x);
     b.scatter(state, computed, y);
     let mut module = b.finish(&[]);
-    crate::common::run(&mut module, OPTIMIZE);
+    run(&mut module, OPTIMIZE);
     assert_eq!(ops(&module), ["region", "region", "scatter"]);
 }
 

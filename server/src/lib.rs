@@ -4,10 +4,11 @@ pub mod chat;
 mod field;
 mod http;
 pub mod operate;
+pub mod places;
 pub mod structured;
 pub mod text;
 
 pub use http::{
     AllowedOrigins, ApiKeys, EncoderKind, Limits, Matryoshka, Outcome, ServedEncoder, ServedModel,
-    Server, ServerOptions, Tls, check_operator,
+    Server, ServerOptions, Status, Tls, answer_status, check_operator,
 };

@@ -1,6 +1,7 @@
 //! Random bodies, templates, structures and replies: whatever comes is answered or refused.
 
 use crate::client::{ask, bind_as, serve_at};
+use crate::encoder;
 use crate::fuzzing::fuzz;
 use crate::tiny_engine::{folder, tiny_engine};
 use crate::tool_call_replies::replies;
@@ -12,6 +13,7 @@ use piecewise_testing::DeviceFaults;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use serde_json::{Map, Value, json};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Any JSON, small, and now and then at the borders of numbers.
@@ -67,7 +69,34 @@ const FIELDS: &str = "\
     documents chat_template_kwargs reasoning_effort continue_final_message \
     add_generation_prompt add_special_tokens skip_special_tokens return_token_ids \
     prompt_logprobs truncate_prompt_tokens return_token_strs tokens input model best_of \
-    suffix system stop_sequences thinking output_config cache_salt include_reasoning";
+    suffix system stop_sequences thinking output_config cache_salt include_reasoning \
+    encoding_format dimensions query top_n return_documents use_activation text_1 text_2 queries \
+    max_tokens_per_doc rank_fields chat_template kv_transfer_params";
+
+/// What a server of embeddings is asked.
+fn asked_of_embeddings() -> Vec<(&'static str, Value)> {
+    vec![
+        ("/v1/embeddings", json!({"input": "one two"})),
+        ("/v1/embeddings", json!({"input": ["one", "two three"], "encoding_format": "base64"})),
+        ("/v1/embeddings", json!({"input": [[7, 8], [9]], "dimensions": 5})),
+        ("/v1/embeddings", json!({"input": [7, 8], "add_special_tokens": false})),
+        ("/v1/score", json!({"text_1": "one", "text_2": ["two", "three"]})),
+        ("/tokenize", json!({"prompt": "one", "return_token_strs": true})),
+        ("/detokenize", json!({"tokens": [7, 8]})),
+    ]
+}
+
+/// What a server of a cross-encoder is asked.
+fn asked_of_scores() -> Vec<(&'static str, Value)> {
+    let documents = json!(["two", {"text": "three one"}]);
+    vec![
+        ("/v1/score", json!({"text_1": "one", "text_2": ["two", "three"]})),
+        ("/v1/score", json!({"queries": ["one", "two"], "documents": ["two", "?"]})),
+        ("/v1/rerank", json!({"query": "one two", "documents": documents, "top_n": 1})),
+        ("/v2/rerank", json!({"query": "one", "documents": documents, "return_documents": false})),
+        ("/v1/rerank", json!({"query": "one", "documents": ["two"], "use_activation": false})),
+    ]
+}
 
 fn asked() -> Vec<(&'static str, Value)> {
     let messages = json!([{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]);
@@ -150,16 +179,43 @@ fn every_body_is_answered_or_refused() {
         tokenizer: Some(Arc::new(TextTokenizer::load(&folder(), 2048).unwrap())),
         template: Some(ChatTemplate::parse(template, Map::new()).unwrap()),
         format: ReplyFormat::new(Some("qwen3"), Some("hermes"), "").unwrap(),
+        // Without one no answer keeps to a structure.
+        end_ids: vec![0],
         ..ServedModel::default()
     };
     let address = serve_at(server, tiny_engine(DeviceFaults::default(), 4), model).0;
+    bodies("bodies", &Vec::from_iter(asked().into_iter().map(|asked| (address, asked))));
+    // It serves as before.
+    let plain = json!({"prompt": [5, 6], "max_tokens": 1}).to_string();
+    assert!(ask(address, "POST /v1/completions", &plain).starts_with("HTTP/1.1 200"));
+}
+
+#[test]
+fn every_body_of_an_encoder_is_answered_or_refused() {
+    let of = |address: SocketAddr, asked: Vec<(&'static str, Value)>| {
+        let plain = |(path, body): &(&str, Value)| {
+            let answer = ask(address, &format!("POST {path}"), &body.to_string());
+            assert!(answer.starts_with("HTTP/1.1 200"), "{path} {body}\n{answer}");
+        };
+        asked.iter().for_each(plain);
+        asked.into_iter().map(move |asked| (address, asked))
+    };
+    let (embeds, scores) = (encoder::embeds(), encoder::scores());
+    let asked = || of(embeds, asked_of_embeddings()).chain(of(scores, asked_of_scores()));
+    bodies("bodies of encoders", &Vec::from_iter(asked()));
+    // They serve as before.
+    assert!(asked().count() > 0);
+}
+
+/// Holds that bodies like these, changed at random, are answered or refused.
+fn bodies(name: &str, asked: &[(SocketAddr, (&'static str, Value))]) {
     let changes =
         prop::collection::vec((prop::collection::vec(any::<Index>(), 1..4), any_json()), 0..3);
     let more = prop::collection::vec((select(words(FIELDS)), any_json()), 0..3);
     let bytes =
         prop::option::weighted(0.2, prop::collection::vec((any::<Index>(), any::<char>()), 1..4));
-    let strategy = (select(asked()), changes, more, bytes);
-    fuzz("bodies", &strategy, |((path, mut body), changes, more, characters)| {
+    let strategy = (select(asked.to_vec()), changes, more, bytes);
+    fuzz(name, &strategy, |((address, (path, mut body)), changes, more, characters)| {
         changes.into_iter().for_each(|(at, value)| put(&mut body, &at, value));
         if let Value::Object(fields) = &mut body {
             fields.extend(more.into_iter().map(|(name, value)| (name.to_owned(), value)));
@@ -186,9 +242,6 @@ fn every_body_is_answered_or_refused() {
             }
         }
     });
-    // It serves as before.
-    let plain = json!({"prompt": [5, 6], "max_tokens": 1}).to_string();
-    assert!(ask(address, "POST /v1/completions", &plain).starts_with("HTTP/1.1 200"));
 }
 
 /// Pieces of templates as models have them, and what may stand in one.

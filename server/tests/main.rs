@@ -9,6 +9,7 @@ mod byte_fallback;
 mod chat_templates;
 mod client;
 mod device_failure;
+mod encoder;
 mod fuzz;
 #[path = "../../tests/support/fuzz.rs"]
 mod fuzzing;

@@ -69,4 +69,9 @@ fn pages_that_may_ask_are_told_so() {
     let (found, answer) = status(server.address(), COMPLETIONS, headers);
     assert_eq!(found, 503);
     assert!(answer.contains("access-control-allow-origin: https://chat.example\r\n"), "{answer}");
+    // What a page's own program may read of an answer.
+    let exposed = answer.lines().find(|line| line.starts_with("access-control-expose-headers: "));
+    for header in ["x-request-id", "x-ignored-fields", "retry-after"] {
+        assert!(exposed.unwrap().contains(header), "{header}: {answer}");
+    }
 }

@@ -19,11 +19,17 @@ fn serve(ignores_unknown_fields: bool) -> SocketAddr {
 }
 
 fn serve_with(change: impl FnOnce(&mut Limits)) -> SocketAddr {
+    serve_as(change, "none")
+}
+
+/// With replies whose thoughts this parser reads.
+fn serve_as(change: impl FnOnce(&mut Limits), reasoning: &str) -> SocketAddr {
     let server = bind_as(|options| change(&mut options.limits));
     let model = ServedModel {
         tokenizer: Some(Arc::new(TextTokenizer::load(&folder(), 2048).unwrap())),
         template: Some(ChatTemplate::parse(TEMPLATE, Map::new()).unwrap()),
-        format: ReplyFormat::new(Some("none"), Some("none"), "").unwrap(),
+        end_ids: vec![0],
+        format: ReplyFormat::new(Some(reasoning), Some("none"), "").unwrap(),
         ..ServedModel::default()
     };
     serve_at(server, tiny_engine(DeviceFaults::default(), 4), model).0
@@ -61,6 +67,126 @@ fn fields_that_nobody_knows_are_refused_or_passed_over_and_named() {
     }
     let plain = json!({"prompt": [5, 6], "max_tokens": 1});
     assert!(!post(lenient, "/v1/completions", &plain).1.contains("x-ignored-fields"));
+}
+
+#[test]
+fn fields_within_others_are_refused_or_passed_over_by_their_path() {
+    let (strict, lenient) = (serve(false), serve(true));
+    let user = json!([{"role": "user", "content": "x"}]);
+    for (path, body, field) in [
+        (
+            "/v1/completions",
+            json!({"prompt": [5], "max_tokens": 1, "stream": true, "stream_options": {"include_usage": true, "pace": 1}}),
+            "stream_options.pace",
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": [5], "max_tokens": 1, "structured_outputs": {"regex": "a+", "flavor": 1}}),
+            "structured_outputs.flavor",
+        ),
+        (
+            "/v1/messages",
+            json!({"messages": user, "max_tokens": 1, "output_config": {"effort": "low", "tone": 1}}),
+            "output_config.tone",
+        ),
+    ] {
+        let (status, _, answer) = post(strict, path, &body);
+        assert_eq!((status, &answer["error"]["param"]), (400, &json!(field)), "{answer}");
+        let (status, head, answer) = post(lenient, path, &body);
+        assert_eq!(status, 200, "{answer}");
+        let header = format!("x-ignored-fields: {field}");
+        assert!(head.lines().any(|line| line == header), "{head}");
+    }
+    // What is known there and not supported is refused all the same.
+    let body =
+        json!({"prompt": [5], "structured_outputs": {"regex": "a", "whitespace_pattern": " "}});
+    assert_eq!(post(lenient, "/v1/completions", &body).0, 400);
+    let body = json!({"prompt": [5], "stream": true, "stream_options": {"include_usage": 1}});
+    assert_eq!(post(lenient, "/v1/completions", &body).0, 400);
+}
+
+#[test]
+fn a_conversation_has_the_fields_of_other_servers_too() {
+    let address = serve_as(|_| {}, "deepseek_r1");
+    let chat = |more: Value| {
+        let messages = json!([{"role": "user", "content": "def f(x):"}]);
+        let mut body = json!({"messages": messages, "max_tokens": 3, "temperature": 0});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let (status, _, answer) = post(address, "/v1/chat/completions", &body);
+        assert_eq!(status, 200, "{more}: {answer}");
+        answer
+    };
+    // A reply of this parser begins with thoughts.
+    let shown = chat(json!({"include_reasoning": true}));
+    assert_eq!(shown["choices"][0]["message"], chat(json!({}))["choices"][0]["message"]);
+    let thoughts = shown["choices"][0]["message"]["reasoning_content"].as_str().unwrap();
+    assert!(!thoughts.is_empty(), "{shown}");
+    let hidden = chat(json!({"include_reasoning": false}));
+    assert!(!hidden.to_string().contains(&json!(thoughts).to_string()), "{hidden}");
+    assert_eq!(hidden["usage"]["completion_tokens"], shown["usage"]["completion_tokens"]);
+    let stream = |hides: bool| {
+        let options = json!({"include_obfuscation": true, "include_usage": true});
+        let more = json!({"stream": true, "stream_options": options, "include_reasoning": !hides});
+        chat(more).as_str().unwrap().to_owned()
+    };
+    let (shown, hidden) = (stream(false), stream(true));
+    assert!(
+        shown.contains("\"reasoning_content\":\"") && !shown.contains("obfuscation"),
+        "{shown}"
+    );
+    assert!(!hidden.contains("\"reasoning_content\":\""), "{hidden}");
+    // Tokens by their ids.
+    let more = json!({"logprobs": true, "top_logprobs": 1, "return_token_ids": true});
+    let named = chat(
+        json!({"return_tokens_as_token_ids": true, "logprobs": true, "top_logprobs": 1, "return_token_ids": true}),
+    );
+    let (ids, plain) = (&named["choices"][0]["token_ids"], chat(more));
+    for (content, id) in named["choices"][0]["logprobs"]["content"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .zip(ids.as_array().unwrap())
+    {
+        assert_eq!(content["token"], json!(format!("token_id:{id}")));
+        let top = content["top_logprobs"][0]["token"].as_str().unwrap();
+        assert!(top.starts_with("token_id:"), "{content}");
+    }
+    assert!(!plain.to_string().contains("token_id:"), "{plain}");
+    // The last tokens of a prompt.
+    let whole = chat(json!({"return_token_ids": true}))["prompt_token_ids"].clone();
+    let whole = whole.as_array().unwrap();
+    let cut = chat(json!({"return_token_ids": true, "truncate_prompt_tokens": 2}));
+    assert_eq!(cut["prompt_token_ids"], json!(whole[whole.len() - 2..]));
+}
+
+#[test]
+fn what_other_servers_do_and_this_one_does_not_is_refused_with_a_reason() {
+    let address = serve(true);
+    let completion = json!({"prompt": [5], "max_tokens": 1});
+    let user = json!([{"role": "user", "content": "x"}]);
+    let chat = json!({"messages": user, "max_tokens": 1});
+    let everywhere = [
+        ("kv_transfer_params", json!({"do_remote_decode": true})),
+        ("mm_processor_kwargs", json!({"num_crops": 4})),
+        ("structural_tag", json!("{}")),
+        ("vllm_xargs", json!({"a": 1})),
+    ];
+    let of_chat = [("chat_template", json!("{{ messages }}"))];
+    let paths = [("/v1/completions", completion), ("/v1/chat/completions", chat)];
+    for (number, (path, body)) in paths.into_iter().enumerate() {
+        for (field, value) in everywhere.iter().chain(of_chat.iter().take(number)) {
+            let mut body = body.clone();
+            body[field] = value.clone();
+            let (status, _, answer) = post(address, path, &body);
+            let error = &answer["error"];
+            assert_eq!((status, &error["param"]), (400, &json!(field)), "{path} {answer}");
+            assert_eq!(error["code"], "unsupported_parameter", "{path} {answer}");
+            body[field] = Value::Null;
+            assert_eq!(post(address, path, &body).0, 200, "{path} {field}");
+        }
+    }
+    let document = get(address, "/openapi.json").1.to_string();
+    assert!(document.contains("include_obfuscation"), "{document}");
 }
 
 #[test]

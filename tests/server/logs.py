@@ -63,6 +63,11 @@ def long_paths_are_cut():
                 while stream.recv(1 << 16):
                     pass
         until("they are logged", lambda: server.said().count("xxx") >= 4)
+        with socket.create_connection(server.address, timeout=60) as stream:
+            stream.sendall(b"M" * 60_000 + b" /method HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            while stream.recv(1 << 16):
+                pass
+        until("its method is logged", lambda: "/method" in server.said())
         longest = max(map(len, server.said().splitlines()))
         assert longest < 600, longest
 

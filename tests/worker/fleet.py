@@ -65,9 +65,12 @@ def total(found, name, *labels):
 
 
 class Process:
-    def __init__(self, command, **environment):
+    def __init__(self, command, stderr=None, **environment):
+        """`stderr` takes what it says in place of `text`."""
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log", delete=False)
-        self.process = subprocess.Popen(command, cwd=ROOT, stdout=self.log, stderr=self.log, env={**os.environ, **environment})
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdout=self.log, stderr=self.log if stderr is None else stderr,
+            env={**os.environ, **environment})
 
     def kill(self):
         self.process.kill()
@@ -143,13 +146,13 @@ class FrontEnd(Process):
 
 
 class Worker(Process):
-    def __init__(self, handshake, rank, state, *flags, settings=FAST, binary=BINARY, model=MODEL):
+    def __init__(self, handshake, rank, state, *flags, settings=FAST, binary=BINARY, model=MODEL, stderr=None):
         self.port = free_port()
         super().__init__([
             str(binary), "worker", "--model", str(model), *settings, "--rank", str(rank), "--handshake",
             f"tcp://127.0.0.1:{handshake}", "--state-dir", str(state), "--metrics-address",
             f"127.0.0.1:{self.port}", *flags,
-        ])
+        ], stderr=stderr)
 
     def metrics(self):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:

@@ -195,6 +195,34 @@ def of_workers():
     return blocks
 
 
+def as_many_as_may():
+    """Of three readers of one address two have the events, where two may read."""
+    endpoint = f"tcp://127.0.0.1:{free_port()}"
+    context = zmq.Context()
+    with Server("--kv-events-endpoint", endpoint, "--kv-events-max-readers", "2") as server:
+        readers, ids = [], iter(range(1, 2000, 40))
+
+        def heard(reader):
+            body = {"prompt": list(range(start := next(ids), start + 40)), "max_tokens": 1}
+            assert server.post("/v1/completions", body)[0] == 200
+            return reader.poll(200)
+
+        for _ in range(2):
+            readers.append(context.socket(zmq.SUB))
+            readers[-1].subscribe(b"")
+            readers[-1].connect(endpoint)
+            until("it reads", lambda: heard(readers[-1]), 60)
+        third = socket.create_connection(("127.0.0.1", int(endpoint.rsplit(":", 1)[1])))
+        third.settimeout(60)
+        assert third.recv(1) == b"", "it is sent away"
+        third.close()
+        for reader in readers:
+            while reader.poll(0):
+                reader.recv_multipart()
+            until("it reads on", lambda: heard(reader), 60)
+    context.destroy(linger=0)
+
+
 def of_a_server():
     requests = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
     started = time.monotonic()
@@ -258,6 +286,7 @@ def of_a_server():
 def main():
     needs_vllm_rs()
     print(f"KV events of two workers: {' and '.join(map(str, of_workers()))} blocks as in their engines, and none after they were cleared")
+    as_many_as_may()
     of_a_server()
 
 

@@ -1,6 +1,7 @@
 //! Random bytes from the other side of a socket, and messages that are damaged in some places.
 
 use crate::fuzzing::fuzz;
+use crate::kv_events::Wishes;
 use crate::requests::Asked;
 use crate::wire::{Added, Call, Init, call_id, request_id};
 use crate::zmtp::{Decoder, Item, command, encode};
@@ -100,6 +101,29 @@ fn all_bytes_are_frames_or_refused_and_alike_however_they_are_cut() {
             (items, None)
         };
         assert_eq!(read(cut), read(wire.len().max(1)));
+    });
+}
+
+#[test]
+fn all_that_subscribers_say_is_a_wish_or_nothing() {
+    let topic = b"kv@tiny";
+    let wish = (0..4_u8, 0..=topic.len(), prop::collection::vec(any::<u8>(), 0..3));
+    let said =
+        wish.prop_map(|(kind, length, more)| [&[kind][..], &topic[..length], &more].concat());
+    let said = prop_oneof![said, prop::collection::vec(any::<u8>(), 0..30)];
+    let messages = prop::collection::vec(prop::collection::vec(said, 0..3), 0..20);
+    fuzz("wishes", &messages, |messages| {
+        let (mut wishes, mut wanted) = (Wishes::default(), Vec::<Vec<u8>>::new());
+        for message in &messages {
+            wishes.hear(message, topic);
+            // As a publisher of every topic keeps them.
+            if let Some((kind, wish)) = message.first().and_then(|frame| frame.split_first()) {
+                wanted.retain(|other| *kind > 1 || other != wish);
+                wanted.extend((*kind == 1).then(|| wish.to_vec()));
+            }
+            let is_wanted = wanted.iter().any(|wish| topic.starts_with(wish));
+            assert_eq!(wishes.is_some(), is_wanted, "{message:?}");
+        }
     });
 }
 

@@ -4,7 +4,7 @@ use crate::front_end::{FrontEnd, Joiner, note_file};
 use crate::live::Requests;
 use crate::outbox::{Outbox, Tracked, Unsent};
 use crate::preparing::Preparing;
-use crate::probes::{self, Probed};
+use crate::probes::Probed;
 use crate::requests::Asked;
 use crate::stand_in::{Log, StandIn, Watch};
 use crate::utility;
@@ -15,6 +15,7 @@ use piecewise_runtime::engine_thread::{
     EngineHandle, EngineThread, Phase, SubmitError, ThreadOptions,
 };
 use piecewise_runtime::observe::Metrics;
+use piecewise_server::answer_status;
 use piecewise_server::chat::ReplyFormat;
 use piecewise_server::structured::{Structures, Thoughts};
 use std::net::{SocketAddr, TcpListener};
@@ -193,7 +194,8 @@ impl Worker {
     /// When the system gives no thread.
     pub fn answer_probes(&self, listener: TcpListener) -> std::io::Result<SocketAddr> {
         let (engine, has_joined) = (self.service.engine.clone(), Arc::clone(&self.has_joined));
-        probes::serve(listener, Probed { engine, has_joined, admin: self.service.admin })
+        let operated = self.service.admin.then(|| engine.clone());
+        answer_status(listener, operated, Probed { engine, has_joined })
     }
 
     /// Serves one front end after the other until it is told to end; `tell` hears how it goes.

@@ -136,6 +136,9 @@ pub(crate) struct LimitArgs {
     /// (`bad_words`), with 64 bytes for each in all [default: 64].
     #[arg(long, value_name = "N")]
     max_stop_texts: Option<NonZeroU16>,
+    /// The most texts, or lists of ids, of a request to an encoder [default: 2048].
+    #[arg(long, value_name = "N")]
+    max_texts: Option<NonZeroU64>,
     /// Pass over fields of requests that nobody knows, and name them in the header `x-ignored-fields`.
     #[arg(long)]
     ignore_unknown_fields: bool,
@@ -189,6 +192,7 @@ impl LimitArgs {
         let layers = put(layers, "max_logprobs", self.max_logprobs)?;
         let layers = put(layers, "max_stop_ids", self.max_stop_ids)?;
         let layers = put(layers, "max_stop_texts", self.max_stop_texts)?;
+        let layers = put(layers, "max_texts", self.max_texts)?;
         put(layers, "ignore_unknown_fields", self.ignore_unknown_fields.then_some(true))
     }
 }

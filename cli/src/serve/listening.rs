@@ -61,6 +61,7 @@ pub(super) fn listen(config: &ServerConfig, name: String) -> anyhow::Result<(Ser
 
 fn limits(config: &ServerConfig) -> Limits {
     let patience = Duration::from_secs(config.client_timeout.get());
+    let readers = config.kv_events_max_readers.get();
     Limits {
         body_bytes: number(config.max_body),
         body_values: number(config.max_body_values.get()),
@@ -70,6 +71,7 @@ fn limits(config: &ServerConfig) -> Limits {
         logprobs: number(config.max_logprobs),
         stop_ids: number(config.max_stop_ids),
         stop_texts: config.max_stop_texts.get().into(),
+        texts: number(config.max_texts.get()),
         ignores_unknown_fields: config.ignore_unknown_fields,
         priorities: config.scheduling_policy == SchedulingPolicy::Priority,
         head_time: patience,
@@ -77,6 +79,7 @@ fn limits(config: &ServerConfig) -> Limits {
         write_time: patience,
         connections: number(config.max_connections.get()),
         connections_of_address: config.max_connections_per_address.map(|n| number(n.get())),
+        kv_readers: config.kv_events_endpoint.as_ref().map_or(0, |_| number(readers)),
         request_time: config.request_timeout.map(|seconds| Duration::from_secs(seconds.get())),
         ..Limits::default()
     }

@@ -79,6 +79,11 @@ fn settings_are_json_or_a_key_and_a_value_on_the_command_line() {
     }
     for (text, said) in [
         ("[server]\nmax_body = 12", "server.max_body = 12 does not go with the smallest requests"),
+        ("[server]\nmax_body_memory = 0", "server.max_body_memory = 0 does not go with"),
+        (
+            "[server]\nmax_body_memory = 190000000",
+            "server.max_body_values = 1048576, whose bodies take 190054400",
+        ),
         (
             "[server]\ntls_cert = \"c.pem\"",
             "server.tls_cert = c.pem does not go with no server.tls_key",

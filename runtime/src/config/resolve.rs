@@ -167,6 +167,16 @@ impl RuntimeConfig {
                 remedy,
             )
         });
+        let least = server.least_body_memory();
+        let memory = (server.max_body_memory < least).then(|| {
+            let remedy = "it would refuse some for ever: raise it, or lower those";
+            let (bytes, values) = (server.max_body, server.max_body_values);
+            let other = format!(
+                "server.max_body = {bytes} and server.max_body_values = {values}, whose bodies take \
+                 {least} with what is left to others"
+            );
+            conflict("server.max_body_memory", server.max_body_memory.to_string(), &other, remedy)
+        });
         let one = |key, is: &Option<PathBuf>, other: &Option<PathBuf>, lacks| {
             let alone = is.as_ref().filter(|_| other.is_none())?;
             let remedy = "TLS needs a certificate and its key: set both";
@@ -181,7 +191,7 @@ impl RuntimeConfig {
             let key = "server.kv_events_replay_endpoint";
             conflict(key, endpoint.clone(), "no server.kv_events_endpoint", remedy)
         });
-        body.into_iter().chain(tls).chain(replay)
+        body.into_iter().chain(memory).chain(tls).chain(replay)
     }
 
     /// What the configuration allows but hardly anybody wants.

@@ -57,7 +57,7 @@ pub struct ServerConfig {
     /// The most values of a body, and names of values.
     pub max_body_values: NonZeroU64,
     /// Bytes that all bodies may take beyond their first 64 KiB each, from when they come until the engine
-    /// has their requests.
+    /// has their requests; three quarters of them have room for the largest body.
     pub max_body_memory: u64,
     /// The most requests with large texts that wait to be read, and the most with structures.
     pub max_waiting_texts: u64,
@@ -71,6 +71,8 @@ pub struct ServerConfig {
     /// The most texts that a request says an answer ends with (`stop`), and the most that it may not have
     /// (`bad_words`), with 64 bytes for each in all.
     pub max_stop_texts: NonZeroU16,
+    /// The most texts, or lists of ids, of a request to an encoder.
+    pub max_texts: NonZeroU64,
     /// Whether fields of requests that nobody knows are passed over, and named in the header
     /// `x-ignored-fields`.
     pub ignore_unknown_fields: bool,
@@ -106,6 +108,22 @@ pub struct ServerConfig {
     pub kv_events_topic: String,
     /// The most that read them at a time, of both endpoints.
     pub kv_events_max_readers: NonZeroU64,
+}
+
+impl ServerConfig {
+    /// Bytes of each body that take nothing of `max_body_memory`.
+    pub const SMALL_BODY: u64 = 64 << 10;
+    /// Bytes of memory that each value of a body takes beside its text.
+    pub const BODY_VALUE: u64 = 128;
+
+    /// Bytes of memory of which the largest body has room: `max_body` with `max_body_values`, of which
+    /// there is none without a byte. One client has three quarters of `max_body_memory`.
+    pub fn least_body_memory(&self) -> u64 {
+        let values = self.max_body_values.get().min(self.max_body);
+        let body = self.max_body.saturating_add(values.saturating_mul(Self::BODY_VALUE));
+        let counted = body.saturating_sub(Self::SMALL_BODY);
+        counted.saturating_add(counted.div_ceil(3))
+    }
 }
 
 /// Who goes first.
@@ -163,6 +181,7 @@ impl Default for ServerConfig {
             max_logprobs: 1 << 20,
             max_stop_ids: 1024,
             max_stop_texts: NonZeroU16::MIN.saturating_add(63),
+            max_texts: nonzero(2048),
             ignore_unknown_fields: false,
             request_timeout: None,
             client_timeout: nonzero(60),

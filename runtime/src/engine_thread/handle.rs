@@ -54,10 +54,12 @@ pub(super) struct Submission {
 #[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum SubmitError {
     /// As many are there as may be.
-    #[error("{live} requests run and wait, and at most {bound} may; try again later")]
+    #[error("{live} requests run and wait, and at most {bound} may (--max-queue); try again later")]
     Full { live: usize, bound: usize },
     /// More at once than may ever be there.
-    #[error("{count} requests at once are more than the {bound} that may run and wait; send fewer")]
+    #[error(
+        "{count} requests at once are more than the {bound} that may run and wait (--max-queue); send fewer"
+    )]
     TooMany { count: usize, bound: usize },
     /// The thread takes no more.
     #[error("the engine is shutting down and takes no more requests")]

@@ -30,7 +30,15 @@ pub(crate) async fn admit(
 }
 
 /// What is asked every few seconds by who watches a server.
-const PROBES: [&str; 3] = ["/health", "/metrics", "/ready"];
+const PROBES: [&str; 4] = ["/health", "/metrics", "/ping", "/ready"];
+/// Bytes of a path that are logged, and of a method.
+const MOST_OF_PATH: usize = 200;
+const MOST_OF_METHOD: usize = 20;
+
+/// The beginning of what a client wrote, however long that is.
+fn cut(text: &str, most: usize) -> &str {
+    &text[..text.floor_char_boundary(most)]
+}
 
 /// A time as logs have it: in milliseconds, to the microsecond.
 pub(super) fn milliseconds(time: Duration) -> f64 {
@@ -55,8 +63,8 @@ pub(crate) async fn log(request: Request, next: Next) -> Response {
         ($level:ident) => {
             tracing::$level!(
                 target: "piecewise::access",
-                %method,
-                path = &path[..path.floor_char_boundary(200)],
+                method = cut(method.as_str(), MOST_OF_METHOD),
+                path = cut(&path, MOST_OF_PATH),
                 status = response.status().as_u16(),
                 milliseconds = milliseconds(started.elapsed()),
             )
@@ -93,6 +101,15 @@ mod tests {
         let shown = [0, 222_284_999, 1_500, 1_000_000_499].map(Duration::from_nanos);
         let shown = shown.map(|time| milliseconds(time).to_string());
         assert_eq!(shown, ["0", "222.285", "0.002", "1000"]);
+    }
+
+    #[test]
+    fn what_a_client_wrote_is_cut_between_characters() {
+        for (text, most, shown) in
+            [("GET", 20, "GET"), ("GETTING", 3, "GET"), ("aé🦀", 4, "aé"), ("é", 1, "")]
+        {
+            assert_eq!(cut(text, most), shown, "{text}");
+        }
     }
 
     #[test]

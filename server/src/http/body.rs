@@ -7,16 +7,17 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderMap, header};
 use futures_util::StreamExt;
+use piecewise_runtime::config::ServerConfig;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes of each body that count for nothing, so that small requests are read however many large ones
 /// there are.
-const SMALL: usize = 64 << 10;
+const SMALL: usize = ServerConfig::SMALL_BODY as usize;
 /// Bytes of a body that are read at once; more of them would keep the streams of others waiting.
 pub(super) const LARGEST_HERE: usize = 32 << 10;
 /// Bytes of memory that a value of a body takes: that of `serde_json` and its place in a list or an object.
-const OF_VALUE: usize = 128;
+const OF_VALUE: usize = ServerConfig::BODY_VALUE as usize;
 /// Bytes of memory that a log-probability takes until its answer is sent: a number, the text of its token,
 /// and both as they are written.
 const OF_LOGPROB: usize = 128;
@@ -106,12 +107,15 @@ impl Held {
         let more = counted(grown) - counted(self.bytes);
         if more > 0 {
             let most = self.memory.bytes;
+            let of_one = most - most / 4;
+            if counted(grown) > of_one {
+                return Err(ApiError::body_never_fits(of_one));
+            }
             let mut taken = self.memory.lock();
             let of_client = taken.of.get(&self.client.id()).copied().unwrap_or(0);
             if more > most.saturating_sub(taken.all) {
                 return Err(ApiError::bodies_are_full("requests", most));
             }
-            let of_one = most - most / 4;
             if more > of_one.saturating_sub(of_client) {
                 return Err(ApiError::bodies_are_full("requests of yours", of_one));
             }
@@ -154,13 +158,16 @@ pub(crate) async fn read(request: Request, state: &State) -> Result<(Vec<u8>, He
     in_time.map_err(|_| ApiError::too_slow())?
 }
 
+/// Each header of the name counts, and each encoding of a list.
 fn check_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
-    match headers.get(header::CONTENT_ENCODING) {
-        Some(encoding) if !encoding.as_bytes().eq_ignore_ascii_case(b"identity") => {
-            Err(ApiError::encoded(&String::from_utf8_lossy(encoding.as_bytes())))
+    for header in headers.get_all(header::CONTENT_ENCODING) {
+        let encodings = String::from_utf8_lossy(header.as_bytes());
+        let is_plain = |encoding: &str| encoding.trim().eq_ignore_ascii_case("identity");
+        if !encodings.split(',').all(is_plain) {
+            return Err(ApiError::encoded(&encodings));
         }
-        _ => Ok(()),
     }
+    Ok(())
 }
 
 async fn collect(body: Body, bound: usize, mut held: Held) -> Result<(Vec<u8>, Held), ApiError> {
@@ -261,6 +268,40 @@ mod tests {
         drop((second, third, other));
         let taken = memory.lock();
         assert_eq!((taken.all, taken.of.len()), (0, 0));
+    }
+
+    /// However often it were tried again.
+    #[test]
+    fn a_body_that_can_never_fit_is_too_large() {
+        let memory = BodyMemory::new(1 << 20);
+        let mut held = memory.hold(Client::default());
+        held.grow(SMALL + (768 << 10)).unwrap();
+        let error = held.grow(1).unwrap_err();
+        assert_eq!(error.status, axum::http::StatusCode::PAYLOAD_TOO_LARGE);
+        assert!(error.body().to_string().contains("--max-body-memory"), "{error:?}");
+        let mut held = BodyMemory::new(0).hold(Client::default());
+        held.grow(SMALL).unwrap();
+        assert_eq!(held.grow(1).unwrap_err().status, axum::http::StatusCode::PAYLOAD_TOO_LARGE);
+    }
+
+    #[test]
+    fn bodies_come_in_no_encoding_wherever_it_is_said() {
+        let check = |encodings: &[&'static str]| {
+            let header = |text| (header::CONTENT_ENCODING, header::HeaderValue::from_static(text));
+            let mut headers = HeaderMap::new();
+            encodings.iter().map(|text| header(text)).for_each(|(name, value)| {
+                headers.append(name, value);
+            });
+            check_encoding(&headers).map_err(|error| error.status.as_u16())
+        };
+        for plain in [&[][..], &["identity"], &["Identity", "identity"], &["identity, identity"]] {
+            assert_eq!(check(plain), Ok(()), "{plain:?}");
+        }
+        for encoded in
+            [&["gzip"][..], &["identity", "gzip"], &["identity, br"], &["gzip", "identity"]]
+        {
+            assert_eq!(check(encoded), Err(415), "{encoded:?}");
+        }
     }
 
     #[test]

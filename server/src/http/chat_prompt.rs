@@ -6,6 +6,7 @@ use super::fields::{Field, Fields, field, schema};
 use super::state::{State, needed};
 use crate::chat::{ChatPrompt, Tools};
 use crate::structured::Wanted;
+use serde_json::Value;
 use std::sync::Arc;
 
 /// The fields of a conversation besides its tools.
@@ -55,6 +56,9 @@ pub(crate) struct Asked {
 
 /// Takes a conversation out of the fields.
 pub(crate) fn take(fields: &mut Fields) -> Result<Asked, ApiError> {
+    let instead = "a template is the operator's: --chat-template; its variables are in \
+                   `chat_template_kwargs`";
+    fields.refuse(&[("chat_template", Value::Null, instead)])?;
     let tools = Tools::read(fields.object())?;
     fields.ignore(&["tools", "tool_choice", "parallel_tool_calls"]);
     let mut prompt = ChatPrompt {

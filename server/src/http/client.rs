@@ -3,6 +3,7 @@
 use super::error::ApiError;
 use super::quota::{Charge, OnItsWay, Owner};
 use super::watched::watched;
+use crate::places::network;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::Method;
@@ -30,9 +31,9 @@ impl Client {
         Self { id: number as u64, owner: Some(Arc::clone(owner)) }
     }
 
-    /// Whoever is at an address; of IPv6, in a network, of which one client may have every address.
+    /// Whoever is at an address, which of IPv6 is a [`network`].
     pub(super) fn at(address: Option<IpAddr>) -> Self {
-        let id = match address.map(|address| address.to_canonical()) {
+        let id = match address.map(network) {
             None => 0,
             Some(IpAddr::V4(address)) => address.to_bits().into(),
             Some(IpAddr::V6(address)) => (address.to_bits() >> 64) as u64,

@@ -1,12 +1,12 @@
 //! Connections: taken, bounded in number and time, and closed.
 
 use super::client::Address;
-use super::descriptors;
+use super::descriptors::{self, KEPT};
 use super::patient::Patient;
-use super::places::{Admitted, Place, Places};
 use super::state::Limits;
 use super::tls::Tls;
 use super::watched::watched;
+use crate::places::{Admitted, Place, Places};
 use axum::Router;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, Interest};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 /// A request has a head of at most so many bytes.
@@ -33,7 +33,7 @@ const HEAD_BYTES: usize = 64 << 10;
 
 /// What the system holds for a client that takes it slowly, in bytes: left to itself it holds
 /// megabytes, and tells that some was taken once a third of them is.
-const SEND_BYTES: u32 = 256 << 10;
+pub(super) const SEND_BYTES: u32 = 256 << 10;
 /// Connections that wait to be taken.
 const BACKLOG: u32 = 1024;
 
@@ -81,9 +81,9 @@ pub(crate) async fn accept(
     tls: Option<Arc<Tls>>,
     mut closing: watch::Receiver<bool>,
 ) {
-    let most = descriptors::bounded(limits.connections);
+    let most = descriptors::bounded(limits.connections, limits.kv_readers);
     let of_address = limits.connections_of_address.unwrap_or(most - most / 4);
-    let places = Places::new(most, of_address);
+    let places = Places::new(most, of_address, KEPT);
     let mut refused = Seldom::default();
     loop {
         let accepted = tokio::select! {
@@ -99,7 +99,10 @@ pub(crate) async fn accept(
                 continue;
             }
         };
-        let Some((place, admitted)) = places.take(from.ip()) else {
+        let leave = Arc::new(Notify::new());
+        let told = Arc::clone(&leave);
+        let tell = Arc::new(move || told.notify_one());
+        let Some((place, admitted)) = places.take(from.ip(), tell) else {
             refused.tell(|count| {
                 tracing::warn!(
                     "{count} connections were closed: there are {most} (--max-connections), \
@@ -111,7 +114,8 @@ pub(crate) async fn accept(
         // A small token is not to wait for the next one.
         let _ = stream.set_nodelay(true);
         let (tls, routers, closing) = (tls.clone(), routers.clone(), closing.clone());
-        tokio::spawn(serve(stream, place, admitted, routers, limits, tls, closing));
+        let held = Held { place, admitted, leave };
+        tokio::spawn(serve(stream, held, routers, limits, tls, closing));
     }
 }
 
@@ -137,10 +141,17 @@ trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Io for S {}
 
-async fn serve(
-    stream: TcpStream,
+/// A connection's place.
+struct Held {
     place: Arc<Place>,
     admitted: Admitted,
+    /// By this it is told to leave.
+    leave: Arc<Notify>,
+}
+
+async fn serve(
+    stream: TcpStream,
+    Held { place, admitted, leave }: Held,
     routers: Routers,
     limits: Limits,
     tls: Option<Arc<Tls>>,
@@ -153,7 +164,7 @@ async fn serve(
         Some(tls) => {
             let shaken = tokio::select! {
                 shaken = timeout(limits.head_time, tls.accept(patient)) => shaken,
-                () = place.is_lost() => return,
+                () = leave.notified() => return,
                 () = is_left(&stream) => return,
                 () = closed(&mut closing) => return,
             };
@@ -191,7 +202,7 @@ async fn serve(
     let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
     // Each is looked at when it is woken, and not with every token.
     let mut ends = FuturesUnordered::<BoxFuture<'_, bool>>::new();
-    ends.push(place.is_lost().map(|()| false).boxed());
+    ends.push(leave.notified().map(|()| false).boxed());
     ends.push(is_left(&stream).map(|()| false).boxed());
     ends.push(closed(&mut closing).map(|()| true).boxed());
     let ended = loop {

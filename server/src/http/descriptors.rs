@@ -1,10 +1,14 @@
 //! Descriptors of the process: a connection is one, and systems give few unless they are asked.
 
-use super::places::KEPT;
 use rustix::process::{Resource, getrlimit, setrlimit};
+
+/// Places beyond the bound for whoever asks how the server is.
+pub(super) const KEPT: usize = 32;
 
 /// Descriptors for what is no connection: files, the model, the cache.
 const OTHERS: u64 = 64;
+/// Each who reads KV events has a stream to read from, one to write to, and one to be cut off by.
+const OF_READER: u64 = 3;
 /// And for connections that are there beyond the bound: probes, and those that were told to leave.
 const BEYOND: u64 = 2 * KEPT as u64;
 
@@ -17,10 +21,10 @@ pub(super) fn raise() {
     }
 }
 
-/// So many connections, or as many as there are descriptors for.
-pub(super) fn bounded(connections: usize) -> usize {
+/// So many connections, or as many as there are descriptors for beside those of `readers`.
+pub(super) fn bounded(connections: usize, readers: usize) -> usize {
     let Some(limit) = getrlimit(Resource::Nofile).current else { return connections };
-    let most = usize::try_from(limit.saturating_sub(OTHERS + BEYOND).max(1)).unwrap_or(usize::MAX);
+    let most = fit(limit, readers);
     if most < connections {
         tracing::warn!(
             "{most} connections at a time instead of {connections}: the limit on open files is \
@@ -28,4 +32,23 @@ pub(super) fn bounded(connections: usize) -> usize {
         );
     }
     most.min(connections)
+}
+
+/// The connections that fit into a limit on descriptors.
+fn fit(limit: u64, readers: usize) -> usize {
+    let others = (OTHERS + BEYOND).saturating_add(OF_READER.saturating_mul(readers as u64));
+    usize::try_from(limit.saturating_sub(others).max(1)).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_reads_kv_events_leaves_fewer_connections() {
+        let alone = fit(1024, 0);
+        assert_eq!(alone as u64, 1024 - OTHERS - BEYOND);
+        assert_eq!(alone - fit(1024, 100), 300, "three descriptors each");
+        assert_eq!((fit(1024, usize::MAX), fit(0, 0)), (1, 1), "one can ask all the same");
+    }
 }

@@ -114,7 +114,8 @@ impl ApiError {
     }
 
     pub(crate) fn too_large(bytes: usize) -> Self {
-        let message = format!("the body is larger than the {bytes} bytes that are taken");
+        let message =
+            format!("the body is larger than the {bytes} bytes that are taken (--max-body)");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
     }
 
@@ -132,6 +133,15 @@ impl ApiError {
             "{whose} on their way take the {bytes} bytes that they may (--max-body-memory); try again"
         );
         Self { code: Some("bodies_full"), retry_after: Some(1), ..Self::unavailable(message) }
+    }
+
+    /// A body alone would take more memory than those of one client may.
+    pub(crate) fn body_never_fits(bytes: usize) -> Self {
+        let message = format!(
+            "the body takes more than the {bytes} bytes of memory that the bodies of a client may \
+             (--max-body-memory)"
+        );
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
     }
 
     /// As much work of its kind waits as may.
@@ -165,7 +175,7 @@ impl ApiError {
     }
 
     pub(crate) fn too_slow() -> Self {
-        let message = "the body did not come in time";
+        let message = "the body did not come in time (--client-timeout)";
         Self::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
     }
 
@@ -178,7 +188,9 @@ impl ApiError {
 
     /// The answer takes longer than it may.
     pub(crate) fn too_late(most: std::time::Duration) -> Self {
-        let message = format!("there is no answer within {} seconds; try again", most.as_secs());
+        let seconds = most.as_secs();
+        let message =
+            format!("there is no answer within {seconds} seconds (--request-timeout); try again");
         Self { retry_after: Some(1), ..Self::unavailable(message) }
     }
 
@@ -194,7 +206,8 @@ impl ApiError {
 
     /// Every connection that there may be has a request.
     pub(crate) fn crowded() -> Self {
-        let message = "as many clients as the server takes are connected; try again";
+        let message =
+            "as many clients as the server takes are connected (--max-connections); try again";
         Self {
             code: Some("too_many_connections"),
             retry_after: Some(1),
@@ -281,5 +294,30 @@ impl IntoResponse for ApiError {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_past_a_bound_is_told_its_setting() {
+        let late = std::time::Duration::from_secs(5);
+        for (error, status, setting) in [
+            (ApiError::too_large(8), 413, "--max-body)"),
+            (ApiError::too_many_values(9, 8), 413, "--max-body-values)"),
+            (ApiError::body_never_fits(8), 413, "--max-body-memory)"),
+            (ApiError::bodies_are_full("requests", 8), 503, "--max-body-memory)"),
+            (ApiError::too_busy("requests", 8), 429, "--max-waiting-texts)"),
+            (ApiError::too_slow(), 408, "--client-timeout)"),
+            (ApiError::too_late(late), 503, "--request-timeout)"),
+            (ApiError::crowded(), 503, "--max-connections)"),
+            (SubmitError::Full { live: 9, bound: 8 }.into(), 429, "--max-queue)"),
+            (SubmitError::TooMany { count: 9, bound: 8 }.into(), 400, "--max-queue)"),
+        ] {
+            assert_eq!(error.status.as_u16(), status, "{error:?}");
+            assert!(error.message.contains(setting), "{error:?}");
+        }
     }
 }

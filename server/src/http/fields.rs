@@ -182,6 +182,16 @@ impl Fields {
         Ok(())
     }
 
+    /// Where unknown fields are passed over: leaves those of the object `name` alone that somebody knows.
+    pub(crate) fn pass_within(&mut self, name: &str, known: &[&str]) {
+        let Some(passed) = &self.passed else { return };
+        let Some(Value::Object(inner)) = self.rest.get_mut(name) else { return };
+        let is_known = |field: &String| known.contains(&field.as_str());
+        let unknown: Vec<_> = inner.keys().filter(|field| !is_known(field)).cloned().collect();
+        unknown.iter().for_each(|field| drop(inner.remove(field)));
+        passed.add(unknown.iter().map(|field| format!("{name}.{field}")));
+    }
+
     /// Other fields in the place of these, of which what is left over is refused or passed over.
     pub(crate) fn become_others(mut self, others: Map<String, Value>) -> Result<Self, ApiError> {
         let rest = std::mem::replace(&mut self.rest, others);
@@ -193,7 +203,7 @@ impl Fields {
         match (&self.passed, rest.keys().next()) {
             (None, Some(name)) => Err(ApiError::unknown(name)),
             (passed, _) => {
-                passed.iter().for_each(|passed| passed.add(rest.keys()));
+                passed.iter().for_each(|passed| passed.add(rest.keys().cloned()));
                 Ok(())
             }
         }

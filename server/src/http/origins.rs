@@ -61,12 +61,11 @@ impl AllowedOrigins {
         let layer = CorsLayer::new().allow_origin(origins);
         let layer = layer.allow_methods(AllowMethods::mirror_request());
         let layer = layer.allow_headers(AllowHeaders::mirror_request());
-        Some(
-            layer.expose_headers([
-                header::HeaderName::from_static("x-request-id"),
-                header::RETRY_AFTER,
-            ]),
-        )
+        Some(layer.expose_headers([
+            header::HeaderName::from_static("x-request-id"),
+            header::HeaderName::from_static("x-ignored-fields"),
+            header::RETRY_AFTER,
+        ]))
     }
 
     /// Refuses what is asked at another site's name, which that site may point at this machine to have a

@@ -108,6 +108,8 @@ impl Params {
             ("vllm_xargs", Value::Null, "there are no extensions that would read them"),
             ("spaces_between_special_tokens", json!(true), "texts are as the tokenizer makes them"),
         ])?;
+        fields.pass_within("stream_options", &STREAM_OPTIONS);
+        fields.pass_within("structured_outputs", &Structure::OUTPUTS);
         let real = |value: Option<f64>, own: Option<f32>, usual: f32| {
             value.map_or(own.unwrap_or(usual), |value| value as f32)
         };
@@ -368,6 +370,10 @@ fn cache_salt(fields: &mut Fields) -> Result<Option<Arc<str>>, ApiError> {
     }
 }
 
+/// The fields of `stream_options`.
+const STREAM_OPTIONS: [&str; 3] =
+    ["include_usage", "continuous_usage_stats", "include_obfuscation"];
+
 fn stream_usage(fields: &mut Fields, stream: bool) -> Result<StreamUsage, ApiError> {
     let name = "stream_options";
     let options = match fields.take(name) {
@@ -377,16 +383,12 @@ fn stream_usage(fields: &mut Fields, stream: bool) -> Result<StreamUsage, ApiErr
         Some(_) => return Err(ApiError::field(name, "must be an object")),
     };
     for (key, value) in &options {
-        match (key.as_str(), value) {
-            // Events have no padding, whether a client would take some or not.
-            (
-                "include_usage" | "continuous_usage_stats" | "include_obfuscation",
-                Value::Bool(_) | Value::Null,
-            ) => {}
-            ("include_usage" | "continuous_usage_stats" | "include_obfuscation", _) => {
-                return Err(ApiError::field(name, format!("`{key}` is true or false")));
-            }
-            _ => return Err(ApiError::unknown(&format!("{name}.{key}"))),
+        // Events have no padding, whether a client would take some or not.
+        if !STREAM_OPTIONS.contains(&key.as_str()) {
+            return Err(ApiError::unknown(&format!("{name}.{key}")));
+        }
+        if !matches!(value, Value::Bool(_) | Value::Null) {
+            return Err(ApiError::field(name, format!("`{key}` is true or false")));
         }
     }
     let asks = |key| options.get(key) == Some(&Value::Bool(true));

@@ -14,9 +14,9 @@ const MOST: usize = 1024;
 pub(crate) struct Passed(Arc<Mutex<Vec<String>>>);
 
 impl Passed {
-    pub(crate) fn add<'n>(&self, names: impl Iterator<Item = &'n String>) {
+    pub(crate) fn add(&self, names: impl Iterator<Item = String>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.extend(names.cloned());
+        all.extend(names);
     }
 
     fn header(&self) -> Option<HeaderValue> {

@@ -1,6 +1,6 @@
 //! What is written to a client, who must take it in time.
 
-use super::places::Place;
+use crate::places::Place;
 use rustix::net::{RecvFlags, Shutdown, recv};
 use std::future::Future;
 use std::io;

@@ -69,6 +69,7 @@ pub(crate) async fn server_info(
         "max_logprobs": limits.logprobs,
         "max_stop_ids": limits.stop_ids,
         "max_stop_texts": limits.stop_texts,
+        "max_texts": limits.texts,
         "max_connections": limits.connections,
         "priorities": limits.priorities,
         "ignores_unknown_fields": limits.ignores_unknown_fields,

@@ -36,6 +36,8 @@ pub struct Limits {
     /// The most texts that a request says an answer ends with, and the most that it may not have, with 64
     /// bytes for each in all.
     pub stop_texts: usize,
+    /// The most texts of a request to an encoder.
+    pub texts: usize,
     /// Whether fields of requests that nobody knows are passed over.
     pub ignores_unknown_fields: bool,
     /// Whether requests say who goes first, by `priority`.
@@ -52,6 +54,8 @@ pub struct Limits {
     pub connections: usize,
     /// The most of them from one address; `None` is three quarters of them.
     pub connections_of_address: Option<usize>,
+    /// Those who read KV events at a time, for whom descriptors are left.
+    pub kv_readers: usize,
     /// The longest that an answer may take, where it is bounded.
     pub request_time: Option<Duration>,
     /// The longest that a stream of Anthropic's interface is silent: a `ping` comes then.
@@ -69,6 +73,7 @@ impl Default for Limits {
             logprobs: 1 << 20,
             stop_ids: 1024,
             stop_texts: 64,
+            texts: 2048,
             ignores_unknown_fields: false,
             priorities: false,
             head_time: Duration::from_secs(30),
@@ -76,6 +81,7 @@ impl Default for Limits {
             write_time: Duration::from_secs(60),
             connections: 4096,
             connections_of_address: None,
+            kv_readers: 0,
             request_time: None,
             silence: Duration::from_secs(15),
         }

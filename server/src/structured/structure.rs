@@ -41,6 +41,20 @@ const GUIDED: [(&str, &str); 5] = [
 ];
 
 impl Structure {
+    /// What vLLM's `structured_outputs` has, whether it can be asked for here or is refused.
+    pub(crate) const OUTPUTS: [&str; 10] = [
+        "json",
+        "json_object",
+        "regex",
+        "grammar",
+        "choice",
+        "structural_tag",
+        "whitespace_pattern",
+        "disable_any_whitespace",
+        "disable_additional_properties",
+        "disable_fallback",
+    ];
+
     /// The structure that any JSON object keeps to.
     pub fn json_object() -> Self {
         Self::JsonSchema(json!({"type": "object"}))

@@ -5,5 +5,10 @@
 mod encode;
 mod log;
 mod publisher;
+#[cfg(test)]
+mod tests;
+mod wishes;
 
 pub use publisher::{KvPublisher, KvPublisherOptions};
+#[cfg(test)]
+pub(crate) use wishes::Wishes;

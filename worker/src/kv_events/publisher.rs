@@ -2,9 +2,11 @@
 
 use super::encode::batch;
 use super::log::EventLog;
-use crate::zmtp::{Address, Connection, Receiver, Role, Sender, ZmtpError};
+use super::wishes::Wishes;
+use crate::zmtp::{Address, Connection, Role, Sender, ZmtpError};
 use piecewise_runtime::memory::{KvEvent, KvObserver};
-use std::net::{SocketAddr, TcpStream};
+use piecewise_server::places::{Admitted, Leave, Place, Places};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -22,7 +24,9 @@ pub struct KvPublisherOptions {
     /// How many of the last batches can be asked for again; a subscriber that is further behind misses
     /// some, and can see that by the numbers.
     pub kept_batches: usize,
-    /// How many may read at a time, of both endpoints; a further one is not answered.
+    /// How many may read at a time, of both endpoints, and three quarters of them from one address. For a
+    /// further one the longest goes that has subscribed to nothing, or is given nothing; where there is none,
+    /// it is sent away.
     pub most_readers: usize,
 }
 
@@ -53,8 +57,7 @@ struct Shared {
     rank: u16,
     log: EventLog,
     most_readers: usize,
-    /// One for each that reads, and one for the publisher.
-    readers: Arc<()>,
+    places: Arc<Places>,
 }
 
 impl KvPublisher {
@@ -63,13 +66,14 @@ impl KvPublisher {
     /// # Errors
     /// When an address is taken, or is not this machine's.
     pub fn bind(options: KvPublisherOptions) -> std::io::Result<Self> {
-        let KvPublisherOptions { endpoint, replay_endpoint, topic, rank, .. } = options;
+        let KvPublisherOptions { endpoint, replay_endpoint, topic, rank, most_readers, .. } =
+            options;
         let shared = Arc::new(Shared {
             topic: topic.into_bytes(),
             rank,
             log: EventLog::new(options.kept_batches),
-            most_readers: options.most_readers,
-            readers: Arc::default(),
+            most_readers,
+            places: Places::new(most_readers, most_readers - most_readers / 4, 0),
         });
         let address = listen(&endpoint, &shared, subscriber)?;
         if let Some(endpoint) = replay_endpoint {
@@ -96,19 +100,21 @@ impl Shared {
         self.log.push(batch(seconds.as_secs_f64(), event, self.rank).into());
     }
 
-    /// A place of one more reader, given back when it is dropped.
-    fn place(&self) -> Option<Arc<()>> {
-        let place = Arc::clone(&self.readers);
-        // The publisher's own is none of a reader.
-        (Arc::strong_count(&place) <= self.most_readers + 1).then_some(place)
+    /// A place for one more reader, given back when it is dropped; `None` where all are taken by those who
+    /// read. Who loses it is cut off.
+    fn place(&self, stream: &TcpStream) -> std::io::Result<Option<Arc<Place>>> {
+        let (from, cut) = (stream.peer_addr()?.ip(), stream.try_clone()?);
+        // It has gone by itself where this fails.
+        let leave: Leave = Arc::new(move || drop(cut.shutdown(Shutdown::Both)));
+        let taken = self.places.take(from, leave);
+        Ok(taken.and_then(|(place, admitted)| (admitted == Admitted::ToAll).then_some(place)))
     }
 }
 
-fn listen(
-    endpoint: &Address,
-    shared: &Arc<Shared>,
-    serve: fn(TcpStream, &Shared) -> Result<(), ZmtpError>,
-) -> std::io::Result<SocketAddr> {
+/// How one is served who has connected; whose place is kept as long as there is something for him.
+type Serve = fn(TcpStream, &Shared, &Place) -> Result<(), ZmtpError>;
+
+fn listen(endpoint: &Address, shared: &Arc<Shared>, serve: Serve) -> std::io::Result<SocketAddr> {
     let listener = endpoint.listen()?;
     let address = listener.local_addr()?;
     let shared = Arc::clone(shared);
@@ -116,26 +122,26 @@ fn listen(
     named("kv events").spawn(move || {
         let mut is_full = false;
         for stream in listener.incoming() {
-            let place = shared.place();
-            let was_full = std::mem::replace(&mut is_full, place.is_none());
-            let Some(place) = place else {
-                if !was_full {
-                    tracing::warn!(
-                        "{} read KV events, which is the most, and others are sent away; see \
-                         --kv-events-max-readers",
-                        shared.most_readers
-                    );
-                }
-                continue;
-            };
-            let shared = Arc::clone(&shared);
             let served = stream.and_then(|stream| {
-                named("kv events").spawn(move || {
-                    let _place = place;
-                    if let Err(error) = serve(stream, &shared) {
+                let place = shared.place(&stream)?;
+                let was_full = std::mem::replace(&mut is_full, place.is_none());
+                let Some(place) = place else {
+                    if !was_full {
+                        tracing::warn!(
+                            "as many read KV events as may, {} of them and three quarters of an \
+                             address, and others are sent away; see --kv-events-max-readers",
+                            shared.most_readers
+                        );
+                    }
+                    return Ok(());
+                };
+                let shared = Arc::clone(&shared);
+                let reads = move || {
+                    if let Err(error) = serve(stream, &shared, &place) {
                         tracing::debug!("a reader of KV events is gone: {error}");
                     }
-                })
+                };
+                named("kv events").spawn(reads).map(drop)
             });
             if let Err(error) = served {
                 tracing::warn!("a reader of KV events can't be served: {error}");
@@ -147,29 +153,33 @@ fn listen(
     Ok(address)
 }
 
-/// The topics that a subscriber wants, until it is gone.
-type Wishes = Mutex<Option<Vec<Vec<u8>>>>;
-
 /// Sends what is published to one who has subscribed to it.
-fn subscriber(stream: TcpStream, shared: &Shared) -> Result<(), ZmtpError> {
+fn subscriber(stream: TcpStream, shared: &Shared, place: &Place) -> Result<(), ZmtpError> {
     let (mut wishes, sender) = Connection::new(stream, Role::Publisher, b"")?.split();
     wishes.set_patience(GLANCE)?;
-    let wanted = Wishes::new(Some(Vec::new()));
+    let wanted = Mutex::new(Some(Wishes::default()));
     std::thread::scope(|scope| {
         let writer = std::thread::Builder::new().name("kv events".to_owned());
         let mut idle = Some((writer, sender));
         let outcome = loop {
-            match wishes.receive_wish() {
-                Ok(Some((is_wanted, topic))) => {
+            let wants = match wishes.receive(&mut |_| {}) {
+                Ok(Some(message)) => {
                     let mut wanted = wanted.lock().unwrap_or_else(PoisonError::into_inner);
-                    let topics = wanted.get_or_insert_default();
-                    match is_wanted {
-                        true => topics.push(topic),
-                        false => topics.retain(|other| *other != topic),
+                    let wanted = wanted.get_or_insert_default();
+                    let had = wanted.is_some();
+                    wanted.hear(&message, &shared.topic);
+                    match (had, wanted.is_some()) {
+                        (false, true) => place.begin(),
+                        (true, false) => place.end(),
+                        _ => {}
                     }
+                    wanted.is_some()
                 }
                 Ok(None) => continue,
                 Err(error) => break Err(error),
+            };
+            if !wants {
+                continue;
             }
             // Not before it has a wish: what comes earlier is not for it.
             if let Some((writer, sender)) = idle.take() {
@@ -188,16 +198,14 @@ fn subscriber(stream: TcpStream, shared: &Shared) -> Result<(), ZmtpError> {
 }
 
 /// Sends what is published from a number on, as long as there are wishes.
-fn send(mut sender: Sender, shared: &Shared, mut from: u64, wanted: &Wishes) {
+fn send(mut sender: Sender, shared: &Shared, mut from: u64, wanted: &Mutex<Option<Wishes>>) {
     let is_gone = || wanted.lock().unwrap_or_else(PoisonError::into_inner).is_none();
     'all: while let Some(batches) = shared.log.wait(from, is_gone) {
         for (number, batch) in batches {
             from = number + 1;
-            let topics = wanted.lock().unwrap_or_else(PoisonError::into_inner);
-            let is_wanted =
-                |topics: &Vec<Vec<u8>>| topics.iter().any(|wish| shared.topic.starts_with(wish));
-            let is_wanted = topics.as_ref().is_some_and(is_wanted);
-            drop(topics);
+            let wishes = wanted.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_wanted = wishes.as_ref().is_some_and(Wishes::is_some);
+            drop(wishes);
             let frames: [&[u8]; 3] = [&shared.topic, &number.to_be_bytes(), &batch];
             if is_wanted && sender.send(&frames).is_err() {
                 break 'all;
@@ -208,7 +216,7 @@ fn send(mut sender: Sender, shared: &Shared, mut from: u64, wanted: &Wishes) {
 }
 
 /// Sends what is kept, from a number on, to one who asks for it.
-fn replay(stream: TcpStream, shared: &Shared) -> Result<(), ZmtpError> {
+fn replay(stream: TcpStream, shared: &Shared, place: &Place) -> Result<(), ZmtpError> {
     let (mut questions, mut sender) = Connection::new(stream, Role::Router, b"")?.split();
     questions.set_patience(GLANCE)?;
     loop {
@@ -221,6 +229,7 @@ fn replay(stream: TcpStream, shared: &Shared) -> Result<(), ZmtpError> {
             let why = "a replay is asked for by a number of 8 bytes".to_owned();
             return Err(ZmtpError::Protocol(why));
         };
+        place.begin();
         let until = shared.log.next();
         let mut from = from;
         while from < until {
@@ -230,18 +239,6 @@ fn replay(stream: TcpStream, shared: &Shared) -> Result<(), ZmtpError> {
             }
         }
         sender.send(&[b"", &END, b""])?;
-    }
-}
-
-impl Receiver {
-    /// A topic that is wanted from now on, or no longer.
-    fn receive_wish(&mut self) -> Result<Option<(bool, Vec<u8>)>, ZmtpError> {
-        let frames = self.receive(&mut |_| {})?;
-        let wish = frames.and_then(|frames| frames.into_iter().next());
-        Ok(wish.and_then(|mut wish| match wish.first() {
-            Some(1) => Some((true, wish.split_off(1))),
-            Some(0) => Some((false, wish.split_off(1))),
-            _ => None,
-        }))
+        place.end();
     }
 }

@@ -1,7 +1,7 @@
 //! A connection: greetings, and then messages both ways.
 
 use super::ZmtpError;
-use super::frames::{Decoder, Item, command, encode};
+use super::frames::{Decoder, Item, MAX_MESSAGE, command, encode};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -16,6 +16,9 @@ pub(crate) enum Role {
     /// Of a front end, for tests.
     #[cfg(test)]
     Pull,
+    /// Of a router that reads KV events, for tests.
+    #[cfg(test)]
+    Subscriber,
 }
 
 impl Role {
@@ -27,6 +30,8 @@ impl Role {
             Self::Router => "ROUTER",
             #[cfg(test)]
             Self::Pull => "PULL",
+            #[cfg(test)]
+            Self::Subscriber => "SUB",
         }
     }
 
@@ -38,6 +43,17 @@ impl Role {
             Self::Router => matches!(other, "DEALER" | "REQ" | "ROUTER"),
             #[cfg(test)]
             Self::Pull => other == "PUSH",
+            #[cfg(test)]
+            Self::Subscriber => other == "PUB",
+        }
+    }
+
+    /// The most bytes of a message of the other side: who subscribes or asks again may be anybody, and
+    /// says little.
+    fn most_heard(self) -> usize {
+        match self {
+            Self::Publisher | Self::Router => 4096,
+            _ => MAX_MESSAGE,
         }
     }
 }
@@ -76,7 +92,7 @@ impl Connection {
         }
         command("READY", &ready, &mut sender.bytes);
         sender.flush()?;
-        let mut receiver = Receiver { stream, decoder: Decoder::default() };
+        let mut receiver = Receiver { stream, decoder: Decoder::bounded(role.most_heard()) };
         let mut theirs = [0; 64];
         receiver.stream.read_exact(&mut theirs).map_err(closed)?;
         if (theirs[0], theirs[9]) != (0xff, 0x7f)

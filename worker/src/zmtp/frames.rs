@@ -5,8 +5,8 @@ use super::ZmtpError;
 const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
-/// The most bytes of a message, all its frames together.
-const MAX_MESSAGE: usize = 64 << 20;
+/// The most bytes of a message, all its frames together, from who brings requests.
+pub(super) const MAX_MESSAGE: usize = 64 << 20;
 const MAX_FRAMES: usize = 64;
 /// What a decoder may hold of memory that it does not need.
 const KEPT: usize = 256 << 10;
@@ -21,15 +21,27 @@ pub(crate) enum Item {
 }
 
 /// Cuts a stream of bytes into messages, however the bytes come.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Decoder {
+    most: usize,
     bytes: Vec<u8>,
     start: usize,
     frames: Vec<Vec<u8>>,
     size: usize,
 }
 
+impl Default for Decoder {
+    fn default() -> Self {
+        Self::bounded(MAX_MESSAGE)
+    }
+}
+
 impl Decoder {
+    /// For messages of so many bytes at most, all frames together.
+    pub(super) fn bounded(most: usize) -> Self {
+        Self { most, bytes: Vec::new(), start: 0, frames: Vec::new(), size: 0 }
+    }
+
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.compact(bytes.len());
         self.bytes.extend_from_slice(bytes);
@@ -66,9 +78,12 @@ impl Decoder {
             }
             self.size += body.len();
             self.frames.push(body);
-            if self.size > MAX_MESSAGE || self.frames.len() > MAX_FRAMES {
-                let (size, frames) = (self.size, self.frames.len());
-                let why = format!("a message of {size} bytes in {frames} frames is too large");
+            if self.size > self.most || self.frames.len() > MAX_FRAMES {
+                let (size, frames, most) = (self.size, self.frames.len(), self.most);
+                let why = format!(
+                    "a message of {size} bytes in {frames} frames is too large: {most} bytes in \
+                     {MAX_FRAMES} are read"
+                );
                 return Err(ZmtpError::Protocol(why));
             }
             if flags & MORE == 0 {
@@ -93,8 +108,10 @@ impl Decoder {
             let Some(length) = bytes.get(1..9) else { return Ok(None) };
             (length.iter().fold(0, |sum, &byte| sum << 8 | u64::from(byte)), 9)
         };
-        if length > MAX_MESSAGE as u64 {
-            return Err(ZmtpError::Protocol(format!("a frame of {length} bytes is too large")));
+        if length > self.most as u64 {
+            let most = self.most;
+            let why = format!("a frame of {length} bytes is too large: {most} are read");
+            return Err(ZmtpError::Protocol(why));
         }
         let end = header + length as usize;
         let Some(body) = bytes.get(header..end) else { return Ok(None) };
@@ -200,6 +217,21 @@ mod tests {
         assert_eq!(decoder.next().unwrap(), None);
         assert_eq!(decoder.unread(), [0]);
         assert!(decoder.bytes.capacity() <= 4 * KEPT, "{}", decoder.bytes.capacity());
+    }
+
+    /// By its head, before anything of it is held, and so are frames that are too much together.
+    #[test]
+    fn who_may_say_little_is_refused_by_more() {
+        let header = |length: u64| [&[LONG][..], &length.to_be_bytes()].concat();
+        for (most, is_read) in [(1000, true), (999, false)] {
+            let mut decoder = Decoder::bounded(most);
+            decoder.push(&header(1000));
+            assert_eq!(decoder.next().is_ok(), is_read, "{most}");
+            let (mut decoder, mut wire) = (Decoder::bounded(most), Vec::new());
+            encode(&[&[1; 500], &[2; 500]], &mut wire);
+            decoder.push(&wire);
+            assert_eq!(decoder.next().is_ok(), is_read, "{most}");
+        }
     }
 
     #[test]

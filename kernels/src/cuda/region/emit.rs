@@ -4,12 +4,12 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 use super::super::index::{Index, Run, Variables};
-use super::OperandRole;
 use super::component::{Component, Held, Kept};
 use super::source::{From, Id, Source};
 use super::text;
 use crate::cuda::text::lane;
 use crate::lower::{LowerError, fail};
+use crate::op::cuda::OperandRole;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::op::{Op, OpClass};
 use rustc_hash::FxHashMap;

@@ -22,7 +22,7 @@ pub(crate) const FIELDS: &[Field] = &[
     field(
         "input",
         schema::TEXTS_OR_IDS,
-        "A text, texts, token ids, or lists of token ids; at most 2048 of them.",
+        "A text, texts, token ids, or lists of token ids; at most 2048 of them, or as `--max-texts` says.",
     ),
     field(
         "encoding_format",
@@ -99,7 +99,7 @@ impl Asked {
         fields.refuse(&[("messages", Value::Null, "give texts as `input`")])?;
         let held = fields.finish()?;
         let input = input.ok_or_else(|| ApiError::field("input", "is missing"))?;
-        let input = Given::of("input", input)?;
+        let input = Given::of("input", input, state.limits.texts)?;
         let shortens = dimensions < *width && *normalized;
         Ok(Self { is_base64, dimensions, shortens, special, input, held })
     }

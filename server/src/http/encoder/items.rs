@@ -11,9 +11,6 @@ use piecewise::encoding::{ItemError, TextItem};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// Texts that a request may bring, as many as OpenAI takes.
-pub(super) const MOST: usize = 2048;
-
 /// The fields that every request may have.
 pub(crate) const FIELDS: &[Field] = &[
     field("user", schema::TEXT, "Taken, and not looked at."),
@@ -46,16 +43,18 @@ pub(super) enum Given {
 }
 
 impl Given {
-    /// A text, texts, token ids, or lists of token ids.
-    pub(super) fn of(field: &'static str, value: Value) -> Result<Self, ApiError> {
+    /// A text, texts, token ids, or lists of token ids, of which there may be so many.
+    pub(super) fn of(field: &'static str, value: Value, most: usize) -> Result<Self, ApiError> {
         let bad =
             || ApiError::field(field, "must be a text, texts, token ids, or lists of token ids");
         match value {
             Value::String(text) => Ok(Self::Texts(vec![text])),
             Value::Array(list) => match list.first() {
                 None => Err(ApiError::field(field, "is an empty list; give a text at least")),
-                _ if list.len() > MOST && !list[0].is_number() => Err(too_many(field, list.len())),
-                Some(Value::String(_)) => texts(field, list).map(Self::Texts),
+                _ if list.len() > most && !list[0].is_number() => {
+                    Err(too_many(field, list.len(), most))
+                }
+                Some(Value::String(_)) => texts(field, list, most).map(Self::Texts),
                 Some(Value::Number(_)) => Ok(Self::Ids(vec![ids(field, &list)?])),
                 Some(Value::Array(_)) => {
                     let of = |value: &Value| ids(field, value.as_array().ok_or_else(bad)?);
@@ -106,10 +105,10 @@ pub(super) fn check_texts(
     texts.iter().enumerate().try_for_each(|(i, text)| room.check_text(&name(i), text))
 }
 
-/// A list of texts, each maybe as `{"text": ..}`.
-pub(super) fn texts(field: &str, list: Vec<Value>) -> Result<Vec<String>, ApiError> {
-    if list.len() > MOST {
-        return Err(too_many(field, list.len()));
+/// A list of texts, so many at most, each maybe as `{"text": ..}`.
+pub(super) fn texts(field: &str, list: Vec<Value>, most: usize) -> Result<Vec<String>, ApiError> {
+    if list.len() > most {
+        return Err(too_many(field, list.len(), most));
     }
     let text = |(i, value): (usize, Value)| match value {
         Value::String(text) => Ok(text),
@@ -126,8 +125,9 @@ pub(super) fn texts(field: &str, list: Vec<Value>) -> Result<Vec<String>, ApiErr
     list.into_iter().enumerate().map(text).collect()
 }
 
-fn too_many(field: &str, count: usize) -> ApiError {
-    ApiError::field(field, format!("has {count} texts, and at most {MOST} are taken at a time"))
+fn too_many(field: &str, count: usize, most: usize) -> ApiError {
+    let message = format!("has {count} texts, and at most {most} are taken (--max-texts)");
+    ApiError::field(field, message)
 }
 
 /// The first output of each item, in their order; `name` says which field brought the `i`th of how

@@ -18,7 +18,7 @@ pub(crate) const FIELDS: &[Field] = &[
     field(
         "documents",
         r#"{"type":"array","items":{"anyOf":[{"type":"string"},{"type":"object","properties":{"text":{"type":"string"}}}]}}"#,
-        "Texts, also as `{\"text\": ..}`; at most 2048.",
+        "Texts, also as `{\"text\": ..}`; at most 2048, or as `--max-texts` says.",
     ),
     field("top_n", schema::COUNT_OR_NONE, "So many of the best; 0 is all."),
     field("return_documents", schema::FLAG_THAT_IS_SET, "Whether results have the texts."),
@@ -37,11 +37,13 @@ struct Asked {
 }
 
 impl Asked {
-    fn take(_: &State, mut fields: Fields) -> Result<Self, ApiError> {
+    fn take(state: &State, mut fields: Fields) -> Result<Self, ApiError> {
         let query = fields.text("query")?.ok_or_else(|| ApiError::field("query", "is missing"))?;
         let documents = match fields.take("documents") {
             None => return Err(ApiError::field("documents", "is missing")),
-            Some(Value::Array(list)) if !list.is_empty() => texts("documents", list)?,
+            Some(Value::Array(list)) if !list.is_empty() => {
+                texts("documents", list, state.limits.texts)?
+            }
             Some(_) => {
                 return Err(ApiError::field("documents", "must be a list of at least one text"));
             }

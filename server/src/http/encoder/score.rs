@@ -29,12 +29,13 @@ pub(crate) async fn handle(
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
     let encoder = state.encoder()?;
-    let (sides, raw, held) = read(request, &state, |_, mut fields| {
+    let (sides, raw, held) = read(request, &state, |state, mut fields| {
+        let most = state.limits.texts;
         for (other, name) in [("queries", "text_1"), ("documents", "text_2")] {
             fields.rename(other, name);
         }
         let raw = !fields.flag_or("use_activation", true)?;
-        let sides = [side(&mut fields, "text_1")?, side(&mut fields, "text_2")?];
+        let sides = [side(&mut fields, "text_1", most)?, side(&mut fields, "text_2", most)?];
         Ok((sides, raw, fields.finish()?))
     })
     .await?;
@@ -57,11 +58,11 @@ pub(crate) async fn handle(
     })))
 }
 
-fn side(fields: &mut Fields, name: &'static str) -> Result<Vec<String>, ApiError> {
+fn side(fields: &mut Fields, name: &'static str, most: usize) -> Result<Vec<String>, ApiError> {
     match fields.take(name) {
         None => Err(ApiError::field(name, "is missing")),
         Some(Value::String(text)) => Ok(vec![text]),
-        Some(Value::Array(list)) if !list.is_empty() => texts(name, list),
+        Some(Value::Array(list)) if !list.is_empty() => texts(name, list, most),
         Some(_) => Err(ApiError::field(name, "must be a text, or a list of at least one")),
     }
 }

@@ -137,6 +137,7 @@ struct Conversation {
 impl Conversation {
     fn take(fields: &mut Fields) -> Result<Self, ApiError> {
         fields.ignore(&["cache_control", "context_management", "speed"]);
+        fields.pass_within("output_config", &["effort", "format"]);
         let object = "must be an object";
         Ok(Self {
             messages: fields.typed("messages", "must be a list")?,

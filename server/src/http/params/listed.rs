@@ -9,8 +9,8 @@ pub(crate) const FIELDS: &[Field] = &[
     field("stream", schema::FLAG, "Answer piece by piece, as server-sent events."),
     field(
         "stream_options",
-        r#"{"type":"object","properties":{"include_usage":{"type":"boolean"},"continuous_usage_stats":{"type":"boolean"}}}"#,
-        "Whether the last event of a stream says what it took, and then whether each does.",
+        r#"{"type":"object","properties":{"include_usage":{"type":"boolean"},"continuous_usage_stats":{"type":"boolean"},"include_obfuscation":{"type":"boolean"}}}"#,
+        "Whether the last event of a stream says what it took, and then whether each does; events have no padding, whatever is said of it.",
     ),
     field("stop", schema::TEXT_OR_TEXTS, "Texts that end the answer; they are not part of it."),
     field("stop_token_ids", schema::IDS, "Ids that end the answer."),
