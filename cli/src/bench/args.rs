@@ -3,6 +3,7 @@
 use super::super::dumps::DumpArgs;
 use super::super::model_args::{MemoryArgs, SharedArgs};
 use super::super::named::{float, named};
+use super::graph::GraphBenchArgs;
 use super::launches::LaunchPattern;
 use super::serve::ServeBenchArgs;
 use super::workload::{DecodeBatch, Prompts};
@@ -160,6 +161,7 @@ pub(crate) struct BenchArgs {
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum BenchCommand {
     Serve(Box<ServeBenchArgs>),
+    Graph(Box<GraphBenchArgs>),
 }
 
 impl BenchArgs {

@@ -15,6 +15,44 @@ fn bench(flags: &[&str]) -> String {
     stdout_of(&[&QUICK[..], flags, &device].concat())
 }
 
+/// A textual graph and an encoder: each mode at each number of rows, with what is asked for.
+#[test]
+fn steps_of_a_graph_and_of_an_encoder_are_timed_launched_and_replayed() {
+    let [_, device, ..] = device_flags();
+    let measured = |subject: &str, flags: &[&str]| {
+        let args = ["bench", "graph", subject, "--steps", "4", "--warmup", "1", "--json"];
+        let device = ["--device", &device];
+        let text = stdout_of(&[&args[..], &device, flags].concat());
+        let report: Value = serde_json::from_str(&text).unwrap();
+        report["rows"].as_array().unwrap().clone()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let graph = folder.path().join("graph.pw");
+    let text = "graph @g {\n dim T in [1..16]\n input %x: f32[T,8]\n weight w0: f32[8,8] = \"w\"\n \
+                v0: f32[T,8] = matmul %x, w0 {transpose_rhs}\n v1: f32[T,8] = tanh v0\n ret v1\n}\n";
+    std::fs::write(&graph, text).unwrap();
+    let rows = measured(graph.to_str().unwrap(), &["--rows", "1,8", "--graph-mode", "none,full"]);
+    let of =
+        |row: &Value| (row["mode"].as_str().unwrap().to_owned(), row["rows"].as_u64().unwrap());
+    let ran = Vec::from_iter(rows.iter().map(of));
+    let expected = [("none", 1), ("none", 8), ("full", 1), ("full", 8)];
+    assert_eq!(ran, expected.map(|(mode, rows)| (mode.to_owned(), rows)));
+    for row in &rows {
+        let time = |name: &str| row[name].as_f64().unwrap();
+        assert_eq!(row["steps"], 4);
+        assert!(0.0 < time("p50_us") && time("p50_us") <= time("p99_us"), "{row}");
+        assert!(time("mean_us") <= time("p99_us"), "{row}");
+        let how = format!("{} at {}", row["mode"].as_str().unwrap(), row["rows"]);
+        assert_eq!(row["ran"], how.as_str());
+    }
+    let encoder = "tests/fixtures/encoders/siglip";
+    let rows = measured(encoder, &["--graph-mode", "none,full"]);
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    assert!(rows[0]["ran"].as_str().unwrap().starts_with("none at "), "{rows:?}");
+    let error = error_of(&["bench", "graph", "nowhere.pw"]);
+    assert!(error.contains("nowhere.pw"), "{error}");
+}
+
 #[test]
 fn every_row_is_measured_in_every_mode() {
     let text = bench(&["--batch", "1,3", "--mixed", "24,32", "--json"]);
