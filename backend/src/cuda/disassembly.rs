@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// NVIDIA's disassemblers with what they are told, the plainer one first.
-const TOOLS: [(&str, &[&str]); 2] = [("nvdisasm", &[]), ("cuobjdump", &["-sass"])];
+/// NVIDIA's disassemblers with what they are told, the plainer one first: its instructions alone, beside
+/// the lines of their source where the code has them.
+const TOOLS: [(&str, &[&str]); 2] = [("nvdisasm", &["-c", "-g"]), ("cuobjdump", &["-sass"])];
 /// Where a toolkit has its programs, if nothing else says so.
 const USUAL: &str = "/usr/local/cuda/bin";
 

@@ -34,10 +34,7 @@ impl CudaCompiler {
                 self.arch(),
                 of_product.unwrap_or_default()
             ),
-            Way::General => {
-                "each row is computed by threads of its own; other divisions of them are measured"
-                    .to_owned()
-            }
+            Way::General => "each row is computed by threads of its own".to_owned(),
             Way::Ring | Way::HalfRing | Way::Panel | Way::Tensor | Way::Stream => {
                 of_product.unwrap_or_default()
             }

@@ -3,6 +3,7 @@
 use super::super::dumps::DumpArgs;
 use super::super::model_args::{MemoryArgs, SharedArgs};
 use super::super::named::{float, named};
+use super::encoder::EncoderBenchArgs;
 use super::graph::GraphBenchArgs;
 use super::launches::LaunchPattern;
 use super::serve::ServeBenchArgs;
@@ -162,6 +163,7 @@ pub(crate) struct BenchArgs {
 pub(crate) enum BenchCommand {
     Serve(Box<ServeBenchArgs>),
     Graph(Box<GraphBenchArgs>),
+    Encoder(Box<EncoderBenchArgs>),
 }
 
 impl BenchArgs {

@@ -1,7 +1,5 @@
-//! `piecewise bench graph`: steps of a textual graph, or of an encoder, launched and replayed.
+//! `piecewise bench graph`: steps of a textual graph, launched and replayed.
 
-use super::super::encoder_args::with_room;
-use super::super::hub::folder_of;
 use super::super::load::print_settings;
 use super::super::model_args::SharedArgs;
 use super::super::preset_weights::WEIGHTS;
@@ -13,29 +11,26 @@ use anyhow::ensure;
 use comfy_table::{CellAlignment, Table, presets};
 use piecewise::assembly::{Assembly, Registries};
 use piecewise::device::DeviceSpec;
-use piecewise::encoding::folder_assembly;
 use piecewise::models::Checkpoint;
-use piecewise::trial::{Given, Repeats, Trial, time_planned};
+use piecewise::trial::{Given, Repeats, StepTiming, Trial, time_planned};
 use piecewise_runtime::config::ConfigLayers;
 use piecewise_runtime::words::GraphMode;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Measure steps of a textual graph or of an encoder, launched and replayed: the mean and the 99th percentile
+/// Measure steps of a textual graph, launched and replayed: the mean and the 99th percentile
 /// of their wall time.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   piecewise bench graph graph.pw --rows 1,8,64
   piecewise bench graph graph.pw --weights DIR --input x=@batch.safetensors --graph-mode none,full
-  piecewise bench graph tests/fixtures/encoders/siglip --rows 16,64 --steps 50
 
 A step reads what --input gives and random values else, and is over when its outputs are on the host.")]
 pub(crate) struct GraphBenchArgs {
-    /// A textual graph, with its plan or without, or the folder or name of an encoder.
-    #[arg(value_name = "FILE|DIR|NAME")]
-    pub(super) subject: PathBuf,
-    /// The folder of the checkpoint of a textual graph; random weights without it.
+    /// A textual graph, with its plan or without.
+    pub(super) file: PathBuf,
+    /// The folder of the checkpoint; random weights without it.
     #[arg(long, value_name = "DIR")]
     pub(super) weights: Option<PathBuf>,
     /// Rows of the steps, as far as the graph's bounds and --input leave them open: a row of the table
@@ -68,17 +63,33 @@ pub(crate) struct GraphBenchArgs {
     pub(super) shared: SharedArgs,
 }
 
-/// Steps of so many rows in one mode; times are microseconds.
+/// What was timed of one subject in one mode; times are microseconds.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-struct Row {
+pub(super) struct Row {
     mode: &'static str,
-    rows: Option<u64>,
-    /// How the last step ran.
+    /// How large it is, in words.
+    subject: String,
+    /// How the last step ran, or all did.
     ran: String,
+    /// How many were timed.
     steps: usize,
     mean_us: f64,
     p50_us: f64,
     p99_us: f64,
+}
+
+impl Row {
+    pub(super) fn of(mode: GraphMode, subject: String, timing: StepTiming) -> Self {
+        Self {
+            mode: mode.name(),
+            subject,
+            steps: timing.times.len(),
+            mean_us: timing.mean_us(),
+            p50_us: timing.percentile_us(50),
+            p99_us: timing.percentile_us(99),
+            ran: timing.ran,
+        }
+    }
 }
 
 pub(super) fn run(args: &GraphBenchArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
@@ -100,14 +111,9 @@ pub(super) fn run(args: &GraphBenchArgs, registries: &Registries) -> anyhow::Res
         let planned = subject()?.graph_mode(mode).plan()?;
         ensure!(planned.is_whole(), "there is no plan to its end, and so nothing to measure");
         let timings = time_planned(planned, &registries.ops, &given, repeats)?;
-        measured.extend(rows.iter().zip(timings).map(|(&rows, timing)| Row {
-            mode: mode.name(),
-            rows,
-            steps: timing.times.len(),
-            mean_us: timing.mean_us(),
-            p50_us: timing.percentile_us(50),
-            p99_us: timing.percentile_us(99),
-            ran: timing.ran,
+        measured.extend(rows.iter().zip(timings).map(|(&rows, timing)| {
+            let subject = rows.map_or("as given".to_owned(), |rows| format!("{rows} rows"));
+            Row::of(mode, subject, timing)
         }));
     }
     print_report(args.json, &serde_json::json!({ "rows": measured }), || show(&measured))?;
@@ -116,29 +122,24 @@ pub(super) fn run(args: &GraphBenchArgs, registries: &Registries) -> anyhow::Res
 
 impl GraphBenchArgs {
     fn assembly(&self, layers: &ConfigLayers, registries: &Registries) -> anyhow::Result<Assembly> {
-        if self.subject.is_file() {
-            let assembly = Assembly::file(&self.subject)?.registries(registries.clone());
-            let assembly = assembly.configure(layers.clone()).watch(watcher());
-            return Ok(match &self.weights {
-                Some(folder) => assembly.checkpoint(Checkpoint::open(folder)?),
-                None => assembly.weights(WEIGHTS),
-            });
-        }
-        let folder = folder_of(&self.subject)?;
-        Ok(folder_assembly(&folder, with_room(layers.clone(), &folder)?)?.watch(watcher()))
+        let assembly = Assembly::file(&self.file)?.registries(registries.clone());
+        let assembly = assembly.configure(layers.clone()).watch(watcher());
+        Ok(match &self.weights {
+            Some(folder) => assembly.checkpoint(Checkpoint::open(folder)?),
+            None => assembly.weights(WEIGHTS),
+        })
     }
 }
 
-fn show(measured: &[Row]) -> anyhow::Result<()> {
+pub(super) fn show(measured: &[Row]) -> anyhow::Result<()> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(["mode", "rows", "steps", "mean us", "p50 us", "p99 us", "ran"]);
+    table.set_header(["mode", "of", "steps", "mean us", "p50 us", "p99 us", "ran"]);
     for row in measured {
         let time = |time: f64| format!("{time:.1}");
-        let rows = row.rows.map_or("-".to_owned(), |rows| rows.to_string());
         table.add_row([
             row.mode.to_owned(),
-            rows,
+            row.subject.clone(),
             row.steps.to_string(),
             time(row.mean_us),
             time(row.p50_us),

@@ -3,6 +3,7 @@
 mod args;
 mod bounds;
 mod costs;
+mod encoder;
 mod graph;
 mod launches;
 mod measure;
@@ -30,6 +31,7 @@ pub(crate) fn run(args: BenchArgs, registries: &Registries) -> anyhow::Result<Ex
     match &args.command {
         Some(BenchCommand::Serve(args)) => return serve::run(args),
         Some(BenchCommand::Graph(args)) => return graph::run(args, registries),
+        Some(BenchCommand::Encoder(args)) => return encoder::run(args),
         None => {}
     }
     let mut args = args;
