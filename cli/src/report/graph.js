@@ -1,6 +1,6 @@
 // --- The graph, one layer of equal ones
 
-const NODE = { width: 300, height: 36, gap: 12, pad: 26, left: 90, right: 60 };
+const NODE = { width: 560, height: 36, gap: 12, pad: 26, left: 90, right: 60 };
 
 /// The run of equal blocks of steps that stands for most: its first step, the steps of a block and how
 /// many blocks there are; one block where no two are equal.
@@ -96,12 +96,14 @@ function drawGraph() {
     const shape = makeSvg("g", { class: "node " + nodeKind(node.op), role: "button", "aria-label": `${nodeName(node)} ${node.scope}` });
     shape.append(makeSvg("rect", { x: NODE.left, y: top, width: NODE.width, height: NODE.height, rx: 5 }));
     const name = makeSvg("text", { x: NODE.left + 8, y: top + 15 });
-    name.textContent = cut(node.fuses.length ? `${node.op}: ${node.fuses.join(", ")}` : node.op, 40);
+    name.textContent = cut(node.fuses.length ? `${node.op}: ${node.fuses.join(", ")}` : node.op, 74);
     const below = makeSvg("text", { class: "soft", x: NODE.left + 8, y: top + 30 });
-    below.textContent = cut(node.results.join(" ") || node.scope, 44);
+    below.textContent = cut(node.results.join(" "), 46);
+    const scope = makeSvg("text", { class: "soft", x: NODE.left + NODE.width - 8, y: top + 30, "text-anchor": "end" });
+    scope.textContent = cut(node.scope, 34);
     const title = makeSvg("title", {});
     title.textContent = `${nodeName(node)}, ${node.scope}`;
-    shape.append(name, below, title);
+    shape.append(name, below, scope, title);
     shape.addEventListener("click", () => showNode(position));
     shape.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" && event.key !== " ") return;
@@ -116,7 +118,7 @@ function drawGraph() {
   map.append(...groups, ...edges, ...nodes);
   const count = plural(data.nodes.length, "node", "nodes");
   byId("graph-note").textContent = equal.times > 1
-    ? `Of ${count} ${tops.size} are drawn: ${plural(equal.size, "step stands", "steps stand")} for ${equal.times} equal layers, and dashed lines lead to the next one.`
+    ? `Of ${count} ${tops.size} are drawn: ${plural(equal.size, "step stands", "steps stand")} for all ${equal.times} that are equal, and dashed lines lead to the next.`
     : `${count}.`;
   return nodes;
 }
@@ -159,7 +161,7 @@ function showNode(position) {
 // --- Remarks
 
 function remarkTable(caption, remarks) {
-  return table(caption, ["pass", "what", "where", "why", "layers"], remarks.map((remark) =>
+  return table(caption, ["pass", "what", "where", "why", "times"], remarks.map((remark) =>
     [remark.pass, remark.what, make("code", {}, remark.where), remark.why, remark.equals.length + 1]));
 }
 

@@ -50,7 +50,7 @@ fn steps_of_a_textual_graph_are_timed_launched_and_replayed() {
     let given = ["bench", "graph", graph, "--input", "x=random:f32[3,8]"];
     let rows = few_steps(&[&given[..], &modes].concat());
     assert_eq!(texts_of(&rows, "subject"), ["as given", "as given"]);
-    assert!(texts_of(&rows, "ran")[0].ends_with(" at 3"), "{rows:?}");
+    assert!(texts_of(&rows, "ran")[0].ends_with(" at 4"), "{rows:?}");
     let error = error_of(&["bench", "graph", "nowhere.pw"]);
     assert!(error.contains("nowhere.pw"), "{error}");
 }
@@ -70,13 +70,13 @@ fn calls_of_an_encoder_are_timed_launched_and_replayed() {
         let args = ["bench", "encoder", "--model", &model, "--graph-mode", "none,full"];
         few_steps(&[&args[..], what].concat())
     };
-    let rows = bench("minilm", &["--tokens", "8,6x3"]);
+    let rows = bench("bert", &["--tokens", "8,6x3"]);
     assert_eq!(texts_of(&rows, "mode"), ["none", "none", "full", "full"]);
     assert_eq!(texts_of(&rows, "subject")[..2], ["8", "6x3"]);
     let ran = texts_of(&rows, "ran");
     assert_eq!(ran[1], "0 items replayed, 15 launched, in 5 steps");
     assert_eq!(ran[3], "15 items replayed, 0 launched, in 5 steps");
-    let rows = bench("minilm", &["--items", log.to_str().unwrap()]);
+    let rows = bench("bert", &["--items", log.to_str().unwrap()]);
     assert_eq!(texts_of(&rows, "subject"), ["2 calls", "2 calls"]);
     assert!(rows.iter().all(|row| row["steps"] == 8), "{rows:?}");
     let error =
