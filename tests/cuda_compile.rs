@@ -24,7 +24,8 @@ use std::sync::Arc;
 /// Tests have many kernels in common, and each takes a while.
 pub(crate) static KERNELS: MemoryStore = MemoryStore::new();
 const ARCHS: [u32; 6] = [80, 87, 89, 90, 100, 120];
-const FIRST_WAYS: CompilerOptions = CompilerOptions { batch_invariant: false, first_ways: true };
+const FIRST_WAYS: CompilerOptions =
+    CompilerOptions { batch_invariant: false, first_ways: true, line_info: false };
 pub(crate) const MODELS: [&str; 6] = [
     "examples/tiny-qwen3",
     "tests/fixtures/llama3",

@@ -59,6 +59,63 @@ pub struct ImageListing {
     /// Whether an edge of a captured graph that leads to it may be programmatic: it may start
     /// before the launch before it ends, and waits for it itself.
     pub programmatic: bool,
+    /// The file that its lines are of, where it was compiled with them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_file: Option<String>,
+    /// What it takes of the device, where that can be read from its code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resources: Option<KernelResources>,
+}
+
+/// What a kernel takes of a GPU's multiprocessor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct KernelResources {
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Bytes of local memory of a thread: what does not fit into registers (spills), and arrays that are
+    /// indexed at run time.
+    pub stack_bytes: u32,
+    /// Instructions that read local memory.
+    pub local_loads: u32,
+    /// Instructions that write local memory.
+    pub local_stores: u32,
+    /// Bytes of shared memory of a block, declared and given at the launch.
+    pub shared_bytes: u64,
+    /// Bytes of its instructions.
+    pub code_bytes: u64,
+    /// Threads of a block.
+    pub threads: u32,
+    /// Blocks that find room on a multiprocessor at once; nothing where its limits are not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocks_of_multiprocessor: Option<u64>,
+    /// The share of a multiprocessor's threads that they are (occupancy), rounded down.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub occupancy_percent: Option<u64>,
+    /// What runs out first: `registers`, `shared memory`, `threads` or `blocks`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limited_by: Option<&'static str>,
+}
+
+/// A file of what is below the source of a kernel.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CodeFile {
+    /// What the file's name ends in: `ptx`, `cubin`, `sass`.
+    pub extension: &'static str,
+    /// What it holds, or a sentence why it is not to be had here.
+    pub contents: Result<Vec<u8>, String>,
+}
+
+/// Why a part of a piece is computed as it is where nothing was measured.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct FirstWay {
+    /// What is computed, as launches are named.
+    pub name: String,
+    /// The way that is taken.
+    pub way: String,
+    /// The other ways that are kept for measuring, in the order in which they are expected to be fast.
+    pub others: Vec<String>,
+    /// Why it comes first.
+    pub why: String,
 }
 
 /// Device memory that what runs takes besides its data, as far as it can be said before it is there;
@@ -82,6 +139,8 @@ pub struct CompilerOptions {
     pub batch_invariant: bool,
     /// Whether they hold nothing but what is taken unmeasured.
     pub first_ways: bool,
+    /// Whether code has the lines of its sources, for a profiler.
+    pub line_info: bool,
 }
 
 /// A piece, and what it is compiled for.
@@ -184,5 +243,19 @@ pub trait Compiler: Send + Sync {
     fn listing(&self, image: &[u8]) -> Option<ImageListing> {
         let _ = image;
         None
+    }
+
+    /// What is below the source of an image that this compiler made: its machine code, and what tools of
+    /// the target make of it.
+    fn code(&self, image: &[u8]) -> Vec<CodeFile> {
+        let _ = image;
+        Vec::new()
+    }
+
+    /// For each part of a piece at a size, why its first way is first; empty where there is nothing to
+    /// choose.
+    fn first_ways(&self, at: PieceAt<'_>) -> Vec<FirstWay> {
+        let _ = at;
+        Vec::new()
     }
 }

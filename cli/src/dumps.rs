@@ -22,6 +22,9 @@ pub(crate) struct DumpArgs {
     /// Dump these unique pieces only.
     #[arg(long, value_name = "PIECE,..", value_delimiter = ',')]
     dump_pieces: Vec<String>,
+    /// Dump PTX and machine code of kernels, too, and its disassembly where nvdisasm or cuobjdump is found.
+    #[arg(long)]
+    dump_code: bool,
     /// Print the module to standard error after this pass, or after `all`.
     #[arg(long, value_name = "PASS")]
     print_after: Option<String>,
@@ -49,6 +52,7 @@ impl DumpArgs {
             ("dump.dir", dir, "--dump-dir"),
             ("dump.passes", list(&self.dump_passes), "--dump-passes"),
             ("dump.pieces", list(&self.dump_pieces), "--dump-pieces"),
+            ("dump.code", self.dump_code.then_some(Value::Boolean(true)), "--dump-code"),
         ];
         all.into_iter().filter_map(|(key, value, flag)| Some((key, value?, flag)))
     }
@@ -59,6 +63,7 @@ impl DumpArgs {
             dir: self.dump_dir.clone(),
             passes: self.dump_passes.clone(),
             pieces: self.dump_pieces.clone(),
+            code: self.dump_code,
         }
     }
 

@@ -1,6 +1,7 @@
 //! What `--help` and `-h` show: the flags under headings, and the few that most want.
 
 use super::cache_flags::CacheFlags;
+use super::cuda_args::CudaArgs;
 use super::dumps::DumpArgs;
 use super::encoder_args::{EncoderArgs, ItemLogArgs};
 use super::kv_events::KvEventArgs;
@@ -19,12 +20,13 @@ fn of<A: Args>(heading: &'static str) -> Heading {
 }
 
 /// The headings, each structure behind those within it: the first that has a flag counts.
-fn headings() -> [Heading; 14] {
+fn headings() -> [Heading; 15] {
     [
         of::<MemoryArgs>("Memory"),
         of::<CacheFlags>("Compile cache"),
         of::<ConfigSource>("Settings"),
         of::<SharedArgs>("Settings"),
+        of::<CudaArgs>("Looking into a CUDA device"),
         of::<CompileArgs>("Graphs and kernels"),
         of::<BoundArgs>("Sizes"),
         of::<DumpArgs>("Dumps of the passes"),

@@ -9,7 +9,7 @@ use super::print::{print_line, print_report};
 use super::report;
 use comfy_table::{CellAlignment, Table, presets};
 use piecewise::assembly::launches::SizeRow;
-use piecewise::assembly::plan_view::PlanView;
+use piecewise::assembly::plan_view::{PlanView, starred};
 use piecewise::assembly::{Assembly, Planned, Registries};
 use serde::Serialize;
 use serde_json::json;
@@ -21,6 +21,7 @@ use std::process::ExitCode;
 #[command(after_help = "Examples:
   piecewise inspect --model examples/tiny-qwen3
   piecewise inspect --model examples/tiny-qwen3 --sizes --json
+  piecewise inspect --model DIR --nodes              # operations and bytes of each region
   piecewise inspect --model DIR --html report.html   # the step, its memory and kernels as a page
   piecewise inspect --preset qwen3-8b                # a published model, by its shape alone
   piecewise inspect graph.pw                         # a textual graph
@@ -28,9 +29,13 @@ use std::process::ExitCode;
 pub(crate) struct InspectArgs {
     #[command(flatten)]
     source: SourceArgs,
-    /// Lower every unique piece at every size, and show its launches.
+    /// Lower every unique piece at every size, and show its launches, why its first ways come first, and
+    /// what its kernels take of a GPU.
     #[arg(long)]
     sizes: bool,
+    /// Show the nodes of a step with their operations and bytes, one layer for all that are equal.
+    #[arg(long)]
+    nodes: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -72,11 +77,15 @@ pub(crate) fn run(mut args: InspectArgs, registries: &Registries) -> anyhow::Res
     };
     let images = tower.as_ref().map(view).transpose()?;
     let inspected = Inspected { plan: view(&planned)?, images };
+    let shown = |plan: &PlanView| {
+        show(plan)?;
+        if args.nodes { show_nodes(plan) } else { Ok(()) }
+    };
     print_report(args.json, &inspected, || {
-        show(&inspected.plan)?;
+        shown(&inspected.plan)?;
         let Some(images) = &inspected.images else { return Ok(()) };
         print_line("\nimages, whose tower is a model beside this one\n")?;
-        show(images)
+        shown(images)
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -158,8 +167,76 @@ fn show(plan: &PlanView) -> anyhow::Result<()> {
             let name = &launch.name;
             print_line(&format!("  {image}  grid {grid:<10} {name} ({operands})"))?;
         }
+        for first in &size.first {
+            let others = first.others.join(", ");
+            let others =
+                if others.is_empty() { String::new() } else { format!(" (then {others})") };
+            print_line(&format!("  {}: {}, {}{others}", first.name, first.way, first.why))?;
+        }
     }
-    Ok(())
+    show_kernels(plan)
+}
+
+/// What kernels take of a multiprocessor, where it is one of a GPU.
+fn show_kernels(plan: &PlanView) -> anyhow::Result<()> {
+    let rows = plan.images.iter().filter_map(|image| {
+        let of = image.listing.resources?;
+        let known = |count: Option<u64>| count.map_or("-".to_owned(), |count| count.to_string());
+        Some([
+            short(&image.digest).to_owned(),
+            image.listing.name.clone(),
+            of.registers.to_string(),
+            of.stack_bytes.to_string(),
+            format!("{}+{}", of.local_loads, of.local_stores),
+            of.shared_bytes.to_string(),
+            of.threads.to_string(),
+            known(of.blocks_of_multiprocessor),
+            known(of.occupancy_percent),
+            of.limited_by.unwrap_or("-").to_owned(),
+        ])
+    });
+    let columns = [
+        "image",
+        "kernel",
+        "registers",
+        "stack",
+        "loads+stores",
+        "shared",
+        "threads",
+        "blocks",
+        "occupancy %",
+        "limited by",
+    ];
+    show_table("kernels", columns, rows)
+}
+
+/// What each node computes and moves at the largest step, equal ones counted.
+fn show_nodes(plan: &PlanView) -> anyhow::Result<()> {
+    let mut rows: Vec<(usize, [String; 6])> = Vec::new();
+    for node in &plan.nodes {
+        let op = match node.fuses.is_empty() {
+            true => node.op.clone(),
+            false => format!("{}: {}", node.op, node.fuses.join(", ")),
+        };
+        let row = [
+            starred(&node.scope),
+            op,
+            node.operations.map_or("-".to_owned(), |count| count.to_string()),
+            node.bytes.bytes_read.to_string(),
+            node.bytes.weight_bytes.to_string(),
+            node.bytes.bytes_written.to_string(),
+        ];
+        match rows.iter_mut().find(|(_, known)| *known == row) {
+            Some((times, _)) => *times += 1,
+            None => rows.push((1, row)),
+        }
+    }
+    let rows = rows.into_iter().map(|(times, [scope, op, operations, read, weights, written])| {
+        [times.to_string(), scope, operations, read, weights, written, op]
+    });
+    let columns =
+        ["times", "written in", "operations", "bytes read", "of weights", "bytes written", "node"];
+    show_table("nodes", columns, rows)
 }
 
 fn listed(sizes: &[u64]) -> String {

@@ -30,6 +30,7 @@ mod cache_flags;
 mod chat;
 mod compile;
 mod config;
+mod cuda_args;
 mod doctor;
 mod dumps;
 mod embed;
@@ -62,6 +63,7 @@ mod print;
 mod progress;
 mod reduce;
 mod report;
+mod reproducer;
 mod run;
 mod serve;
 mod set_keys;
@@ -224,6 +226,9 @@ fn fail(error: &anyhow::Error) -> ExitCode {
         if !text.contains(&cause) {
             text.push_str(&format!("\n  because: {cause}"));
         }
+    }
+    if let Some(file) = reproducer::leave(error, &std::env::temp_dir()) {
+        text.push_str(&format!("\n  FILE was left at {}", file.display()));
     }
     logs::say_error(&text);
     ExitCode::FAILURE

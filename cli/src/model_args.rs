@@ -2,6 +2,7 @@
 
 use super::amounts::parse_bytes;
 use super::cache_flags::CacheFlags;
+use super::cuda_args::CudaArgs;
 use super::hub::folder_of;
 use super::named::{float, named};
 use super::set_keys::{SET, put, put_by, turn_off, turn_on};
@@ -250,6 +251,8 @@ pub(crate) struct CompileArgs {
     /// Name steps and their parts for a profiler that listens to NVTX, such as Nsight Systems.
     #[arg(long)]
     pub nvtx: bool,
+    #[command(flatten)]
+    pub cuda: CudaArgs,
     /// Log a line about the steps every so many seconds: hit rate, padding, what runs and waits; 0 logs
     /// none [default: of what serves requests 10].
     #[arg(long, value_name = "SECONDS")]
@@ -326,6 +329,7 @@ impl CompileArgs {
         let layers = turn_off(layers, "prefix_cache", self.no_prefix_cache)?;
         let layers = put(layers, "sampling_controls", self.sampling_controls)?;
         let layers = turn_on(layers, "nvtx", self.nvtx)?;
+        let layers = self.cuda.over(layers)?;
         let interval = self.stats_interval;
         let layers = put_by(layers, "--stats-interval", "stats_interval_seconds", interval)?;
         put(layers, "batch_invariant", self.batch_invariant)

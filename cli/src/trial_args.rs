@@ -117,7 +117,7 @@ impl TrialArgs {
             Ok((arg.name.clone(), given))
         };
         let inputs = self.inputs.iter().map(input).collect::<anyhow::Result<_>>()?;
-        Ok(Given { ids: self.ids.clone(), inputs, seed: self.seed })
+        Ok(Given { ids: self.ids.clone(), inputs, rows: None, seed: self.seed })
     }
 }
 

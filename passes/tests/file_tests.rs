@@ -14,7 +14,7 @@
 
 use crate::cases::each_case;
 use piecewise_ir::module::Module;
-use piecewise_ir::text::{parse_module, print_module, render};
+use piecewise_ir::text::{parse_module, print_module};
 use piecewise_passes::manager::PrintChanged;
 use piecewise_passes::{PassContext, PassError, PassManager, Pipeline, Registry, RunReport};
 use std::cell::RefCell;
@@ -48,8 +48,8 @@ fn outcome(case: &str) -> String {
     }
     match result {
         Ok(_) => {}
-        Err(PassError::Invalid { after, diagnostics }) => {
-            let listing = render(&module, &diagnostics);
+        Err(PassError::Invalid { after, listing, .. }) => {
+            let listing = listing + "\n";
             out.push_str(&format!("== not valid after {after}\n{listing}"));
         }
         Err(error) => out.push_str(&format!("== error\n{error}\n")),

@@ -148,6 +148,16 @@ setters! {
     dump_passes(names: names!()) "dump.passes" = strings(names);
     /// The unique pieces (`u2`) whose files are dumped; without it, every one.
     dump_pieces(names: names!()) "dump.pieces" = strings(names);
+    /// Whether PTX, machine code and its disassembly are dumped beside the sources of kernels.
+    dump_code(is_dumped: bool) "dump.code" = is_dumped;
+    /// Whether every launch on a CUDA device is waited for, so that a failure names its launch.
+    cuda_synchronous(waits: bool) "cuda.synchronous" = waits;
+    /// Whether no kernel starts on a CUDA device before the one ahead has ended.
+    cuda_serial(waits: bool) "cuda.serial" = waits;
+    /// Where the driver writes every graph that is captured, for graphviz; without it, nowhere.
+    cuda_dot_dir(folder: impl AsRef<Path>) "cuda.dot_dir" = folder.as_ref();
+    /// Whether CUDA kernels are compiled with the lines of their sources, for a profiler.
+    cuda_line_info(has_lines: bool) "cuda.line_info" = has_lines;
     /// Keeps nothing that is compiled between starts.
     no_cache() "cache.enabled" = false;
     /// The folder of the compile cache.

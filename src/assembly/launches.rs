@@ -2,6 +2,7 @@
 
 use super::planned::LoweredPiece;
 use piecewise_backend::artifact::{Access, ArgRef, Artifact, Digest, Launch, Part, PieceSize, Way};
+use piecewise_backend::compiler::FirstWay;
 use piecewise_ir::entity::{Entity, Value};
 use piecewise_ir::graph::ValueDef;
 use piecewise_ir::module::UniquePiece;
@@ -77,6 +78,10 @@ pub struct SizeRow {
     pub bytes: BytesMoved,
     /// Those of the first ways, which are taken where nothing was measured.
     pub launches: Vec<LaunchRow>,
+    /// Why each part is computed as it is where nothing was measured, where there is a choice; empty of
+    /// what the compiler was not asked.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub first: Vec<FirstWay>,
     /// Of each alternative the ways of each part.
     pub alternatives: Vec<Vec<Vec<WayRow>>>,
 }
@@ -153,6 +158,7 @@ impl<'a> PieceView<'a> {
             scratch: artifact.scratch(),
             bytes,
             launches,
+            first: Vec::new(),
             alternatives: alternatives.collect(),
         })
     }

@@ -1,5 +1,7 @@
 //! From a configuration to what a model is built and served with.
 
+use piecewise_backend::compiler::CompilerOptions;
+use piecewise_backend::cuda::CudaOptions;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_runtime::batch::{RoleMap, full_steps, probes};
 use piecewise_runtime::config::{ConfigError, RuntimeConfig};
@@ -25,6 +27,26 @@ pub enum Purpose {
     /// Of a graph that is stepped by hand, nothing is read back: its outputs are for another model on
     /// the device.
     Rows,
+}
+
+/// How a CUDA device is opened.
+pub(super) fn cuda_options(config: &RuntimeConfig) -> CudaOptions {
+    let cuda = &config.cuda;
+    CudaOptions {
+        synchronous: cuda.synchronous,
+        serial: cuda.serial,
+        dot_dir: cuda.dot_dir.clone(),
+        ..CudaOptions::default()
+    }
+}
+
+/// What artifacts hold.
+pub(super) fn compiler_options(config: &RuntimeConfig) -> CompilerOptions {
+    CompilerOptions {
+        batch_invariant: config.batch_invariant,
+        first_ways: config.tune == TuneMode::Off,
+        line_info: config.cuda.line_info,
+    }
 }
 
 /// How to build a model of a graph that has these outputs. `roles` says which of them a graph
@@ -93,4 +115,29 @@ pub(super) fn engine_options(config: &RuntimeConfig, most: EngineOptions) -> Eng
     options.prefix_cache &= config.prefix_cache;
     options.stats_interval = config.stats_interval();
     options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use piecewise_runtime::config::CudaConfig;
+
+    /// A driver that is waited for, or told where to draw, is seen on a GPU alone.
+    #[test]
+    fn keys_of_a_cuda_device_reach_it() {
+        let cuda = CudaConfig {
+            synchronous: true,
+            serial: true,
+            dot_dir: Some("graphs".into()),
+            line_info: true,
+        };
+        let config = RuntimeConfig { cuda, ..RuntimeConfig::default() };
+        let opened = cuda_options(&config);
+        assert!(opened.synchronous && opened.serial && !opened.stamps);
+        assert_eq!(opened.dot_dir.as_deref(), Some(std::path::Path::new("graphs")));
+        assert!(compiler_options(&config).line_info);
+        let opened = cuda_options(&RuntimeConfig::default());
+        assert!(!opened.synchronous && !opened.serial && opened.dot_dir.is_none());
+        assert!(!compiler_options(&RuntimeConfig::default()).line_info);
+    }
 }

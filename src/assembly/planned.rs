@@ -4,14 +4,13 @@ use super::dumps::passes::of_passes;
 use super::error::AssemblyError;
 use super::given::Assembly;
 use super::notice::{Notice, Watcher, tell, telling};
-use super::options::{Purpose, build_options, engine_options};
+use super::options::{Purpose, build_options, compiler_options, cuda_options, engine_options};
 use super::prepared::{Prepared, prepare};
 use super::settings::{Settings, symbols_of};
 use crate::device::OpenDevice;
 use crate::models::DecoderFacts;
 use crate::session::{InMemoryWeights, Session, StepSymbol};
-use piecewise_backend::compiler::{Compiler, CompilerOptions, NoStore, Store};
-use piecewise_backend::tuning::TuneMode;
+use piecewise_backend::compiler::{Compiler, NoStore, Store};
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{Module, Stitch};
@@ -241,7 +240,7 @@ impl Planned {
         if let Some(reason) = reason {
             self.tell(Notice::OnCpu(&reason.to_string()));
         }
-        let device = device.open(self.threads)?;
+        let device = device.open_as(self.threads, cuda_options(&self.settings.config))?;
         Ok(self.device.get_or_init(|| device))
     }
 
@@ -255,11 +254,7 @@ impl Planned {
     }
 
     fn compiler_on(&self, device: &OpenDevice) -> Box<dyn Compiler> {
-        let options = CompilerOptions {
-            batch_invariant: self.settings.config.batch_invariant,
-            first_ways: self.settings.config.tune == TuneMode::Off,
-        };
-        device.compiler(&self.ops, options)
+        device.compiler(&self.ops, compiler_options(&self.settings.config))
     }
 
     /// Where the memory of the model will go; scratch, code and graphs as far as pieces are lowered.

@@ -1,9 +1,10 @@
 //! A graph compiled with a part of its passes, and what came of it.
 
 use super::bisection::Bisection;
-use crate::trial::{TrialError, differences, panic_text, run_on_device};
+use crate::trial::{TrialError, differences, run_on_device};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::text::print_module;
+use piecewise_passes::manager::panic_text;
 use piecewise_passes::rewrite::Rewrites;
 use piecewise_runtime::pipeline::{PassLimits, Planner};
 use piecewise_runtime::words::CompileLevel;

@@ -4,14 +4,13 @@ use super::case::{Evaluated, OpCase, Operand, SEQUENCES, TOKENS};
 use super::report::{OpCheckError, OpReport, Steps};
 use crate::assembly::Assembly;
 use crate::device::{DeviceSpec, OpenDevice};
-use crate::trial::{
-    Feed, Trial, TrialError, batches_of, difference, panic_text, run_on_device, tolerance_of,
-};
+use crate::trial::{Feed, Trial, TrialError, batches_of, difference, run_on_device, tolerance_of};
 use piecewise_ir::eval::Array;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::op::RowTreatment;
 use piecewise_ir::random::Rng;
 use piecewise_kernels::op::OpRegistry;
+use piecewise_passes::manager::panic_text;
 use piecewise_runtime::words::{CompileLevel, GraphMode};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use super::feed::{Feed, FeedStep};
 use crate::assembly::{Assembly, Planned};
 use piecewise_ir::eval::Array;
 use piecewise_ir::graph::Graph;
-use piecewise_runtime::steps::CompiledModel;
+use piecewise_runtime::steps::{CompiledModel, Ticket};
 
 /// Every output of each step; `graph` is that of the feed, which inputs are in the order of.
 pub(crate) fn run_on_device(
@@ -25,12 +25,17 @@ pub(crate) fn run_planned(
     feed.steps.iter().map(|step| run_step(&mut model, graph, step)).collect()
 }
 
+/// A step on its way.
+pub(super) fn submitted(model: &mut CompiledModel, step: &FeedStep) -> Result<Ticket, TrialError> {
+    Ok(step.with(|data| model.submit(data))?)
+}
+
 fn run_step(
     model: &mut CompiledModel,
     graph: &Graph,
     step: &FeedStep,
 ) -> Result<Vec<Array>, TrialError> {
-    let ticket = step.with(|data| model.submit(data))?;
+    let ticket = submitted(model, step)?;
     let outputs = model.read(&ticket)?;
     let arrays = graph.outputs().iter().enumerate().map(|(i, &value)| {
         let ty = graph.ty(value);

@@ -22,6 +22,9 @@ pub struct Given {
     pub ids: Option<Vec<u32>>,
     /// What inputs read, by their names; random values where nothing is said.
     pub inputs: BTreeMap<String, GivenInput>,
+    /// Rows of a step of which nothing else says how many it has, as far as the bounds let them; of a graph
+    /// that an engine could run the ids of a sequence. 5 where it is not said.
+    pub rows: Option<u64>,
     /// Decides random values, with the name of each input.
     pub seed: u64,
 }
@@ -74,7 +77,7 @@ impl Feed {
         let roles = RoleMap::resolve(&of_roles(graph), &symbols, ops);
         let steps = match (roles, &given.ids) {
             (Ok(roles), ids) => {
-                let few = Vec::from_iter(1..=ROWS as u32);
+                let few = Vec::from_iter(1..=given.rows.unwrap_or(ROWS) as u32);
                 by_ids(&roles, &symbols, ids.as_ref().unwrap_or(&few))?
             }
             (Err(error), Some(_)) => return Err(TrialError::Ids(error)),
@@ -246,7 +249,8 @@ fn sizes_of(graph: &Graph, symbols: &SymbolTable, given: &Given) -> Result<Vec<u
             let times = symbols.over(symbol).times;
             (decl.min.div_ceil(times), decl.max / times)
         });
-        bounds.fold(ROWS, |n, (min, max)| n.clamp(min.min(max), max))
+        let rows = given.rows.unwrap_or(ROWS);
+        bounds.fold(rows, |n, (min, max)| n.clamp(min.min(max), max))
     };
     let mut sizes = vec![0; symbols.bounds().len()];
     symbols.fill(&mut sizes, |class| {

@@ -9,6 +9,7 @@ mod device;
 mod error;
 mod feed;
 mod reference;
+mod timing;
 
 pub(crate) use compare::difference;
 pub use compare::{Difference, Place, differences, largest_error, tolerance_of};
@@ -17,6 +18,7 @@ pub use error::TrialError;
 pub(crate) use feed::batches_of;
 pub use feed::{Feed, FeedStep, Given, GivenInput};
 pub(crate) use reference::{Reference, run_node};
+pub use timing::{Repeats, StepTiming, time_planned};
 
 use crate::assembly::{Assembly, Planned, Subject};
 use piecewise_ir::eval::Array;
@@ -24,7 +26,6 @@ use piecewise_ir::graph::Graph;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::RoleMap;
 use piecewise_runtime::words::{CompileLevel, SymbolTable};
-use std::any::Any;
 
 /// How a trial computes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -174,13 +175,6 @@ impl Outputs {
             },
         }
     }
-}
-
-/// What a panic said.
-pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("nothing").to_owned()
 }
 
 /// The output that has the logits, of a graph that an engine could run.

@@ -21,8 +21,12 @@ impl Code {
         postcard::to_allocvec(self).map_err(|e| e.to_string())
     }
 
-    /// The code of an entry of a store, where it can be used.
-    pub(super) fn from_bytes(bytes: &[u8], driver_major: Option<u32>) -> Result<Self, String> {
+    /// The code of an entry of a store, where it can be used with a driver of this major version, if that
+    /// is known.
+    ///
+    /// # Errors
+    /// A sentence, when the bytes are of something else or the code can't be used.
+    pub fn from_bytes(bytes: &[u8], driver_major: Option<u32>) -> Result<Self, String> {
         let code: Self = postcard::from_bytes(bytes).map_err(|e| e.to_string())?;
         code.check(driver_major)?;
         Ok(code)

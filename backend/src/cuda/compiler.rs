@@ -6,7 +6,8 @@
 use super::absorb::{Absorption, is_odd_product, product, role, tile_kernels};
 use super::alternatives::{Choice, Draft, Groups, HeldWays, Listed, Lowering, Way, assemble};
 use super::code::Code;
-use super::image::{CudaImage, IMAGE_VERSION, KernelImage};
+use super::disassembly::code_files;
+use super::image::{CudaImage, IMAGE_VERSION, KernelImage, with_lines};
 use super::kernel_cache::KernelCache;
 use super::lazy_nvrtc::LazyNvrtc;
 use super::materialize::weight_kernels;
@@ -16,7 +17,8 @@ use super::site::{Site, rows_of};
 use super::stamps::stamped;
 use crate::artifact::{ArgRef, Artifact, Digest, Launch, PieceSize};
 use crate::compiler::{
-    CompileError, Compiler, CompilerOptions, Footprint, ImageListing, PieceAt, Store,
+    CodeFile, CompileError, Compiler, CompilerOptions, FirstWay, Footprint, ImageListing, PieceAt,
+    Store,
 };
 use crate::lowering::{Positions, launch_name, location, node_args, row_major};
 use crate::matmul::Matmul;
@@ -90,7 +92,7 @@ impl CudaCompiler {
 
     /// Ways differ in the order of sums, which what has the same bits at any size must not.
     pub(super) fn held(&self) -> HeldWays {
-        let CompilerOptions { batch_invariant, first_ways } = self.options;
+        let CompilerOptions { batch_invariant, first_ways, .. } = self.options;
         if first_ways || batch_invariant { HeldWays::First } else { HeldWays::All }
     }
 
@@ -128,6 +130,7 @@ impl CudaCompiler {
             false => recipe,
         };
         let recipe = if self.stamps { stamped(recipe) } else { recipe };
+        let recipe = if self.options.line_info { with_lines(recipe) } else { recipe };
         Draft::Kernel(recipe, OnceCell::new())
     }
 
@@ -254,6 +257,23 @@ impl CudaCompiler {
         at: PieceAt<'_>,
         then: impl FnOnce(&[Listed<'_>], &[u64]) -> Result<T, CompileError>,
     ) -> Result<T, CompileError> {
+        self.with_listed(at, |listed, limits| {
+            let choices = listed.iter().flatten().flat_map(|(_, choices)| *choices);
+            for (draft, _) in choices.flat_map(|choice| &choice.launches) {
+                if let Draft::Kernel(recipe, wanted) = draft {
+                    wanted.get_or_init(|| self.kernels.want(recipe));
+                }
+            }
+            then(listed, limits)
+        })
+    }
+
+    /// What becomes of the alternatives of a piece at a size, and of the most of each symbol.
+    fn with_listed<T>(
+        &self,
+        at: PieceAt<'_>,
+        then: impl FnOnce(&[Listed<'_>], &[u64]) -> Result<T, CompileError>,
+    ) -> Result<T, CompileError> {
         let (PieceAt { piece, size, .. }, limits) = (at, at.limits());
         let positions = Positions::new(piece);
         let lower = |(position, node): (usize, Node)| {
@@ -283,12 +303,6 @@ impl CudaCompiler {
         let absorbed = |one| launched(one, &lowerings);
         let alternatives = expected.iter().map(absorbed).chain([lowerings.iter().collect()]);
         let listed = self.held().of(alternatives.chain(others.iter().map(absorbed)).collect());
-        let choices = listed.iter().flatten().flat_map(|(_, choices)| *choices);
-        for (draft, _) in choices.flat_map(|choice| &choice.launches) {
-            if let Draft::Kernel(recipe, wanted) = draft {
-                wanted.get_or_init(|| self.kernels.want(recipe));
-            }
-        }
         then(&listed, &limits)
     }
 
@@ -346,12 +360,16 @@ impl Compiler for CudaCompiler {
 
     fn identity(&self) -> String {
         let stamps = if self.stamps { " stamps" } else { "" };
+        let lines = if self.options.line_info { " line-info" } else { "" };
         let invariant = if self.options.batch_invariant { " batch-invariant" } else { "" };
         let held = match self.held() {
             HeldWays::First => " first-ways",
             HeldWays::All => "",
         };
-        format!("image-{IMAGE_VERSION}{stamps}{invariant}{held} {}", crate::lowering::generator())
+        format!(
+            "image-{IMAGE_VERSION}{stamps}{lines}{invariant}{held} {}",
+            crate::lowering::generator()
+        )
     }
 
     fn custom_ops(&self, at: PieceAt<'_>) -> Result<String, CompileError> {
@@ -425,5 +443,26 @@ impl Compiler for CudaCompiler {
 
     fn listing(&self, image: &[u8]) -> Option<ImageListing> {
         Some(CudaImage::from_bytes(image).ok()?.listing())
+    }
+
+    fn code(&self, image: &[u8]) -> Vec<CodeFile> {
+        match CudaImage::from_bytes(image) {
+            Ok(CudaImage::Kernel(kernel)) => code_files(&kernel, &self.kernels),
+            Ok(CudaImage::Matmul(_) | CudaImage::Host(_)) | Err(_) => Vec::new(),
+        }
+    }
+
+    fn first_ways(&self, at: PieceAt<'_>) -> Vec<FirstWay> {
+        let first = |listed: &[Listed<'_>], limits: &[u64]| {
+            Ok(Vec::from_iter(
+                listed
+                    .first()
+                    .into_iter()
+                    .flatten()
+                    .map(|(lowering, choices)| self.first_way(at, lowering, choices, limits)),
+            ))
+        };
+        // Compiling says what does not lower.
+        self.with_listed(at, first).unwrap_or_default()
     }
 }

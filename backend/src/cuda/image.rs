@@ -4,7 +4,9 @@
 //! images.
 
 use super::code::Code;
+use super::cubin::cubin_kernels;
 use super::nvrtc::Arch;
+use super::occupancy::resources;
 use crate::artifact::Digest;
 use crate::compiler::ImageListing;
 use crate::matmul::Matmul;
@@ -55,6 +57,24 @@ pub struct HostImage {
     pub types: Vec<TensorType>,
 }
 
+/// The recipe of a kernel that is compiled with the lines of its source, under a name of its own.
+pub(super) fn with_lines(mut recipe: LaunchRecipe) -> LaunchRecipe {
+    let digest = Digest::of(recipe.source.as_bytes()).to_string();
+    let line = format!("{LINE}{}-{}.cu\"\n", recipe.entry, &digest[..12]);
+    recipe.source.insert_str(0, &line);
+    recipe.options.push("-lineinfo".to_owned());
+    recipe
+}
+
+/// How a source begins that says what its file is called.
+const LINE: &str = "#line 2 \"";
+
+/// The file that the lines of a source are of, where it says so.
+fn source_file(source: &str) -> Option<String> {
+    let (name, _) = source.strip_prefix(LINE)?.split_once('"')?;
+    Some(name.to_owned())
+}
+
 fn pretty(value: &impl Serialize) -> String {
     serde_json::to_string_pretty(value).unwrap_or_else(|e| e.to_string())
 }
@@ -95,7 +115,7 @@ impl CudaImage {
     /// What it holds: the source of a kernel, the problem of a library call.
     pub fn listing(&self) -> ImageListing {
         match self {
-            Self::Kernel(KernelImage { arch, recipe, .. }) => ImageListing {
+            Self::Kernel(KernelImage { arch, recipe, code }) => ImageListing {
                 name: recipe.entry.clone(),
                 kind: "kernel",
                 language: "cu",
@@ -111,6 +131,12 @@ impl CudaImage {
                     "params": recipe.params,
                 }),
                 programmatic: recipe.programmatic && arch.has_programmatic_launch(),
+                source_file: source_file(&recipe.source),
+                resources: cubin_kernels(&code.cubin).ok().and_then(|kernels| {
+                    let kernel = kernels.iter().find(|kernel| kernel.name == recipe.entry)?;
+                    let threads = recipe.block.iter().product();
+                    Some(resources(*arch, kernel, threads, recipe.dynamic_shared))
+                }),
             },
             Self::Matmul(matmul) => ImageListing {
                 name: LIBRARY_MATMUL.to_owned(),
@@ -152,6 +178,18 @@ mod tests {
             code: Code { nvrtc: (13, 0), cubin: b"\x7fELFcode".to_vec() },
             recipe: LaunchRecipe::new(source, "scale", GridAxis::one(), 256, params),
         })
+    }
+
+    #[test]
+    fn a_source_with_lines_says_what_its_file_is_called() {
+        let CudaImage::Kernel(kernel) = image() else { unreachable!() };
+        assert_eq!(source_file(&kernel.recipe.source), None);
+        let lined = with_lines(kernel.recipe.clone());
+        let file = source_file(&lined.source).unwrap();
+        assert!(file.starts_with("scale-") && file.ends_with(".cu"), "{file}");
+        // The file begins with the directive, which numbers the line after it.
+        assert_eq!(lined.source, format!("#line 2 \"{file}\"\n{}", kernel.recipe.source));
+        assert_eq!(lined.options, ["-lineinfo"]);
     }
 
     #[test]

@@ -54,6 +54,13 @@ impl WantedKernel {
     }
 }
 
+/// The headers and options that a recipe's source is compiled with.
+fn compiled_with(recipe: &LaunchRecipe) -> (&'static [(&'static str, &'static str)], Vec<&str>) {
+    let notes = recipe.params.contains(&Param::Stamps);
+    let headers = if notes { &HEADERS[..] } else { &HEADERS[..1] };
+    (headers, recipe.options.iter().map(String::as_str).chain(OPTIONS).collect())
+}
+
 /// Machine code by the digest of everything that changes what it does: the version of NVRTC is
 /// its provenance.
 #[derive(Debug)]
@@ -72,10 +79,20 @@ impl KernelCache {
 
     /// The kernel of a recipe's source, to be compiled by whoever waits for some kernel first.
     pub(super) fn want(&self, recipe: &LaunchRecipe) -> Arc<WantedKernel> {
-        let options: Vec<&str> = recipe.options.iter().map(String::as_str).chain(OPTIONS).collect();
-        let notes = recipe.params.contains(&Param::Stamps);
-        let headers = if notes { &HEADERS } else { &HEADERS[..1] };
+        let (headers, options) = compiled_with(recipe);
         self.wanted(&recipe.source, headers, &options, &recipe.entry)
+    }
+
+    /// The PTX of a recipe's source; it is kept nowhere.
+    ///
+    /// # Errors
+    /// When there is no NVRTC here, or its log.
+    pub(super) fn ptx(&self, recipe: &LaunchRecipe) -> Result<Vec<u8>, String> {
+        let (headers, options) = compiled_with(recipe);
+        let text = &recipe.source;
+        let source = Source { name: "kernel.cu", text, headers, options: &options };
+        let nvrtc = self.nvrtc.get().map_err(|error| error.to_string())?;
+        nvrtc.ptx(&source, self.arch).map_err(|error| error.to_string())
     }
 
     /// The machine code of a source without a recipe, whose entries are `what`.

@@ -23,6 +23,8 @@ library_api! {
         fn nvrtcGetProgramLog(nvrtcProgram, *mut c_char);
         fn nvrtcGetCUBINSize(nvrtcProgram, *mut usize);
         fn nvrtcGetCUBIN(nvrtcProgram, *mut c_char);
+        fn nvrtcGetPTXSize(nvrtcProgram, *mut usize);
+        fn nvrtcGetPTX(nvrtcProgram, *mut c_char);
     }
 }
 
@@ -243,6 +245,36 @@ impl Nvrtc {
     /// When the source does not compile, with the compiler's log, or the library does not know
     /// the architecture.
     pub fn compile(&self, source: &Source<'_>, arch: Arch) -> Result<Vec<u8>, NvrtcError> {
+        let cubin = self.compiled(source, arch, |program| program.cubin())?;
+        if cubin.is_empty() {
+            let known = self.archs.iter().map(Arch::to_string).collect::<Vec<_>>().join(" ");
+            let version = format!("{}.{}", self.version.0, self.version.1);
+            let name = source.name.to_owned();
+            return Err(NvrtcError::NoImage { name, arch, version, known });
+        }
+        Ok(cubin)
+    }
+
+    /// Compiles `source` to the PTX that machine code of `arch` is made of.
+    ///
+    /// # Errors
+    /// As for [`Self::compile`].
+    pub fn ptx(&self, source: &Source<'_>, arch: Arch) -> Result<Vec<u8>, NvrtcError> {
+        let mut text = self.compiled(source, arch, |program| program.ptx())?;
+        // It ends as a text of C does.
+        while text.last() == Some(&0) {
+            text.pop();
+        }
+        Ok(text)
+    }
+
+    /// What `take` gets of the compiled program.
+    fn compiled(
+        &self,
+        source: &Source<'_>,
+        arch: Arch,
+        take: impl FnOnce(&mut Program<'_>) -> Result<Vec<u8>, (&'static str, u32)>,
+    ) -> Result<Vec<u8>, NvrtcError> {
         let nul = |what| move |_| NvrtcError::Nul { name: source.name.to_owned(), what };
         let text = CString::new(source.text).map_err(nul("the text"))?;
         let name = CString::new(source.name).map_err(nul("the name"))?;
@@ -295,17 +327,10 @@ impl Nvrtc {
         if code != 0 {
             return Err(failed("nvrtcCompileProgram", code, program.log()));
         }
-        let cubin = program.cubin().map_err(|(call, code)| {
+        take(&mut program).map_err(|(call, code)| {
             let log = program.log();
             failed(call, code, log)
-        })?;
-        if cubin.is_empty() {
-            let known = self.archs.iter().map(Arch::to_string).collect::<Vec<_>>().join(" ");
-            let version = format!("{}.{}", self.version.0, self.version.1);
-            let name = source.name.to_owned();
-            return Err(NvrtcError::NoImage { name, arch, version, known });
-        }
-        Ok(cubin)
+        })
     }
 }
 
@@ -344,6 +369,21 @@ impl Program<'_> {
         match unsafe { (self.api.nvrtcGetCUBIN)(self.program, cubin.as_mut_ptr().cast()) } {
             0 => Ok(cubin),
             code => Err(("nvrtcGetCUBIN", code)),
+        }
+    }
+
+    fn ptx(&mut self) -> Result<Vec<u8>, (&'static str, u32)> {
+        let mut size = 0;
+        // SAFETY: the program lives; `size` is what the function writes.
+        match unsafe { (self.api.nvrtcGetPTXSize)(self.program, &mut size) } {
+            0 => {}
+            code => return Err(("nvrtcGetPTXSize", code)),
+        }
+        let mut text = vec![0u8; size];
+        // SAFETY: the text has exactly `size` bytes.
+        match unsafe { (self.api.nvrtcGetPTX)(self.program, text.as_mut_ptr().cast()) } {
+            0 => Ok(text),
+            code => Err(("nvrtcGetPTX", code)),
         }
     }
 }

@@ -116,6 +116,31 @@ impl ProductWays {
             (_, false) => [Library, Tensor, Tile, Stream, General],
         }
     }
+
+    /// Why [`Self::in_order`] has the order that it has, or rings come before it.
+    pub(super) fn reason(self, spec: &MatMulSpec, rows: u64) -> String {
+        let few = || "so few rows wait for the weights, and what reads them fastest is first";
+        let rule = match (rows, spec.depth < DEEP) {
+            _ if self.prefers_ring(spec, rows) => {
+                "weights pass a ring in shared memory, which reads them as fast as the device can"
+            }
+            _ if self.prefers_tiles(spec, rows) && self.batch_invariant => {
+                "in tiles the sums of a row do not depend on how many there are"
+            }
+            (..=1, _) | (2, false) => few(),
+            _ if self.prefers_tiles(spec, rows) => {
+                "tiles of a large result fill the device, and skip what is padding"
+            }
+            (_, true) => {
+                "blocks hold the rows of the left side, and tensor cores read weights once"
+            }
+            (_, false) => {
+                "a block would hold more of the left side than that saves, so the library is first"
+            }
+        };
+        let MatMulSpec { columns, depth, .. } = spec;
+        format!("{rows} rows, {columns} columns, depth {depth}: {rule}")
+    }
 }
 
 #[cfg(test)]

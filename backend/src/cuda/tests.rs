@@ -7,7 +7,7 @@ mod lost;
 mod memory;
 mod prepared;
 #[path = "../../../tests/support/skip.rs"]
-mod skip;
+pub(super) mod skip;
 
 use super::driver::GraphNode;
 use super::testing::{CallFault, Faults, FaultyDriver, Noted, SimulatedDriver};

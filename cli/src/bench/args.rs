@@ -3,6 +3,8 @@
 use super::super::dumps::DumpArgs;
 use super::super::model_args::{MemoryArgs, SharedArgs};
 use super::super::named::{float, named};
+use super::encoder::EncoderBenchArgs;
+use super::graph::GraphBenchArgs;
 use super::launches::LaunchPattern;
 use super::serve::ServeBenchArgs;
 use super::workload::{DecodeBatch, Prompts};
@@ -160,6 +162,8 @@ pub(crate) struct BenchArgs {
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum BenchCommand {
     Serve(Box<ServeBenchArgs>),
+    Graph(Box<GraphBenchArgs>),
+    Encoder(Box<EncoderBenchArgs>),
 }
 
 impl BenchArgs {

@@ -3,6 +3,8 @@
 mod args;
 mod bounds;
 mod costs;
+mod encoder;
+mod graph;
 mod launches;
 mod measure;
 mod report;
@@ -26,8 +28,11 @@ use settings::Bench;
 use std::process::ExitCode;
 
 pub(crate) fn run(args: BenchArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
-    if let Some(BenchCommand::Serve(args)) = &args.command {
-        return serve::run(args);
+    match &args.command {
+        Some(BenchCommand::Serve(args)) => return serve::run(args),
+        Some(BenchCommand::Graph(args)) => return graph::run(args, registries),
+        Some(BenchCommand::Encoder(args)) => return encoder::run(args),
+        None => {}
     }
     let mut args = args;
     if let Some(model) = &mut args.model {

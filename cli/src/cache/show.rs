@@ -1,12 +1,15 @@
 //! `piecewise cache show`
 
 use super::location::Location;
+use crate::out_file::OutFile;
 use crate::print::{print_line, print_report};
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use piecewise_backend::artifact::{Access, ArgRef, Artifact, Digest, Launch, Part, Way};
+use piecewise_backend::cuda::{Code, CubinKernel, KERNEL_KIND, cubin_kernels};
 use piecewise_cache::{Cache, Entry, EntryInfo, KeyHex};
 use piecewise_runtime::store::{PIECE_KIND, StoredPiece};
 use serde_json::{Value as Json, json};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Arguments of `cache show`.
@@ -16,23 +19,63 @@ pub(super) struct ShowArgs {
     key: String,
     #[command(flatten)]
     location: Location,
+    /// Write what the entry holds into this file: of a kernel its machine code, as nvdisasm and Nsight
+    /// Compute read it, of anything else the bytes that were kept.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &ShowArgs) -> anyhow::Result<ExitCode> {
+    let out = args.out.as_deref().map(OutFile::claim).transpose()?;
     let cache = args.location.open(piecewise_cache::CacheAccess::ReadOnly)?;
     let info = find(&cache, &args.key)?;
     let entry = cache.entry(&info.kind, &info.key)?;
     let entry = entry.with_context(|| format!("entry {} is gone", args.key))?;
     let piece = lowered_piece(&entry)?;
+    let code = machine_code(&entry)?;
+    let unread = |reason| anyhow!("entry {} can't be read: {reason}", KeyHex(&entry.info.key));
+    let kernels = code.as_ref().map(|code| cubin_kernels(&code.cubin));
+    let kernels = kernels.transpose().map_err(unread)?.unwrap_or_default();
+    if let Some(out) = out {
+        let bytes = code.as_ref().map_or(entry.payload.as_slice(), |code| &code.cubin);
+        out.write(|path| Ok(std::fs::write(path, bytes)?))?;
+    }
     let report = json!({
         "entry": entry.info,
         "piece": piece.as_ref().map(shown_piece),
+        "kernels": kernels,
     });
-    print_report(args.json, &report, || show(&entry.info, piece.as_ref()))?;
+    print_report(args.json, &report, || {
+        show(&entry.info, piece.as_ref())?;
+        show_kernels(&kernels)
+    })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The machine code of an entry; `None` where it is something else.
+fn machine_code(entry: &Entry) -> anyhow::Result<Option<Code>> {
+    if entry.info.kind != KERNEL_KIND {
+        return Ok(None);
+    }
+    let code = Code::from_bytes(&entry.payload, None);
+    let wrong = |reason| anyhow!("entry {} is no kernel: {reason}", KeyHex(&entry.info.key));
+    code.map(Some).map_err(wrong)
+}
+
+fn show_kernels(kernels: &[CubinKernel]) -> anyhow::Result<()> {
+    for kernel in kernels {
+        let CubinKernel { name, registers, stack_bytes, .. } = kernel;
+        let CubinKernel { local_loads, local_stores, static_shared, code_bytes, .. } = kernel;
+        print_line(&format!(
+            "\nkernel {name}\n  {registers} registers and {stack_bytes} bytes of stack a thread \
+             ({local_loads} loads, {local_stores} stores)\n  {static_shared} bytes of shared memory that \
+             its source declares, {code_bytes} bytes of instructions"
+        ))?;
+    }
+    Ok(())
 }
 
 /// The one entry whose key starts with `prefix`.

@@ -8,7 +8,9 @@ use serde::Serialize;
 
 const HTML: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
-const SCRIPT: &str = include_str!("page.js");
+/// One script: what is below uses what is above, and the last begins.
+const SCRIPT: &str =
+    concat!(include_str!("page.js"), include_str!("graph.js"), include_str!("search.js"));
 
 /// What the page's script draws.
 #[derive(Serialize)]

@@ -177,6 +177,7 @@ let chosenStep = null;
 
 function choose({ step = null, slots = [] }) {
   chosenStep = step;
+  markNode(null);
   stepButtons.forEach((button, index) => {
     button.setAttribute("aria-pressed", String(data.steps[index] === step));
   });
@@ -237,9 +238,19 @@ function showStep(step, sizeIndex) {
   ])];
   if (unique.error) parts.push(make("p", { class: "error" }, "It does not compile for this target: " + unique.error));
   else parts.push(...kernels(unique, sizeIndex));
+  parts.push(make("details", {}, make("summary", {}, `Nodes (${step.last - step.first + 1})`), nodeTable(step)));
   parts.push(make("details", {}, make("summary", {}, `Operands (${unique.operands.length})`), operandTable(step, unique)));
   parts.push(make("details", { open: "" }, make("summary", {}, "IR"), source(unique.ir)));
   detail(`${step.id}: ${step.kind} ${unique.id}`, step.id, ...parts);
+}
+
+function nodeTable(step) {
+  const rows = [];
+  for (let at = step.first; at <= step.last && data.nodes[at]; at += 1) {
+    const node = data.nodes[at];
+    rows.push([link(nodeName(node), () => showNode(at)), node.scope || "—", node.fuses.join(", "), shownCount(node.operations), node.bytes_read, node.bytes_written]);
+  }
+  return table("Nodes of the step, at its largest", ["node", "written in", "fuses", "operations", "bytes read", "bytes written"], rows);
 }
 
 function exact(size) {
@@ -269,7 +280,9 @@ function kernels(unique, sizeIndex) {
         ["cache key", make("code", {}, size.cache_key)],
       ]),
       table(`${plural(size.launches.length, "launch", "launches")} at ${named(size)} rows; bytes are those of whole operands, states left out`,
-        ["#", "computes", "kernel", "grid", "bytes read", "bytes written", "operands"], rows));
+        ["#", "computes", "kernel", "grid", "bytes read", "bytes written", "operands"], rows),
+      size.first?.length ? table("Why each part is computed so, where nothing was measured", ["computes", "way", "why", "others"],
+        size.first.map((first) => [first.name, first.way, first.why, first.others.join(", ") || "none"])) : "");
   };
   const select = make("select", { id: "size", onchange: (event) => draw(Number(event.target.value)) },
     ...unique.sizes.map((size, index) => make("option", { value: index }, named(size))));
@@ -310,6 +323,20 @@ function showValue(index) {
     table(`Steps that use ${value.name}`, ["step", "kind", "how"], rows));
 }
 
+/// What a kernel takes of a multiprocessor.
+function taken(of) {
+  if (!of) return [];
+  const held = of.blocks_of_multiprocessor;
+  return [
+    ["registers of a thread", String(of.registers)],
+    ["stack of a thread", `${of.stack_bytes} B, ${plural(of.local_loads, "load", "loads")}, ${plural(of.local_stores, "store", "stores")}`],
+    ["shared memory of a block", shownBytes(of.shared_bytes)],
+    ["threads of a block", String(of.threads)],
+    ["code", shownBytes(of.code_bytes)],
+    ["blocks on a multiprocessor", held === undefined ? "not known" : `${held}, ${of.occupancy_percent}% of its threads, by ${of.limited_by}`],
+  ];
+}
+
 function showImage(index) {
   const image = data.images[index];
   const users = data.unique.flatMap((unique, at) => {
@@ -317,67 +344,9 @@ function showImage(index) {
     return sizes.length ? [[link(unique.id, () => showStep(stepsOfUnique[at][0])), sizes.map((size) => size.general ? "any" : exact(size)).join(" ")]] : [];
   });
   choose({});
-  const parts = [factList([["kind", image.kind], ["image", make("code", {}, image.digest.slice(0, 16))], ["may start early", image.programmatic ? "yes" : "no"]]),
+  const parts = [factList([["kind", image.kind], ["image", make("code", {}, image.digest.slice(0, 16))], ["may start early", image.programmatic ? "yes" : "no"], ...taken(image.resources)]),
     table("Used by", ["piece", "at rows"], users)];
   if (image.recipe !== null) parts.push(make("details", {}, make("summary", {}, "Launch recipe"), source(JSON.stringify(image.recipe, null, 2))));
   if (image.text) parts.push(make("details", { open: "" }, make("summary", {}, `Source (${image.language})`), source(image.text)));
   detail(`Kernel ${image.name}`, "k-" + image.digest.slice(0, 8), ...parts);
 }
-
-// --- Search
-
-const entries = [
-  ...data.steps.map((step) => ({ kind: step.kind, text: `${step.id} ${data.unique[step.unique].id} ${labelOf(step)} ${step.scopes.join(" ")}`, shown: `${step.id} ${data.unique[step.unique].id}: ${labelOf(step)}`, key: step.id, names: [step.id, data.unique[step.unique].id], open: () => showStep(step) })),
-  ...data.values.map((value, index) => {
-    const slot = slotOfValue.get(index);
-    const id = slot === undefined ? "" : data.slots[slot].id + " ";
-    return { kind: value.kind, text: `${id}${value.name} ${value.from} ${value.ty}`, shown: `${id}${value.name} ${value.ty} ${value.from}`, key: slot === undefined ? value.name : id.trim(), names: [id.trim(), value.name], open: () => showValue(index) };
-  }),
-  ...data.images.map((image, index) => ({ kind: "kernel", text: `${image.name} ${image.digest} ${image.kind}`, shown: `${image.name} ${image.digest.slice(0, 8)} (${image.kind})`, key: "k-" + image.digest.slice(0, 8), names: [image.name], open: () => showImage(index) })),
-];
-const MOST_RESULTS = 40;
-
-function matches(query) {
-  const words = query.toLowerCase().split(/\s+/).filter(Boolean);
-  if (words.length === 0) return [];
-  const found = entries.filter((entry) => words.every((word) => entry.text.toLowerCase().includes(word)));
-  const isWord = (entry) => entry.text.toLowerCase().split(/[\s,]+/).includes(words[0]);
-  const rank = (entry) => entry.names.some((name) => name.toLowerCase() === words[0]) ? 0 : isWord(entry) ? 1 : 2;
-  return found.map((entry) => [rank(entry), entry]).sort((a, b) => a[0] - b[0]).map(([, entry]) => entry);
-}
-
-function search() {
-  const query = byId("search").value;
-  const found = matches(query);
-  const shown = found.slice(0, MOST_RESULTS);
-  byId("results").replaceChildren(...shown.map((entry) => make("li", {}, make("button", { type: "button", onclick: () => { entry.open(); byId("detail").focus(); byId("detail").scrollIntoView(); } },
-    make("span", { class: "kind" }, entry.kind), make("span", { class: "what mono" }, entry.shown)))));
-  const more = found.length > shown.length ? `, the first ${shown.length} shown` : "";
-  byId("matches").textContent = query.trim() === "" ? "" : `${found.length} found${more}`;
-}
-
-byId("search").addEventListener("input", search);
-byId("search-section").addEventListener("keydown", (event) => {
-  const buttons = [...byId("results").querySelectorAll("button")];
-  const at = buttons.indexOf(document.activeElement);
-  if (event.key === "Enter" && event.target === byId("search") && buttons.length) { event.preventDefault(); buttons[0].click(); }
-  if (event.key === "ArrowDown" && at + 1 < buttons.length) { event.preventDefault(); buttons[at + 1].focus(); }
-  if (event.key === "ArrowUp" && at >= 0) { event.preventDefault(); (buttons[at - 1] ?? byId("search")).focus(); }
-  if (event.key === "Escape") { byId("search").value = ""; search(); byId("search").focus(); }
-});
-document.addEventListener("keydown", (event) => {
-  const typing = ["INPUT", "SELECT", "TEXTAREA"].includes(document.activeElement?.tagName);
-  if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey) { event.preventDefault(); byId("search").focus(); }
-});
-
-// --- Start
-
-drawMap();
-layOut(Math.max(fitted(), 12));
-if (stepButtons.length) roving(byId("timeline"), stepButtons);
-if (slotRects.length) roving(byId("slots"), slotRects);
-const wanted = decodeURIComponent(location.hash.slice(1));
-const first = entries.find((entry) => entry.key === wanted) ?? entries.find((entry) => entry.kind === "piece") ?? entries[0];
-if (first) first.open();
-// At first sight the whole map is shown, not what one piece touches of it.
-if (!wanted) slotRects.forEach((rect) => rect.classList.remove("dim", "chosen"));

@@ -15,6 +15,77 @@ fn bench(flags: &[&str]) -> String {
     stdout_of(&[&QUICK[..], flags, &device].concat())
 }
 
+/// Runs `bench` over a subject with a few steps; its rows.
+fn few_steps(args: &[&str]) -> Vec<Value> {
+    let [_, device, ..] = device_flags();
+    let few = ["--steps", "4", "--warmup", "1", "--json", "--device", &device];
+    let report: Value = serde_json::from_str(&stdout_of(&[args, &few[..]].concat())).unwrap();
+    let rows = report["rows"].as_array().unwrap().clone();
+    for row in &rows {
+        let time = |name: &str| row[name].as_f64().unwrap();
+        assert!(0.0 < time("p50_us") && time("p50_us") <= time("p99_us"), "{row}");
+        assert!(0.0 < time("mean_us") && time("mean_us") <= time("p99_us"), "{row}");
+    }
+    rows
+}
+
+fn texts_of(rows: &[Value], key: &str) -> Vec<String> {
+    rows.iter().map(|row| row[key].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn steps_of_a_textual_graph_are_timed_launched_and_replayed() {
+    let folder = tempfile::tempdir().unwrap();
+    let graph = folder.path().join("graph.pw");
+    let text = "graph @g {\n dim T in [1..16]\n input %x: f32[T,8]\n weight w0: f32[8,8] = \"w\"\n \
+                v0: f32[T,8] = matmul %x, w0 {transpose_rhs}\n v1: f32[T,8] = tanh v0\n ret v1\n}\n";
+    std::fs::write(&graph, text).unwrap();
+    let graph = graph.to_str().unwrap();
+    let modes = ["--graph-mode", "none,full"];
+    let rows = few_steps(&[&["bench", "graph", graph, "--rows", "1,8"][..], &modes].concat());
+    assert_eq!(texts_of(&rows, "mode"), ["none", "none", "full", "full"]);
+    assert_eq!(texts_of(&rows, "ran"), ["none at 1", "none at 8", "full at 1", "full at 8"]);
+    assert_eq!(texts_of(&rows, "subject")[..2], ["1 rows", "8 rows"]);
+    assert!(rows.iter().all(|row| row["steps"] == 4), "{rows:?}");
+    let given = ["bench", "graph", graph, "--input", "x=random:f32[3,8]"];
+    let rows = few_steps(&[&given[..], &modes].concat());
+    assert_eq!(texts_of(&rows, "subject"), ["as given", "as given"]);
+    assert!(texts_of(&rows, "ran")[0].ends_with(" at 4"), "{rows:?}");
+    let error = error_of(&["bench", "graph", "nowhere.pw"]);
+    assert!(error.contains("nowhere.pw"), "{error}");
+}
+
+/// Texts and images, made up or of the sizes of a log.
+#[test]
+fn calls_of_an_encoder_are_timed_launched_and_replayed() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("items.jsonl");
+    std::fs::write(
+        &log,
+        "{\"path\":\"items\",\"tokens\":[3,9]}\n{\"path\":\"items\",\"tokens\":[5]}\n",
+    )
+    .unwrap();
+    let bench = |model: &str, what: &[&str]| {
+        let model = format!("tests/fixtures/encoders/{model}");
+        let args = ["bench", "encoder", "--model", &model, "--graph-mode", "none,full"];
+        few_steps(&[&args[..], what].concat())
+    };
+    let rows = bench("bert", &["--tokens", "8,6x3"]);
+    assert_eq!(texts_of(&rows, "mode"), ["none", "none", "full", "full"]);
+    assert_eq!(texts_of(&rows, "subject")[..2], ["8", "6x3"]);
+    let ran = texts_of(&rows, "ran");
+    assert_eq!(ran[1], "0 items replayed, 15 launched, in 5 steps");
+    assert_eq!(ran[3], "15 items replayed, 0 launched, in 5 steps");
+    let rows = bench("bert", &["--items", log.to_str().unwrap()]);
+    assert_eq!(texts_of(&rows, "subject"), ["2 calls", "2 calls"]);
+    assert!(rows.iter().all(|row| row["steps"] == 8), "{rows:?}");
+    let error =
+        error_of(&["bench", "encoder", "--model", "tests/fixtures/encoders/vit", "--tokens", "1"]);
+    let tokens = error.split(" has ").nth(1).unwrap().split(' ').next().unwrap().to_owned();
+    assert_eq!(bench("vit", &["--tokens", &tokens]).len(), 2);
+    assert_eq!(bench("qwen2_5_vl_vision", &["--tokens", "6"]).len(), 2);
+}
+
 #[test]
 fn every_row_is_measured_in_every_mode() {
     let text = bench(&["--batch", "1,3", "--mixed", "24,32", "--json"]);

@@ -319,6 +319,41 @@ fn has_nvrtc() -> bool {
 }
 
 #[test]
+fn the_machine_code_of_a_kernel_is_shown_and_written() {
+    if !has_nvrtc() {
+        return;
+    }
+    let cache = tempfile::tempdir().unwrap();
+    let cache = cache.path();
+    let args = ["inspect", "examples/block.pw", "--device", "cuda:sm_90a", "--tune", "off"];
+    let mut inspect = command(cache);
+    inspect.current_dir(root()).args(args).args(["--html"]).arg(cache.join("page.html"));
+    checked(inspect.bounded_output().unwrap());
+    let entries = json(&run(cache, &["cache", "list", "--json"]));
+    let entries = entries.as_array().unwrap();
+    let of_kind = |kind: &str| {
+        let entry = entries.iter().find(|entry| entry["kind"] == kind).unwrap();
+        entry["key"].as_str().unwrap().to_owned()
+    };
+    let out = cache.join("kernel.cubin");
+    let show =
+        |key: &str| run(cache, &["cache", "show", key, "--out", out.to_str().unwrap(), "--json"]);
+    let kernel = json(&show(&of_kind("cubin")));
+    let code = std::fs::read(&out).unwrap();
+    assert!(code.starts_with(b"\x7fELF"));
+    let found = piecewise_backend::cuda::cubin_kernels(&code).unwrap();
+    assert_eq!(kernel["kernels"], serde_json::to_value(&found).unwrap());
+    assert!(found[0].registers > 0 && !found[0].name.is_empty());
+    let shown = run(cache, &["cache", "show", &of_kind("cubin")]).stdout;
+    let text = String::from_utf8(shown).unwrap();
+    let expected = format!("kernel {}\n  {} registers", found[0].name, found[0].registers);
+    assert!(text.contains(&expected), "{text}");
+    let piece = json(&show(&of_kind("piece")));
+    assert_eq!(piece["kernels"], serde_json::json!([]));
+    assert!(!std::fs::read(&out).unwrap().starts_with(b"\x7fELF"));
+}
+
+#[test]
 fn a_second_compile_for_cuda_compiles_nothing_even_without_nvrtc() {
     if !has_nvrtc() {
         return;

@@ -34,20 +34,25 @@ fn without_digests(text: &str) -> String {
     stripped.collect()
 }
 
-/// What a command of a document prints: `piecewise ..` or `cat FILE`, with `DIR` for a folder.
+/// What a command of a document prints: `piecewise ..` or `cat FILE`, with `DIR` for a folder. One that
+/// ends with `2>&1` fails, and says why.
 fn printed(command: &str, dir: &str) -> String {
     let command = command.replace("DIR", dir);
     let (command, errors_alone) = match command.strip_suffix(" 2>&1 >/dev/null") {
         Some(command) => (command, true),
         None => (command.as_str(), false),
     };
+    let (command, fails) = match command.strip_suffix(" 2>&1") {
+        Some(command) => (command, true),
+        None => (command, false),
+    };
     match command.split_once(' ').unwrap() {
         ("cat", file) => std::fs::read_to_string(file).unwrap_or_else(|e| panic!("{file}: {e}")),
         ("piecewise", args) => {
             let output = piecewise(&args.split(' ').collect::<Vec<_>>());
             let errors = String::from_utf8(output.stderr).unwrap();
-            assert!(output.status.success(), "{command}: {errors}");
-            if errors_alone { errors } else { String::from_utf8(output.stdout).unwrap() }
+            assert_eq!(output.status.success(), !fails, "{command}: {errors}");
+            if errors_alone || fails { errors } else { String::from_utf8(output.stdout).unwrap() }
         }
         _ => panic!("`{command}` is neither piecewise nor cat"),
     }

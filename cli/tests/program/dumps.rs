@@ -364,3 +364,60 @@ fn opt_shows_changes_and_bisects() {
     assert!(!log.contains("not running"), "{log}");
     assert_eq!(all, stdout_of(&opt));
 }
+
+/// PTX, machine code and resources of each kernel; the lines of a source have a file of their own name.
+#[test]
+fn what_is_below_the_source_of_kernels_is_dumped() {
+    if nvrtc().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let dump = folder.path().to_str().unwrap();
+    let args = ["opt", "examples/block.pw", "--dump-code"];
+    assert!(error_of(&args).contains("dump.dir is not set"));
+    let args = ["inspect", "examples/block.pw", "--device", "cuda:sm_90a", "--tune", "off"];
+    let flags = ["--dump-dir", dump, "--dump-code", "--cuda-line-info"];
+    let output = piecewise(&[&args[..], &flags].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let images = folder.path().join("kernels/images");
+    let files = Vec::from_iter(std::fs::read_dir(images).unwrap().map(|file| file.unwrap().path()));
+    let of = |ending: &str| {
+        let ends = |file: &&std::path::PathBuf| file.to_str().unwrap().ends_with(ending);
+        Vec::from_iter(files.iter().filter(ends))
+    };
+    let code = of(".cubin");
+    assert!(!code.is_empty() && of(".ptx").len() == code.len(), "{files:?}");
+    for file in code {
+        let kernels =
+            piecewise_backend::cuda::cubin_kernels(&std::fs::read(file).unwrap()).unwrap();
+        let resources = std::fs::read(file.with_extension("resources.json")).unwrap();
+        let resources: serde_json::Value = serde_json::from_slice(&resources).unwrap();
+        assert!(
+            kernels.iter().any(|kernel| resources["registers"] == kernel.registers),
+            "{resources}"
+        );
+        let ptx = std::fs::read_to_string(file.with_extension("ptx")).unwrap();
+        assert!(ptx.contains(".target sm_90a") && ptx.contains(".visible .entry"), "{ptx}");
+        // The lines are those of a source that lies here, too.
+        let names = ptx.lines().filter(|line| line.trim_start().starts_with(".file"));
+        let names = names.filter_map(|line| Path::new(line.split('"').nth(1)?).file_name());
+        for name in names {
+            let is_there = files.iter().any(|file| file.file_name() == Some(name));
+            assert!(is_there, "{name:?} of {files:?}");
+        }
+    }
+    let told = String::from_utf8_lossy(&output.stderr).contains("no .sass is dumped");
+    assert_eq!(of(".sass").is_empty(), told, "what is missing is told");
+}
+
+/// A module that does not verify is shown with what is wrong, by every command that reads one.
+#[test]
+fn what_the_verifier_finds_is_shown_inside_the_text() {
+    let file = "tests/fixtures/wrong_type.pw";
+    for args in [&["opt", file][..], &["run", file], &["inspect", file], &["compile", file]] {
+        let error = error_of(args);
+        assert!(error.contains("  v0: f32[T,9] = exp %x\n"), "{args:?}: {error}");
+        assert!(error.contains("^^^ error[V0301]"), "{args:?}: {error}");
+        assert!(error.contains("note: f32[T,8] would fit"), "{args:?}: {error}");
+    }
+}

@@ -116,6 +116,41 @@ fn every_reference_in_the_data_leads_somewhere() {
     }
 }
 
+/// The nodes are those of the steps, what they read is made before, and each layer is as its equals.
+#[test]
+fn nodes_and_remarks_are_of_the_plan() {
+    let data = data(&page(MODEL, &[]));
+    let (steps, nodes) = (rows(&data, "steps"), rows(&data, "nodes"));
+    assert_eq!(nodes.len(), index(&data["positions"]));
+    for (place, node) in nodes.iter().enumerate() {
+        let step = &steps[index(&node["step"])];
+        assert!((index(&step["first"])..=index(&step["last"])).contains(&place), "{node}");
+        assert!(rows(node, "reads").iter().all(|from| index(from) < place), "{node}");
+        assert_eq!(rows(node, "fuses").is_empty(), node["op"] != "region", "{node}");
+    }
+    let products = nodes.iter().filter(|node| node["op"] == "matmul");
+    let up = |layer: usize| {
+        let scope = format!("layers.{layer}.mlp");
+        let mut found =
+            products.clone().filter(move |node| node["scope"].as_str().unwrap().contains(&scope));
+        let mut node = found.next().unwrap().clone();
+        node["operations"].take()
+    };
+    assert!(up(0).as_u64().unwrap() > 0 && up(0) == up(5));
+    let remarks = rows(&data, "remarks");
+    let passes: BTreeSet<_> =
+        remarks.iter().map(|remark| remark["pass"].as_str().unwrap()).collect();
+    assert!(["fuse", "split"].iter().all(|pass| passes.contains(pass)), "{passes:?}");
+    let split: Vec<_> = remarks.iter().filter(|remark| remark["what"] == "split here").collect();
+    assert_eq!(split.len(), 1, "six equal layers are one: {split:?}");
+    assert_eq!(rows(split[0], "equals").len(), 5);
+    assert!(split[0]["where"].as_str().unwrap().contains("layers.0"), "{}", split[0]);
+    let text = stdout_of(&["inspect", "--model", MODEL, "--nodes"]);
+    let shown = text.split("\nnodes\n").nth(1).unwrap();
+    assert!(shown.contains("layers.*.mlp") && shown.contains("region: "), "{shown}");
+    assert!(shown.lines().count() < nodes.len() / 2, "equal layers are counted: {shown}");
+}
+
 #[test]
 fn bytes_are_those_of_the_operands() {
     let data = data(&page(MODEL, &["--capture-num-tokens", "8,"]));

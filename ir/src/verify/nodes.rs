@@ -6,7 +6,7 @@ use crate::diagnostic::{Anchor, Diagnostics};
 use crate::entity::{Entity, Node, Value};
 use crate::graph::{Graph, ValueDef};
 use crate::literal::Literal;
-use crate::op::{Op, check_narrow, check_types};
+use crate::op::{Op, check_narrow, check_types, infer_type};
 use crate::text::Names;
 
 /// Checks V02xx to V05xx.
@@ -86,19 +86,22 @@ fn types(graph: &Graph, names: &Names<'_>, node: Node, found: &mut Diagnostics) 
         let describe = |(i, &v): (usize, &Value)| {
             let ty = graph.ty(v).display(symbols);
             let name = names.value(v);
-            match graph.defining_node(v) {
-                Some(def) => format!(
-                    "operand {i} is {name}: {ty}, defined by `{}` at #\"{}\"",
-                    graph.node(def).op.mnemonic(),
-                    graph.node(def).loc.scope
-                ),
-                None => format!("operand {i} is {name}: {ty}"),
-            }
+            let Some(def) = graph.defining_node(v) else {
+                return format!("operand {i} is {name}: {ty}");
+            };
+            let (op, scope) = (graph.node(def).op.mnemonic(), &graph.node(def).loc.scope);
+            let at = if scope.is_empty() { String::new() } else { format!(" at #\"{scope}\"") };
+            format!("operand {i} is {name}: {ty}, defined by `{op}`{at}")
         };
         let mut notes: Vec<String> = data.operands.iter().enumerate().map(describe).collect();
         for (i, &v) in data.results.iter().enumerate() {
             let ty = graph.ty(v).display(symbols);
             notes.push(format!("result {i} is {}: {ty}", names.value(v)));
+        }
+        if let Ok(Some(fits)) = infer_type(&data.op, &operands)
+            && results.first() != Some(&fits)
+        {
+            notes.push(format!("{} would fit", fits.display(symbols)));
         }
         found.push_with_notes("V0301", Anchor::Node(node), error.to_string(), notes);
     }

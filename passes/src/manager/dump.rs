@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// Writes `NN-name.remarks.json` into a directory after each pass, where `NN` is the pass's
 /// number in the pipeline from 1 on, and, if it changed something, `NN-name.before.pw`,
-/// `NN-name.after.pw` and `NN-name.diff`.
+/// `NN-name.after.pw` and `NN-name.diff`. Of a pass that panics it writes the text before it.
 #[derive(Clone, Debug)]
 pub struct DumpDir {
     dir: PathBuf,
@@ -36,10 +36,18 @@ impl DumpDir {
         self
     }
 
-    fn write(&self, name: String, contents: &str) -> Result<(), PassError> {
+    fn write(&self, name: String, contents: &str) -> Result<PathBuf, PassError> {
         let path = self.dir.join(name);
-        std::fs::write(&path, contents).map_err(|source| PassError::Dump { path, source })
+        match std::fs::write(&path, contents) {
+            Ok(()) => Ok(path),
+            Err(source) => Err(PassError::Dump { path, source }),
+        }
     }
+}
+
+/// What the files of a pass are called before their endings.
+fn stem(index: usize, name: &str) -> String {
+    format!("{:02}-{name}", index + 1)
 }
 
 impl Observer for DumpDir {
@@ -51,12 +59,21 @@ impl Observer for DumpDir {
         self.changes.start(module);
     }
 
+    fn panicked(
+        &mut self,
+        index: usize,
+        name: &str,
+        before: &str,
+    ) -> Result<Option<PathBuf>, PassError> {
+        self.write(format!("{}.before.pw", stem(index, name)), before).map(Some)
+    }
+
     fn after_pass(&mut self, after: &AfterPass<'_>) -> Result<ControlFlow<()>, PassError> {
         let change = self.changes.next(after.module);
         if !self.passes.is_empty() && !self.passes.iter().any(|pass| pass == after.name) {
             return Ok(ControlFlow::Continue(()));
         }
-        let stem = format!("{:02}-{}", after.index + 1, after.name);
+        let stem = stem(after.index, after.name);
         if let Some(change) = change {
             let [before, behind] = ["before", "after"].map(|side| format!("{stem}.{side}.pw"));
             self.write(format!("{stem}.diff"), &change.diff(&before, &behind))?;

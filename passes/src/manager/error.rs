@@ -31,23 +31,40 @@ pub enum PassError {
         place: String,
         what: String,
     },
-    /// The module does not verify.
+    /// It panicked.
     #[error(
-        "the module is not valid after {after}; dump it to see where (`dump.dir`, or `--dump-dir`):\n{diagnostics}"
+        "pass `{pass}` panicked: {said}; that is a mistake in the pass, and `piecewise opt FILE --pipeline \
+         '{spec}'` does it again, where FILE is what it was given ({})",
+        .kept.as_ref().map_or("`dump.dir`, or `--dump-dir`, keeps it".into(), |file| file.display().to_string())
     )]
+    Panicked {
+        pass: String,
+        /// What the panic said.
+        said: String,
+        /// The pass with its options, as a pipeline has it.
+        spec: String,
+        /// The text of the module before the pass.
+        before: String,
+        /// The file that it is in, where an observer keeps it.
+        kept: Option<PathBuf>,
+    },
+    /// The module does not verify.
+    #[error("the module is not valid after {after}:\n{listing}")]
     Invalid {
         /// The pass that ran last, or `the input`.
         after: String,
         diagnostics: Diagnostics,
+        /// The module, with each finding under the line that it is about.
+        listing: String,
     },
     /// The last pass left a plan that is not sound.
-    #[error(
-        "the plan can't be used after {after}; mend that, or run `plan` after it:\n{diagnostics}"
-    )]
+    #[error("the plan can't be used after {after}; mend that, or run `plan` after it:\n{listing}")]
     Unsound {
         /// The pass that ran last, or the input.
         after: String,
         diagnostics: Diagnostics,
+        /// The module, with each finding under the line that it is about.
+        listing: String,
     },
     /// A dump can't be written.
     #[error("can't write the dump {}: {source}; choose another directory", .path.display())]

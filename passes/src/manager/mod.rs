@@ -8,6 +8,7 @@ mod dump;
 mod error;
 mod observer;
 mod pairs;
+mod panics;
 mod pass;
 mod registry;
 
@@ -18,14 +19,19 @@ pub use dump::DumpDir;
 pub use error::PassError;
 pub use observer::{AfterPass, Observer, PrintAfter, PrintModule, StopAfter};
 pub use pairs::paired_values;
+pub use panics::panic_text;
 pub use pass::{Pass, PassContext, PassReport, Remark};
 pub use registry::{OptionReader, Registry};
 
 use crate::check::find_overlaps;
 use crate::pipeline::{Pipeline, PipelineError, nearest};
+use panics::panicked;
+use piecewise_ir::diagnostic::Diagnostics;
 use piecewise_ir::module::Module;
+use piecewise_ir::text::render;
 use piecewise_ir::verify::verify_module_with;
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 /// What one pass of a run did.
@@ -62,6 +68,9 @@ impl RunReport {
 pub struct PassManager<'a> {
     #[debug("{:?}", passes.iter().map(|pass| pass.name()).collect::<Vec<_>>())]
     passes: Vec<Box<dyn Pass>>,
+    /// The passes with their options, as the pipeline has them.
+    #[debug(skip)]
+    specs: Vec<String>,
     #[debug("{}", observers.len())]
     observers: Vec<Box<dyn Observer + 'a>>,
     only_first: Option<usize>,
@@ -75,7 +84,8 @@ impl<'a> PassManager<'a> {
     pub fn new(pipeline: &Pipeline, registry: &Registry) -> Result<Self, PipelineError> {
         let passes = pipeline.passes.iter().map(|spec| registry.make(spec));
         let passes = passes.collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { passes, observers: Vec::new(), only_first: None })
+        let specs = pipeline.passes.iter().map(ToString::to_string).collect();
+        Ok(Self { passes, specs, observers: Vec::new(), only_first: None })
     }
 
     /// Calls `observer` after each pass, after the observers added before.
@@ -106,7 +116,35 @@ impl<'a> PassManager<'a> {
 
     fn verify(&self, after: &str, module: &Module, cx: &PassContext) -> Result<(), PassError> {
         let verified = verify_module_with(module, &cx.defs);
-        verified.map_err(|diagnostics| PassError::Invalid { after: after.to_owned(), diagnostics })
+        verified.map_err(|diagnostics| PassError::Invalid {
+            after: after.to_owned(),
+            listing: listed(module, &diagnostics),
+            diagnostics,
+        })
+    }
+
+    /// Runs one pass over `module`, which is what it was before where the pass panics.
+    fn run_pass(
+        &mut self,
+        index: usize,
+        module: &mut Module,
+        cx: &mut PassContext,
+    ) -> Result<PassReport, PassError> {
+        let before = module.clone();
+        let pass = &self.passes[index];
+        let run = AssertUnwindSafe(|| {
+            let report = pass.run(module, cx)?;
+            if module.stitch().is_none() {
+                module.graph_mut().compact();
+            }
+            Ok(report)
+        });
+        catch_unwind(run).unwrap_or_else(|panic| {
+            let (name, spec) = (pass.name(), &self.specs[index]);
+            let error = panicked(&mut self.observers, (index, name), spec, &before, &*panic);
+            *module = before;
+            Err(error)
+        })
     }
 
     /// Runs the passes over `module`.
@@ -114,7 +152,8 @@ impl<'a> PassManager<'a> {
     /// # Errors
     /// When an observer waits for a pass that does not run, before any has; when a pass or an observer
     /// fails, the module is not valid between passes or its plan in the end is not sound; the module is
-    /// then as the failed pass left it, and only good for a dump.
+    /// then as the failed pass left it, and only good for a dump. [`PassError::Panicked`], with the module
+    /// as it was before the pass.
     pub fn run(
         &mut self,
         module: &mut Module,
@@ -137,10 +176,8 @@ impl<'a> PassManager<'a> {
             let span = tracing::info_span!("pass", name);
             let _entered = span.enter();
             let start = Instant::now();
-            let report = self.passes[index].run(module, cx)?;
-            if module.stitch().is_none() {
-                module.graph_mut().compact();
-            }
+            let report = self.run_pass(index, module, cx)?;
+            let name = self.passes[index].name();
             let elapsed = start.elapsed();
             tracing::debug!(matched = report.total(), ?elapsed, "pass done");
             let verified = self.verify(name, module, cx);
@@ -161,10 +198,22 @@ impl<'a> PassManager<'a> {
         if module.layout().is_some() {
             let last = run.passes.last().map(|run| format!("`{}`, the last pass", run.name));
             let after = last.unwrap_or_else(|| "the input".to_owned());
-            find_overlaps(module)
-                .map_err(|diagnostics| PassError::Unsound { after, diagnostics })?;
+            find_overlaps(module).map_err(|diagnostics| PassError::Unsound {
+                after,
+                listing: listed(module, &diagnostics),
+                diagnostics,
+            })?;
         }
         Ok(run)
+    }
+}
+
+/// The module with each finding under its line; the findings alone where ids lead nowhere, so that it
+/// has no text.
+fn listed(module: &Module, found: &Diagnostics) -> String {
+    match found.items.iter().any(|item| item.code.starts_with("V00")) {
+        true => found.to_string(),
+        false => render(module, found).trim_end().to_owned(),
     }
 }
 

@@ -4,6 +4,7 @@ use super::error::PassError;
 use super::pass::PassReport;
 use piecewise_ir::module::Module;
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Gives the text of a module.
@@ -40,6 +41,21 @@ pub trait Observer {
     /// Is told that the pass at position `index` of the pipeline is left out by a bisection.
     fn skipped(&mut self, index: usize, name: &str) {
         let _ = (index, name);
+    }
+
+    /// Is told that the pass at position `index` panicked, and what it was given; says where it keeps
+    /// that, if it does.
+    ///
+    /// # Errors
+    /// When it can't be kept.
+    fn panicked(
+        &mut self,
+        index: usize,
+        name: &str,
+        before: &str,
+    ) -> Result<Option<PathBuf>, PassError> {
+        let _ = (index, name, before);
+        Ok(None)
     }
 
     /// Sees the module after a pass; `Break` ends the run here.

@@ -118,7 +118,10 @@ fn an_invalid_module_is_dumped_and_named() {
         .observe(Box::new(dump))
         .run(&mut module_with_dead_node(), &mut PassContext::default())
         .unwrap_err();
-    assert!(matches!(error, PassError::Invalid { after, .. } if after == "broken"));
+    assert!(matches!(&error, PassError::Invalid { after, .. } if after == "broken"));
+    let expected = "the module is not valid after broken:\ngraph @g {";
+    let message = error.to_string();
+    assert!(message.starts_with(expected) && message.contains("^ error[V0301]:"), "{message}");
     let read = |name: &str| std::fs::read_to_string(dir.path().join("deep/dump").join(name));
     assert_eq!(read("02-broken.before.pw").unwrap(), "2 nodes\n");
     assert_eq!(read("02-broken.after.pw").unwrap(), "1 nodes\n");
@@ -126,6 +129,57 @@ fn an_invalid_module_is_dumped_and_named() {
     let remarks: serde_json::Value =
         serde_json::from_str(&read("02-broken.remarks.json").unwrap()).unwrap();
     assert_eq!(remarks["matched"]["dead node"], 1);
+}
+
+#[test]
+fn a_pass_that_panics_is_named_and_what_it_was_given_is_kept() {
+    /// Takes every node out, and then does not go on.
+    struct Lost;
+    impl Pass for Lost {
+        fn name(&self) -> &'static str {
+            "lost"
+        }
+        fn run(&self, module: &mut Module, _: &mut PassContext) -> Result<PassReport, PassError> {
+            module.graph_mut().set_outputs(Vec::new());
+            panic!("no {}", "way")
+        }
+    }
+    let mut registry = Registry::standard();
+    registry.add("lost", &["deep"], |_| Ok(Box::new(Lost)));
+    let pipeline = Pipeline::parse("dce,lost{deep}").unwrap();
+    let given = piecewise_ir::text::print_module(&{
+        let mut module = module_with_dead_node();
+        manager("dce").run(&mut module, &mut PassContext::default()).unwrap();
+        module
+    });
+    let dir = tempfile::tempdir().unwrap();
+    for dumps in [false, true] {
+        let mut manager = PassManager::new(&pipeline, &registry).unwrap();
+        if dumps {
+            // Whatever is dumped of passes that end.
+            let dump = DumpDir::new(dir.path(), node_count).unwrap().only(vec!["dce".to_owned()]);
+            manager = manager.observe(Box::new(dump));
+        }
+        let mut module = module_with_dead_node();
+        let error = manager.run(&mut module, &mut PassContext::default()).unwrap_err();
+        let message = error.to_string();
+        let PassError::Panicked { pass, said, before, kept, .. } = error else {
+            panic!("{message}")
+        };
+        assert_eq!((pass.as_str(), said.as_str(), &before), ("lost", "no way", &given));
+        assert_eq!(piecewise_ir::text::print_module(&module), given, "it is what it was before");
+        let file = dir.path().join("02-lost.before.pw");
+        assert_eq!(kept.as_ref(), dumps.then_some(&file));
+        let again = "`piecewise opt FILE --pipeline 'lost{deep}'` does it again";
+        assert!(message.starts_with("pass `lost` panicked: no way;"), "{message}");
+        assert!(message.contains(again), "{message}");
+        match dumps {
+            true => assert_eq!(std::fs::read_to_string(file).unwrap(), given),
+            false => {
+                assert!(message.ends_with("(`dump.dir`, or `--dump-dir`, keeps it)"), "{message}")
+            }
+        }
+    }
 }
 
 /// A pass that nobody runs would never be stopped, printed or dumped after, without a word.

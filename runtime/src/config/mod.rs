@@ -14,7 +14,9 @@ pub use error::{ConfigError, ConfigWarning};
 pub use layers::{ConfigEntry, ConfigLayers, Configured, Source};
 pub use schema::KeyDoc;
 pub use server::{GenerationConfig, SchedulingPolicy, ServerConfig};
-pub use values::{CacheConfig, DumpConfig, RemoteUrl, RuntimeConfig, ShortSizeLists, Sizes};
+pub use values::{
+    CacheConfig, CudaConfig, DumpConfig, RemoteUrl, RuntimeConfig, ShortSizeLists, Sizes,
+};
 pub use words::{TheirWord, float_named, their_word};
 
 #[cfg(test)]

@@ -134,6 +134,8 @@ pub struct RuntimeConfig {
     pub nvtx: bool,
     /// Checks that run with every step.
     pub checks: Checks,
+    /// How a CUDA device is opened and its kernels are compiled where something is wrong or slow.
+    pub cuda: CudaConfig,
     /// Whether requests may ask for `min_p`, penalties, biases of logits, masks of ids and
     /// log-probabilities: sampling then keeps what they go by on the device, two bytes for each id
     /// of each sequence that runs (19 MB for 64 sequences of 152,000 ids). A row that asks for
@@ -202,6 +204,24 @@ impl std::str::FromStr for Sizes {
     }
 }
 
+/// Switches for looking into a CUDA device; on others they change nothing.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct CudaConfig {
+    /// Whether every launch is waited for, so that a failure names the launch that caused it. Slow.
+    pub synchronous: bool,
+    /// Whether no kernel starts before the one ahead of it has ended: without programmatic launches, whose
+    /// mistakes show only beside each other.
+    pub serial: bool,
+    /// The folder to which the driver writes every graph that is captured, for graphviz; unset writes
+    /// none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dot_dir: Option<PathBuf>,
+    /// Whether kernels are compiled with the lines of their sources, for a profiler such as Nsight Compute.
+    /// They are others to the compile cache.
+    pub line_info: bool,
+}
+
 /// Dumps of the pipeline.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -213,6 +233,9 @@ pub struct DumpConfig {
     pub passes: Vec<String>,
     /// Unique pieces (`u2`) whose files are dumped; empty dumps those of every piece.
     pub pieces: Vec<String>,
+    /// Whether what is below the sources of kernels is dumped, too: PTX, machine code, and its
+    /// disassembly where `nvdisasm` or `cuobjdump` is found.
+    pub code: bool,
 }
 
 /// The compile cache.
@@ -338,6 +361,7 @@ impl Default for RuntimeConfig {
             prefix_cache: true,
             nvtx: false,
             checks: Checks::default(),
+            cuda: CudaConfig::default(),
             sampling_controls: true,
             stats_interval_seconds: None,
             dump: DumpConfig::default(),

@@ -5,11 +5,11 @@ use std::path::Path;
 
 /// Writes a file of the folder `root` by its relative path, with the folders that it is in, over one of
 /// the same name.
-pub(super) fn write(root: &Path, name: &str, contents: &str) -> Result<(), DumpError> {
+pub(super) fn write(root: &Path, name: &str, contents: impl AsRef<[u8]>) -> Result<(), DumpError> {
     let path = root.join(name);
     let parent = path.parent().unwrap_or(root);
     std::fs::create_dir_all(parent)
-        .and_then(|()| std::fs::write(&path, contents))
+        .and_then(|()| std::fs::write(&path, contents.as_ref()))
         .map_err(|source| DumpError::Write { path, source })
 }
 

@@ -6,11 +6,12 @@ use super::super::planned::{LoweredUnique, Planned};
 use super::error::DumpError;
 use super::files::{self, file_name};
 use piecewise_backend::artifact::{Artifact, Digest, PieceSize};
+use piecewise_backend::compiler::PieceAt;
 use piecewise_ir::entity::UniquePieceId;
 use piecewise_ir::module::Stitch;
 use piecewise_kernels::cuda::PRELUDE;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// The pieces of a module as a compiler lowered them.
@@ -50,27 +51,52 @@ impl Pieces<'_> {
             for piece in pieces {
                 let artifact = piece.artifact;
                 let at = size_name(artifact.size);
+                let piece_at =
+                    PieceAt { piece: &self.stitch.unique[*unique], size: artifact.size, bounds };
+                let first = compiler.first_ways(piece_at);
                 let file = AtSize {
                     operands: view.operand_rows(),
-                    size: view.size_row(piece).map_err(unwritten)?,
+                    size: SizeRow { first, ..view.size_row(piece).map_err(unwritten)? },
                 };
                 let text = serde_json::to_string_pretty(&file).map_err(unwritten)?;
                 files::write(folder, &format!("kernels/{unique}/at-{at}.json"), &(text + "\n"))?;
                 images.extend(artifact.images.iter().map(|(d, bytes)| (*d, bytes.as_slice())));
             }
         }
+        let mut missing = BTreeSet::new();
         for (digest, bytes) in images {
             let Some(listing) = compiler.listing(bytes) else { continue };
             if listing.language == "cu" {
                 files::write(folder, "kernels/images/prelude.cuh", PRELUDE)?;
             }
             let stem = format!("kernels/images/{}-{}", short(digest), file_name(&listing.name));
-            files::write(folder, &format!("{stem}.{}", listing.language), &listing.text)?;
+            let source = match &listing.source_file {
+                Some(file) => format!("kernels/images/{}", file_name(file)),
+                None => format!("{stem}.{}", listing.language),
+            };
+            files::write(folder, &source, &listing.text)?;
+            if let Some(resources) = &listing.resources {
+                let text = serde_json::to_string_pretty(resources).map_err(unwritten)?;
+                files::write(folder, &format!("{stem}.resources.json"), &(text + "\n"))?;
+            }
+            if self.planned.settings().config.dump.code {
+                for file in compiler.code(bytes) {
+                    match file.contents {
+                        Ok(contents) => {
+                            files::write(folder, &format!("{stem}.{}", file.extension), &contents)?;
+                        }
+                        Err(reason) => {
+                            missing.insert(format!("no .{} is dumped: {reason}", file.extension));
+                        }
+                    }
+                }
+            }
             if !listing.recipe.is_null() {
                 let recipe = serde_json::to_string_pretty(&listing.recipe).map_err(unwritten)?;
                 files::write(folder, &format!("{stem}.recipe.json"), &(recipe + "\n"))?;
             }
         }
+        missing.iter().for_each(|reason| self.planned.warn(reason));
         Ok(())
     }
 

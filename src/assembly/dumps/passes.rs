@@ -13,8 +13,12 @@ use piecewise_runtime::config::DumpConfig;
 /// When a pass is not there, or the folder can't be made.
 pub fn of_passes(config: &DumpConfig, registry: &Registry) -> Result<Option<DumpDir>, DumpError> {
     let Some(dir) = &config.dir else {
-        let choices = [("dump.passes", &config.passes), ("dump.pieces", &config.pieces)];
-        return match choices.into_iter().find(|(_, names)| !names.is_empty()) {
+        let choices = [
+            ("dump.passes", !config.passes.is_empty()),
+            ("dump.pieces", !config.pieces.is_empty()),
+            ("dump.code", config.code),
+        ];
+        return match choices.into_iter().find(|(_, is_chosen)| *is_chosen) {
             Some((key, _)) => Err(DumpError::NoFolder { key }),
             None => Ok(None),
         };

@@ -23,8 +23,7 @@ impl ImageRow {
             kind: "kernel",
             language: "txt",
             text: String::new(),
-            recipe: serde_json::Value::Null,
-            programmatic: false,
+            ..ImageListing::default()
         };
         Self { digest: digest.to_string(), listing: listing.unwrap_or_else(unknown) }
     }

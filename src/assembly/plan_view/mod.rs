@@ -1,14 +1,19 @@
 //! A plan as data: what `piecewise inspect --json` prints and the report page draws.
 
 mod images;
+mod nodes;
 mod products;
+mod remarks;
 
 pub use images::ImageRow;
+pub use nodes::NodeRow;
 pub use products::ScaledRow;
+pub use remarks::{RemarkRow, starred};
 
 use super::launches::{OperandRow, PieceView, SizeRow};
 use super::{AssemblyError, Planned};
 use piecewise_backend::artifact::Digest;
+use piecewise_backend::compiler::PieceAt;
 use piecewise_ir::entity::{Entity, UniquePieceId, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::module::{ArenaLayout, SlotKind, SlotTable, Step, Stitch, UniquePiece};
@@ -54,6 +59,10 @@ pub struct PlanView {
     pub memory: Ledger,
     /// What a step runs, in order.
     pub steps: Vec<StepRow>,
+    /// The nodes that steps run, in order.
+    pub nodes: Vec<NodeRow>,
+    /// What the passes did and did not do, and why; empty of a text that brings its plan.
+    pub remarks: Vec<RemarkRow>,
     /// What is compiled, each once.
     pub unique: Vec<UniqueRow>,
     /// Inputs, weights, states and what slots hold.
@@ -189,6 +198,8 @@ impl PlanView {
             arena: ArenaRow { bytes: layout.bytes, staged: layout.staged, align: layout.align },
             memory: planned.ledger()?,
             steps,
+            nodes: nodes::node_rows(graph, stitch, symbols.bounds()),
+            remarks: remarks::remark_rows(planned.passes()),
             unique: unique_rows(stitch, symbols.bounds()),
             slots: slot_rows(slots, layout, &values),
             values: values.rows,
@@ -216,8 +227,13 @@ impl PlanView {
                 }
             };
             for piece in pieces {
+                let at = PieceAt {
+                    piece: &stitch.unique[lowered.unique],
+                    size: piece.artifact.size,
+                    bounds: planned.symbols().bounds(),
+                };
                 match view.size_row(piece) {
-                    Ok(size) => row.sizes.push(size),
+                    Ok(size) => row.sizes.push(SizeRow { first: compiler.first_ways(at), ..size }),
                     Err(error) => row.error = Some(error.to_string()),
                 }
                 for launch in piece.artifact.first_launches() {

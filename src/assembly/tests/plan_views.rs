@@ -29,4 +29,21 @@ fn a_plan_is_data_without_a_device() {
     let launches = lowered.unique.iter().flat_map(|unique| &unique.sizes).flat_map(|s| &s.launches);
     let digests: Vec<_> = lowered.images.iter().map(|image| &image.digest).collect();
     assert!(!digests.is_empty() && launches.into_iter().all(|l| digests.contains(&&l.image)));
+    for image in lowered.images.iter().filter(|image| image.listing.kind == "kernel") {
+        let of = image.listing.resources.unwrap();
+        assert!(of.registers > 0 && of.blocks_of_multiprocessor > Some(0), "{image:?}");
+        assert!(of.occupancy_percent <= Some(100) && of.limited_by.is_some(), "{image:?}");
+    }
+    for size in lowered.unique.iter().flat_map(|unique| &unique.sizes) {
+        assert!(size.first.len() <= size.launches.len(), "{size:?}");
+        for first in &size.first {
+            assert!(!first.why.is_empty() && !first.others.contains(&first.way), "{first:?}");
+        }
+    }
+    let reasons = lowered.unique.iter().flat_map(|unique| &unique.sizes).flat_map(|s| &s.first);
+    assert!(reasons.clone().any(|first| first.why.contains("rows, ")), "no product says why");
+    assert!(
+        reasons.clone().any(|first| first.why.contains("absorbs")),
+        "nothing is absorbed at a row"
+    );
 }

@@ -14,6 +14,29 @@ impl VisionConfig {
         }
     }
 
+    /// A grey image of so many tokens, as near to a square as they let it be: for measuring.
+    ///
+    /// # Errors
+    /// How many tokens an image has, where that is always another number.
+    pub fn item_of_tokens(&self, tokens: u64) -> Result<ImageItem, String> {
+        let (grid, width) = match self {
+            Self::Vit(config) => ([1, config.side(), config.side()], config.patch_width()),
+            Self::QwenVl(config) => {
+                let tokens = tokens.clamp(1, 1 << 20) as usize;
+                let rows = (1..=tokens.isqrt()).rev().find(|rows| tokens.is_multiple_of(*rows));
+                let rows = rows.unwrap_or(1);
+                let sides = [rows, tokens / rows].map(|side| side * config.merge_size);
+                ([1, sides[0], sides[1]], config.patch_width())
+            }
+        };
+        let patches = vec![0.5; grid.iter().product::<usize>() * width];
+        let item = ImageItem { grid, patches };
+        match self.tokens_of(&item)? {
+            found if found == tokens => Ok(item),
+            found => Err(format!("an image of this model has {found} tokens, not {tokens}")),
+        }
+    }
+
     /// An image from its normalized pixels `[channels, rows, columns]`, of a tower that has a
     /// [`Self::pixels_shape`].
     ///
