@@ -151,6 +151,7 @@ pub use piecewise_ir::literal::Scalar;
 pub use piecewise_ir::module::Module;
 pub use piecewise_ir::op::RowTreatment;
 pub use piecewise_ir::types::{IntoShape, TensorType};
+pub use piecewise_kernels::experts::{Experts, RouterScores, Routing};
 pub use piecewise_kernels::inputs::{BatchView, Extent, InputWriter, SequenceView, StepInput};
 pub use piecewise_kernels::op::{CpuOp, CpuOpArgs, CpuOpCall, OpError, OpRegistry};
 pub use piecewise_kernels::step::{CaptureSupport, LaunchContext};

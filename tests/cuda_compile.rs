@@ -26,13 +26,14 @@ pub(crate) static KERNELS: MemoryStore = MemoryStore::new();
 const ARCHS: [u32; 6] = [80, 87, 89, 90, 100, 120];
 const FIRST_WAYS: CompilerOptions =
     CompilerOptions { batch_invariant: false, first_ways: true, line_info: false };
-pub(crate) const MODELS: [&str; 6] = [
+pub(crate) const MODELS: [&str; 7] = [
     "examples/tiny-qwen3",
     "tests/fixtures/llama3",
     "tests/fixtures/llama3-older-form",
     "tests/fixtures/mistral",
     "tests/fixtures/qwen2",
     "tests/fixtures/qwen3",
+    "tests/fixtures/qwen3-moe",
 ];
 
 /// Models of codes: their products have kernels of their own, and scales among their arguments.

@@ -1,7 +1,7 @@
 //! What is compiled and planned does not grow with the number of layers, and how much there is of
 //! everything is pinned for every model at hand.
 
-use crate::support::models::{MODELS, small_model};
+use crate::support::models::{MODELS, small_model, small_sparse_model};
 use piecewise::models::{Checkpoint, DecoderBounds, DecoderConfig, decoder};
 use piecewise_backend::artifact::{Artifact, PieceSize};
 use piecewise_backend::compiler::{CompileError, Compiler, NoStore, PieceAt, Store};
@@ -41,10 +41,6 @@ fn bounds(activations: DType, max_tokens: u64) -> DecoderBounds {
         embedding_rows: 0,
         sampling_controls: false,
     }
-}
-
-fn of_layers(layers: usize) -> Graph {
-    decoder(&small_model(layers), &bounds(DType::F32, TOKENS), |_| None).unwrap()
 }
 
 fn planned(graph: Graph) -> Module {
@@ -110,10 +106,11 @@ struct Cost {
     scratch_bytes: u64,
 }
 
-fn cost(layers: usize, sizes: &[u64]) -> Cost {
-    let module = Arc::new(planned(of_layers(layers)));
+fn cost(config: &DecoderConfig, sizes: &[u64]) -> Cost {
+    let graph = decoder(config, &bounds(DType::F32, TOKENS), |_| None).unwrap();
+    let module = Arc::new(planned(graph));
     let stitch = module.stitch().unwrap();
-    assert_eq!(stitch.split_op_count(), layers);
+    assert_eq!(stitch.split_op_count(), config.num_layers);
     let unique_pieces = stitch.unique_pieces().len();
     let registry = Arc::new(OpRegistry::builtin());
     let compiler = CompilesOnce {
@@ -162,15 +159,17 @@ fn cost(layers: usize, sizes: &[u64]) -> Cost {
 #[test]
 fn compiling_and_the_arena_cost_the_same_for_2_6_and_60_layers() {
     let sizes = [1, 2, 4, 8, 16];
-    let two = cost(2, &sizes);
-    assert!(two.unique_pieces <= 4, "{two:?}");
-    assert_eq!(cost(6, &sizes), two);
-    assert_eq!(cost(60, &sizes), two);
+    for model in [small_model, small_sparse_model] {
+        let two = cost(&model(2), &sizes);
+        assert!(two.unique_pieces <= 4, "{two:?}");
+        assert_eq!(cost(&model(6), &sizes), two);
+        assert_eq!(cost(&model(60), &sizes), two);
+    }
 }
 
 #[test]
 fn the_arena_is_that_of_the_bound_whatever_the_sizes() {
-    let arena = |sizes: &[u64]| cost(2, sizes).arena_bytes;
+    let arena = |sizes: &[u64]| cost(&small_model(2), sizes).arena_bytes;
     let all = arena(&[1, 2, 4, 8, 16, 32]);
     assert_eq!([arena(&[1]), arena(&[7, 9]), arena(&[32])], [all; 3]);
 }

@@ -18,6 +18,7 @@ mod encoder_folders;
 mod encoder_paths;
 mod encoder_thread;
 mod examples;
+mod experts;
 mod families;
 #[allow(dead_code, unreachable_pub, reason = "a package of its own has it as its crate")]
 #[path = "../examples/outside/src/gated.rs"]

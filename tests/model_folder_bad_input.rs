@@ -19,7 +19,7 @@ fn config_text(fixture: &str) -> Vec<u8> {
     std::fs::read(repository("tests/fixtures").join(fixture).join("config.json")).unwrap()
 }
 
-const FIXTURES: [&str; 14] = [
+const FIXTURES: [&str; 16] = [
     "gemma2",
     "gemma3",
     "granite",
@@ -27,10 +27,12 @@ const FIXTURES: [&str; 14] = [
     "llama3-older-form",
     "mistral",
     "mistral-window",
+    "mixtral",
     "olmo2",
     "phi3",
     "qwen2",
     "qwen3",
+    "qwen3-moe",
     "qwen3-sharded",
     "qwen3-yarn",
     "smollm3",

@@ -88,9 +88,18 @@ fn the_older_form_of_a_configuration_says_the_same() {
 /// What published files say in the key names of older releases.
 #[test]
 fn the_names_of_the_hub_say_the_same() {
-    for name in
-        ["gemma2", "gemma3", "granite", "mistral-window", "olmo2", "phi3", "qwen3-yarn", "smollm3"]
-    {
+    for name in [
+        "gemma2",
+        "gemma3",
+        "granite",
+        "mistral-window",
+        "mixtral",
+        "olmo2",
+        "phi3",
+        "qwen3-moe",
+        "qwen3-yarn",
+        "smollm3",
+    ] {
         let folder = folder("tests/fixtures").join(name);
         let read = |file: &str| {
             let file = folder.join(file);

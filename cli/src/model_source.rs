@@ -25,7 +25,8 @@ pub(crate) struct SourceArgs {
     /// a model of the hub by its name, such as Qwen/Qwen3-0.6B, or a textual graph.
     #[arg(short, long, value_name = "DIR|NAME")]
     model: Option<PathBuf>,
-    /// A published model: qwen3-0.6b, llama-3.2-1b, qwen3-8b or llama-3.1-8b.
+    /// A published model: qwen3-0.6b, llama-3.2-1b, qwen3-8b, llama-3.1-8b or
+    /// qwen3-30b-a3b.
     #[arg(long, value_name = "NAME")]
     preset: Option<Preset>,
     #[command(flatten)]

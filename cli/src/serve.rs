@@ -47,8 +47,8 @@ pub(crate) struct ServeArgs {
     /// cache lacks is downloaded [default: server.model of the configuration].
     #[arg(short, long, value_name = "DIR|NAME")]
     model: Option<PathBuf>,
-    /// A published model with random weights, for load tests: qwen3-0.6b, llama-3.2-1b, qwen3-8b or
-    /// llama-3.1-8b. It has no tokenizer: prompts are token ids.
+    /// A published model with random weights, for load tests: qwen3-0.6b, llama-3.2-1b, qwen3-8b,
+    /// llama-3.1-8b or qwen3-30b-a3b. It has no tokenizer: prompts are token ids.
     #[arg(long, value_name = "NAME", conflicts_with = "model")]
     preset: Option<Preset>,
     #[command(flatten)]

@@ -1,6 +1,7 @@
 //! The custom ops that this crate defines.
 
 use crate::attention::PagedAttention;
+use crate::experts::Experts;
 use crate::inputs;
 use crate::op::cuda::CudaOp;
 use crate::op::{CpuOp, OpRegistry};
@@ -22,6 +23,7 @@ impl OpRegistry {
         registry.add(ControlledSample);
         registry.add(SegmentAttention);
         registry.add(SegmentMean);
+        registry.add(Experts);
         registry
     }
 

@@ -6,6 +6,7 @@ pub mod attention;
 mod builtin;
 pub mod cpu;
 pub mod cuda;
+pub mod experts;
 pub mod inputs;
 pub mod lower;
 pub mod op;

@@ -19,6 +19,7 @@ mod cuda_attention;
 mod cuda_attention_scores;
 mod cuda_elements;
 mod cuda_emulated;
+mod cuda_experts;
 mod cuda_kernels;
 mod cuda_regions;
 mod cuda_ring;

@@ -4,6 +4,7 @@
 //! `src/models/families`.
 
 mod error;
+mod experts;
 mod family;
 pub(in crate::models) mod fields;
 mod layers;
@@ -18,6 +19,7 @@ use std::path::Path;
 use serde_json::Value;
 
 pub use self::error::ConfigError;
+pub use self::experts::ExpertsConfig;
 pub use self::family::Family;
 use self::fields::Fields;
 pub use self::layers::{Activation, LayerAttention, LayerRope, Multipliers};
@@ -90,6 +92,8 @@ pub struct DecoderConfig {
     pub output_bias: bool,
     /// Whether `gate_proj`, `up_proj` and `down_proj` have a `bias`.
     pub mlp_bias: bool,
+    /// The experts of sparse layers, where there are such.
+    pub experts: Option<ExpertsConfig>,
     /// How linear layers are kept that are not in the dtype of their own.
     pub quantization: Option<Quantization>,
     /// Keys of the file that are neither read nor known to be without effect; see [`Self::parse`].
@@ -124,6 +128,12 @@ impl DecoderConfig {
         self.attention.get(layer).copied().unwrap_or_default()
     }
 
+    /// The experts of a layer; `None` of one that has a feed-forward for all tokens.
+    pub fn experts_of(&self, layer: usize) -> Option<&ExpertsConfig> {
+        let is_sparse = |of: &&ExpertsConfig| of.dense_layers.binary_search(&layer).is_err();
+        self.experts.as_ref().filter(is_sparse)
+    }
+
     /// What scores are multiplied by.
     pub fn score_scale(&self) -> f64 {
         self.score_scale.unwrap_or_else(|| (self.head_dim as f64).powf(-0.5))
@@ -133,11 +143,19 @@ impl DecoderConfig {
     pub fn num_weights(&self) -> usize {
         let heads = self.num_heads.saturating_add(self.num_kv_heads);
         let attention = heads.saturating_mul(self.head_dim).saturating_mul(2);
-        let mlp = self.intermediate_size.saturating_mul(3);
-        let layers = attention
-            .saturating_add(mlp)
-            .saturating_mul(self.hidden_size)
-            .saturating_mul(self.num_layers);
+        let of_layer = |layer| match self.experts_of(layer) {
+            None => self.intermediate_size.saturating_mul(3),
+            // Each has a row of the router.
+            Some(experts) => experts
+                .intermediate_size
+                .saturating_mul(3)
+                .saturating_add(1)
+                .saturating_mul(experts.count),
+        };
+        let layers = (0..self.num_layers).fold(0usize, |sum, layer| {
+            let width = attention.saturating_add(of_layer(layer));
+            sum.saturating_add(width.saturating_mul(self.hidden_size))
+        });
         let tables = if self.tie_word_embeddings { 1 } else { 2 };
         let embeddings = self.vocab_size.saturating_mul(self.hidden_size).saturating_mul(tables);
         layers.saturating_add(embeddings)

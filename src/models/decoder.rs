@@ -1,7 +1,7 @@
 //! The graph of a decoder: what every family has around its layers.
 
 use super::config::{DecoderConfig, LayerAttention, LayerRope, RopeConfig};
-use super::layers::{norm, plain_weight};
+use super::layers::{Mix, norm, plain_weight};
 use super::op_builders::{AttentionSpec, DecoderStates, KernelOps, KvState, PagedAttentionSpec};
 use super::step_inputs::{StepBounds, StepInputs};
 use piecewise_ir::builder::{BuildErrors, Builder, Tensor};
@@ -92,7 +92,7 @@ pub fn decoder(
     for layer in 0..config.num_layers {
         let _scope = b.scope(format!("{prefix}.layers.{layer}"));
         let of_layer = config.attention_of(layer);
-        x = (family.layer)(&b, config, x, &|[q, k, v]| {
+        let mix: &Mix<'_, '_> = &|[q, k, v]| {
             let kv: KvState<'_> = b.kv_state(step.kv_rows, kv_heads, dim, bounds.activations);
             let [q, k] = [q, k].map(|x| match angles {
                 Some([cos, sin]) => x.rotate(cos, sin),
@@ -100,7 +100,11 @@ pub fn decoder(
             });
             kv.write(step.kv_slots, k, v);
             q.paged_attention(kv, &step.attention, scores(config, of_layer, bounds.max_length))
-        });
+        };
+        x = match config.experts_of(layer) {
+            None => (family.layer)(&b, config, x, mix),
+            Some(experts) => (family.sparse_layer)(&b, config, experts, x, mix),
+        };
     }
     let x = x.gather(step.logit_rows);
     let x = norm(&b, config, family.norm, &format!("{prefix}.norm"), x);

@@ -183,6 +183,9 @@ impl DecoderModel for DecoderConfig {
                        loaded";
             return Err(why.to_owned());
         }
+        if self.experts.is_some() {
+            return Err("experts are not rounded when they are loaded".to_owned());
+        }
         let quantization = Some(Quantization::when_loaded(format, self.linears()));
         Ok(Arc::new(Self { quantization, ..self.clone() }))
     }

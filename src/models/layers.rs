@@ -208,8 +208,9 @@ pub(super) fn linear_rows<'b>(
     x.linear(b.weight_of(Recipe::Slice { axis: 0, start, len, of: Box::new(whole) }))
 }
 
+/// What takes the place of a weight in few bits of which nothing says how it is kept.
 #[track_caller]
-fn refuse_narrow<'b>(b: &'b Builder, name: &str, dtype: DType) -> Option<Tensor<'b>> {
+pub(super) fn refuse_narrow<'b>(b: &'b Builder, name: &str, dtype: DType) -> Option<Tensor<'b>> {
     dtype.is_narrow().then(|| {
         let path = b.path(name);
         b.fail(format!(

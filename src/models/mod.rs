@@ -22,6 +22,7 @@ pub mod decoder;
 mod decoder_model;
 mod dtype_names;
 pub mod encoder;
+mod experts;
 mod families;
 pub(crate) mod few_bits;
 pub mod files;
@@ -37,8 +38,8 @@ pub mod weights;
 pub use checkpoint::{Checkpoint, CheckpointError, TensorView};
 pub use config::fields::Fields;
 pub use config::{
-    Activation, ConfigError, DecoderConfig, Family, LayerAttention, LayerRope, Multipliers,
-    Quantization, RopeConfig, RopeScaling, RopeTable,
+    Activation, ConfigError, DecoderConfig, ExpertsConfig, Family, LayerAttention, LayerRope,
+    Multipliers, Quantization, RopeConfig, RopeScaling, RopeTable,
 };
 pub use decoder::{DecoderBounds, decoder};
 pub use decoder_model::{DecoderFacts, DecoderModel, StoredDTypes};

@@ -5,6 +5,7 @@ use piecewise_ir::custom::Attrs;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Symbol;
 use piecewise_kernels::attention::PagedAttention;
+use piecewise_kernels::experts::{Experts, Routing};
 use piecewise_kernels::sampling::{ControlledSample, Sample};
 use piecewise_kernels::segments::{SegmentAttention, SegmentMean};
 use piecewise_runtime::words::roles;
@@ -150,6 +151,15 @@ pub struct Segments<'b> {
     pub lengths: Tensor<'b>,
 }
 
+/// The weights of all experts of a layer, of one dtype.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertWeights<'b> {
+    /// `[experts, 2 * inner, width]`: of each expert the rows of its gate, then those of what is gated.
+    pub gate_up: Tensor<'b>,
+    /// `[experts, width, inner]`
+    pub down: Tensor<'b>,
+}
+
 /// States that a decoder keeps for each layer, as methods of the builder.
 pub trait DecoderStates {
     /// The KV state of a layer, under the current scope: `rows` is the symbol of the pool.
@@ -235,6 +245,19 @@ pub trait KernelOps<'b>: Into<Tensor<'b>> {
         let SegmentAttentionSpec { attention, window } = spec.into();
         let attrs = SegmentAttention::attrs(attention.scale, attention.causal, window);
         query.builder().custom_one(&SegmentAttention, &operands, attrs)
+    }
+
+    /// Each row of `self [T, width]` through the experts that its `logits [T, experts]` choose: `[T, width]`.
+    #[track_caller]
+    fn experts(
+        self,
+        logits: Tensor<'b>,
+        weights: ExpertWeights<'b>,
+        routing: &Routing,
+    ) -> Tensor<'b> {
+        let rows: Tensor<'b> = self.into();
+        let operands = [rows, logits, weights.gate_up, weights.down];
+        rows.builder().custom_one(&Experts, &operands, Experts::attrs(routing))
     }
 
     /// The mean over the rows of each segment of `self [T, width]`: `[S, width]`.

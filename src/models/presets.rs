@@ -1,6 +1,8 @@
 //! Published models by name: their shapes, without their weights.
 
-use super::config::{Activation, DecoderConfig, Family, Multipliers, RopeConfig, RopeScaling};
+use super::config::{
+    Activation, DecoderConfig, ExpertsConfig, Family, Multipliers, RopeConfig, RopeScaling,
+};
 use piecewise_ir::dtype::DType;
 use std::str::FromStr;
 use strum::{Display, IntoStaticStr};
@@ -21,6 +23,9 @@ pub enum Preset {
     /// `meta-llama/Llama-3.1-8B`.
     #[strum(serialize = "llama-3.1-8b")]
     Llama3_1_8B,
+    /// `Qwen/Qwen3-30B-A3B`: 128 experts in each layer, 8 for a token.
+    #[strum(serialize = "qwen3-30b-a3b")]
+    Qwen3_30B,
 }
 
 /// A name that no preset has.
@@ -36,8 +41,8 @@ pub struct UnknownPreset {
 
 impl Preset {
     /// Every preset, the smallest model first.
-    pub const ALL: [Self; 4] =
-        [Self::Qwen3_0_6B, Self::Llama3_2_1B, Self::Qwen3_8B, Self::Llama3_1_8B];
+    pub const ALL: [Self; 5] =
+        [Self::Qwen3_0_6B, Self::Llama3_2_1B, Self::Qwen3_8B, Self::Llama3_1_8B, Self::Qwen3_30B];
 
     /// What it is called: `qwen3-0.6b`.
     pub fn name(self) -> &'static str {
@@ -76,6 +81,22 @@ impl Preset {
                 num_layers: 32,
                 head_dim: 128,
                 ..llama3(8.0)
+            },
+            Self::Qwen3_30B => DecoderConfig {
+                family: Family::Qwen3Moe,
+                hidden_size: 2048,
+                intermediate_size: 6144,
+                num_layers: 48,
+                num_heads: 32,
+                num_kv_heads: 4,
+                experts: Some(ExpertsConfig {
+                    count: 128,
+                    per_token: 8,
+                    intermediate_size: 768,
+                    renormalize: true,
+                    dense_layers: Vec::new(),
+                }),
+                ..qwen3()
             },
         }
     }
@@ -120,6 +141,7 @@ fn qwen3() -> DecoderConfig {
         qkv_bias: false,
         output_bias: false,
         mlp_bias: false,
+        experts: None,
         quantization: None,
         ignored_keys: Vec::new(),
         towers: &[],
@@ -163,6 +185,7 @@ mod tests {
                 ("llama-3.2-1b", 1_235_746_816),
                 ("qwen3-8b", 8_190_427_136),
                 ("llama-3.1-8b", 8_029_995_008),
+                ("qwen3-30b-a3b", 30_531_911_680),
             ]
         );
     }

@@ -44,7 +44,7 @@ pub(crate) struct BenchArgs {
     #[command(subcommand)]
     pub(super) command: Option<BenchCommand>,
     /// The shapes of a published model, with random weights made on the device: qwen3-0.6b,
-    /// llama-3.2-1b, qwen3-8b or llama-3.1-8b.
+    /// llama-3.2-1b, qwen3-8b, llama-3.1-8b or qwen3-30b-a3b.
     #[arg(long, value_name = "NAME")]
     pub(super) preset: Option<Preset>,
     /// A Hugging Face model folder with its weights, or a model of the hub by its name.

@@ -129,7 +129,7 @@ pub(super) fn report() -> Report {
         device: "A device".to_owned(),
         versions: [("driver", "580.1".to_owned()), ("cuda", "13.0".to_owned())].into(),
         read_bandwidth: ReadBandwidth { best: 3.1e12, median: 3.0e12, bytes: 4 << 30, passes: 36 },
-        traffic: BytesToRead { weights: 15_136_000_000, per_position: 147_456 },
+        traffic: BytesToRead { weights: 15_136_000_000, per_position: 147_456, experts: None },
         start,
         without: Vec::new(),
         timeline: None,

@@ -118,6 +118,38 @@ fn configurations_that_do_not_fit_the_weights_or_anything() {
 }
 
 #[test]
+fn experts_that_do_not_fit_are_named() {
+    for (changes, named) in [
+        (json!({"num_local_experts": 9}), ["model.layers.0.mlp.gate.weight", "[9, 80]"]),
+        (json!({"num_local_experts": 7}), ["model.layers.0.mlp.gate.weight", "[7, 80]"]),
+        (json!({"moe_intermediate_size": 40}), ["mlp.experts.0.gate_proj.weight", "[40, 80]"]),
+        (
+            json!({"mlp_only_layers": [0, 1]}),
+            ["model.layers.0.mlp.gate_proj.weight", "config.json"],
+        ),
+        (json!({"mlp_only_layers": [3]}), ["mlp_only_layers", "from 0 to 2"]),
+        (json!({"num_experts_per_tok": 9}), ["num_experts_per_tok", "9 experts of 8"]),
+    ] {
+        let folder = Copy::of("tests/fixtures/qwen3-moe");
+        folder.edit_config(&changes);
+        check(&logits_error(folder.path(), &[]), &named);
+    }
+    for (fixture, removed) in [
+        ("qwen3-moe", "model.layers.2.mlp.gate.weight"),
+        ("qwen3-moe", "model.layers.2.mlp.experts.7.down_proj.weight"),
+        ("mixtral", "model.layers.1.block_sparse_moe.gate.weight"),
+    ] {
+        let folder = Copy::of(&format!("tests/fixtures/{fixture}"));
+        let file = folder.file("model.safetensors");
+        let bytes = std::fs::read(&file).unwrap();
+        let mut tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap().tensors();
+        tensors.retain(|(name, _)| name != removed);
+        safetensors::serialize_to_file(tensors, None, &file).unwrap();
+        check(&logits_error(folder.path(), &[]), &[removed, folder.path()]);
+    }
+}
+
+#[test]
 fn settings_out_of_range_name_the_setting() {
     let cases: [(&[&str], &str); 13] = [
         (&["--max-num-tokens", "0"], "max_num_tokens = 0"),

@@ -67,6 +67,9 @@ fn so_they_do_in_chunks_and_piecewise_and_unfused() {
 const FAMILIES: [&str; 8] =
     ["gemma2", "gemma3", "granite", "mistral-window", "olmo2", "phi3", "qwen3-yarn", "smollm3"];
 
+/// Families whose layers, or some of them, have experts.
+const SPARSE: [&str; 2] = ["mixtral", "qwen3-moe"];
+
 /// Which divisors `longrope` takes follows from the longest sequence, and those of a prompt in transformers
 /// from its own length: of this fixture three prompts stay within the original context.
 fn bounds_of(fixture: &str, case: usize) -> &'static [&'static str] {
@@ -126,7 +129,7 @@ fn so_they_are_in_every_mode_and_in_steps_of_one_token() {
 
 #[test]
 fn families_equal_their_references() {
-    for fixture in FAMILIES {
+    for fixture in FAMILIES.into_iter().chain(SPARSE) {
         check_exactly(fixture, &[0, 1, 2, 3], &[]);
     }
 }
@@ -134,6 +137,7 @@ fn families_equal_their_references() {
 #[test]
 fn so_do_families_in_every_mode_and_in_steps_of_one_token() {
     check_in_every_mode(&FAMILIES);
+    check_in_every_mode(&SPARSE);
 }
 
 /// Chunks that end within a window, at its end and past it.
@@ -148,7 +152,7 @@ fn chunks_over_the_edge_of_a_window_change_nothing() {
 
 #[test]
 fn in_bf16_they_are_near() {
-    for fixture in QUANTIZED.into_iter().chain(FAMILIES) {
+    for fixture in QUANTIZED.into_iter().chain(FAMILIES).chain(SPARSE) {
         let model = format!("tests/fixtures/{fixture}");
         for (case, Case { ids, logits: expected, .. }) in cases(fixture).into_iter().enumerate() {
             let flags = [bounds_of(fixture, case), &["--dtype", "bf16"]].concat();
@@ -239,6 +243,11 @@ fn windows_caps_ropes_and_factors_that_are_planted_wrongly_are_found() {
         ("granite", "/embedding_multiplier", 1.into()),
         ("granite", "/logits_scaling", 1.into()),
         ("olmo2", "/rms_norm_eps", 1e-6.into()),
+        ("mixtral", "/num_experts_per_tok", 1.into()),
+        ("mixtral", "/num_experts_per_tok", 3.into()),
+        ("mixtral", "/rope_parameters/rope_theta", 1e4.into()),
+        ("qwen3-moe", "/num_experts_per_tok", 3.into()),
+        ("qwen3-moe", "/norm_topk_prob", false.into()),
     ] {
         let from = root().join("tests/fixtures").join(fixture);
         let folder = tempfile::tempdir().unwrap();

@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 use piecewise_ir::dtype::DType;
+use std::ops::Range;
 
 /// A read-only slice of floats.
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +34,16 @@ macro_rules! with_elements {
 }
 pub(crate) use with_elements;
 
-impl FloatSlice<'_> {
+impl<'a> FloatSlice<'a> {
+    /// Some neighbouring elements of it, all of which it has.
+    pub(crate) fn part(self, elements: Range<usize>) -> FloatSlice<'a> {
+        match self {
+            FloatSlice::F32(s) => FloatSlice::F32(&s[elements]),
+            FloatSlice::F16(s) => FloatSlice::F16(&s[elements]),
+            FloatSlice::Bf16(s) => FloatSlice::Bf16(&s[elements]),
+        }
+    }
+
     /// Of each element.
     pub fn dtype(&self) -> DType {
         match self {

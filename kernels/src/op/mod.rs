@@ -6,13 +6,17 @@ mod error;
 mod exponential;
 mod floats;
 mod recipe;
+mod routing;
 mod scores;
 
 pub use cpu::{CpuOp, CpuOpArgs, CpuOpBinding, CpuOpCall};
 pub use error::OpError;
 pub use floats::{FloatSlice, FloatSliceMut};
 pub use recipe::{Blocks, GridError};
-pub(crate) use {exponential::*, floats::with_elements, recipe::options, scores::ScoreSpec};
+pub use routing::{RouterScores, Routing};
+pub(crate) use {
+    exponential::*, floats::with_elements, recipe::options, routing::LEAST_SUM, scores::ScoreSpec,
+};
 
 use crate::inputs::{BatchView, StepInput};
 use cuda::CudaOp;

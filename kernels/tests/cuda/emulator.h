@@ -56,6 +56,7 @@ static float __double2float_rz(double d){float f=(float)d;if(fabs((double)f)>fab
 static unsigned long long __umul64hi(unsigned long long a,unsigned long long b){return (unsigned long long)(((unsigned __int128)a*b)>>64);}
 static int __ffs(int x){return __builtin_ffs(x);}
 static int __clz(int x){return x?__builtin_clz(x):32;}
+static int __popc(unsigned x){return __builtin_popcount(x);}
 static unsigned long long atomicAdd(unsigned long long*p,unsigned long long v){auto o=*p;*p+=v;return o;}
 static unsigned short emu_bf16(float x){unsigned b=__float_as_uint(x);if((b&0x7fffffff)>0x7f800000)return 0x7fff;return (b+0x7fff+((b>>16)&1))>>16;}
 static unsigned short emu_f16(float x){_Float16 h=(_Float16)x;unsigned short u;memcpy(&u,&h,2);return u;}

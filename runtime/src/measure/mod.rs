@@ -12,7 +12,7 @@ mod timeline;
 mod timer;
 mod trace;
 
-pub use bytes_to_read::BytesToRead;
+pub use bytes_to_read::{BytesToRead, ExpertBytes};
 pub use error::MeasureError;
 pub use plan::{PlannedChunk, PlannedStep, StepTokens};
 pub use record::{CaptureReport, HeldBytes, StepRecord};

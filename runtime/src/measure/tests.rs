@@ -3,6 +3,9 @@ use crate::batch::{ChunkRows, Sampling};
 use crate::steps::CompiledModel;
 use crate::testing::{Setup, next_id};
 use crate::words::{CaptureWhen, Checks, GraphKind, GraphMode, StepMode};
+use piecewise_ir::builder::Builder;
+use piecewise_ir::dtype::DType;
+use piecewise_kernels::experts::{Experts, RouterScores, Routing};
 use std::sync::atomic::Ordering;
 
 /// Room for these positions in each sequence.
@@ -151,7 +154,7 @@ fn plans_that_do_not_fit_name_step_and_sequence() {
 
 #[test]
 fn traffic_counts_what_is_attended_to_once() {
-    let traffic = BytesToRead { weights: 1000, per_position: 10 };
+    let traffic = BytesToRead { weights: 1000, per_position: 10, experts: None };
     let step = PlannedStep {
         chunks: vec![
             chunk(0, 7, StepTokens::Feedback),
@@ -160,4 +163,31 @@ fn traffic_counts_what_is_attended_to_once() {
     };
     assert_eq!((step.tokens(), step.positions()), (4, 15));
     assert_eq!(traffic.bytes(&step), 1150);
+}
+
+/// 128 experts, 8 of a token, in two layers.
+#[test]
+fn traffic_counts_the_experts_that_tokens_choose() {
+    let b = Builder::new("experts");
+    let rows = b.symbol("T", 1, 8);
+    let x = b.input("x", DType::F32, (rows, 2));
+    let logits = b.input("logits", DType::F32, (rows, 128));
+    let scores = RouterScores::Softmax;
+    let routing = Routing { top_k: 8, scores, renormalize: true, scale: 1.0 };
+    let layer = |x, name: &str| {
+        let _scope = b.scope(name);
+        let (gate_up, down) = (b.weight("gate_up", (128, 6, 2)), b.weight("down", (128, 2, 3)));
+        b.custom_one(&Experts, &[x, logits, gate_up, down], Experts::attrs(&routing))
+    };
+    let graph = b.finish([layer(layer(x, "first"), "second")]).unwrap();
+    let bytes = graph.weights().iter().map(|weight| graph.ty(weight.value).bytes(&[])).sum();
+    let traffic = BytesToRead::of(&graph);
+    let experts = ExpertBytes { weights: bytes, count: 128, per_token: 8 };
+    assert_eq!(traffic, BytesToRead { experts: Some(experts), ..BytesToRead::default() });
+    for (tokens, distinct) in [(0, 0.0), (1, 8.0), (8, 51.6), (32, 111.8), (128, 128.0)] {
+        let found = experts.distinct(tokens);
+        assert!((found - distinct).abs() < 0.1, "{tokens} tokens: {found}");
+    }
+    let step = PlannedStep { chunks: vec![chunk(0, 7, StepTokens::Feedback)] };
+    assert_eq!(traffic.bytes(&step), bytes / 16);
 }

@@ -1,7 +1,10 @@
 //! What configurations of families beyond Llama's mean, and what they may not say.
 
 use super::tests::{merged, refuses, with};
-use super::{Activation, ConfigError, DecoderConfig, Family, LayerRope, RopeConfig, RopeScaling};
+use super::{
+    Activation, ConfigError, DecoderConfig, ExpertsConfig, Family, LayerRope, RopeConfig,
+    RopeScaling,
+};
 use crate::models::DecoderModel as _;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -23,6 +26,8 @@ fn a_file_that_states_nothing_but_its_type_has_the_defaults_of_that_type() {
         ("olmo2", [4096, 11_008, 32, 32], 32, 128, 50_304, 2048, (None, vec![50_279])),
         ("phi3", [3072, 8192, 32, 32], 32, 96, 32_064, 4096, (Some(1), vec![32_000])),
         ("granite", [4096, 11_008, 32, 32], 32, 128, 32_000, 2048, (Some(1), vec![2])),
+        ("qwen3_moe", [2048, 6144, 24, 32], 4, 64, 151_936, 32_768, (None, vec![])),
+        ("mixtral", [4096, 14_336, 32, 32], 8, 128, 32_000, 131_072, (Some(1), vec![2])),
         (
             "smollm3",
             [2048, 11_008, 36, 16],
@@ -42,7 +47,7 @@ fn a_file_that_states_nothing_but_its_type_has_the_defaults_of_that_type() {
         assert_eq!((config.bos_token_id, config.eos_token_ids), ids, "{model_type}");
         let is_tied = ["gemma2", "gemma3_text", "smollm3"].contains(&model_type);
         assert_eq!(config.tie_word_embeddings, is_tied, "{model_type}");
-        let eps = if ["olmo2", "phi3"].contains(&model_type) { 1e-5 } else { 1e-6 };
+        let eps = if ["olmo2", "phi3", "mixtral"].contains(&model_type) { 1e-5 } else { 1e-6 };
         assert_eq!(config.rms_norm_eps, eps, "{model_type}");
     }
 }
@@ -278,6 +283,62 @@ fn what_a_family_does_not_compute_is_refused_by_its_field() {
     for key in ["partial_rotary_factor", "final_logit_softcapping", "residual_multiplier"] {
         refuses(Family::Olmo2, json!({key: 0.5}), key, "not supported");
     }
+}
+
+#[test]
+fn experts_are_what_their_fields_say_or_refused_by_them() {
+    let published = parse(&json!({"model_type": "qwen3_moe"})).unwrap();
+    let experts = published.experts_of(0).unwrap();
+    let ExpertsConfig { count, per_token, intermediate_size, renormalize, .. } = *experts;
+    assert_eq!((count, per_token, intermediate_size, renormalize), (128, 8, 768, false));
+    let mixtral = parse(&json!({"model_type": "mixtral"})).unwrap();
+    let experts = mixtral.experts_of(31).unwrap();
+    let ExpertsConfig { count, per_token, intermediate_size, renormalize, .. } = *experts;
+    assert_eq!((count, per_token, intermediate_size, renormalize), (8, 2, 14_336, true));
+    assert_eq!(mixtral.num_weights() / 1_000_000_000, 46);
+    assert_eq!(mixtral.rope.theta, 1e6);
+
+    let dense = |changes| {
+        let config = merged(json!({"num_hidden_layers": 6}), changes);
+        let config = with(Family::Qwen3Moe, config).unwrap();
+        Vec::from_iter((0..6).filter(|&layer| config.experts_of(layer).is_none()))
+    };
+    assert_eq!(dense(json!({})), Vec::<usize>::new());
+    assert_eq!(dense(json!({"mlp_only_layers": [4, 1]})), [1, 4]);
+    assert_eq!(dense(json!({"decoder_sparse_step": 3})), [0, 1, 3, 4]);
+    assert_eq!(dense(json!({"decoder_sparse_step": 2, "mlp_only_layers": [1]})), [0, 1, 2, 4]);
+
+    for family in [Family::Qwen3Moe, Family::Mixtral] {
+        let few = json!({"num_local_experts": 4, "num_experts_per_tok": 5});
+        refuses(family, few, "num_experts_per_tok", "5 experts of 4");
+        let two = json!({"num_local_experts": 8, "num_experts": 16});
+        refuses(family, two, "num_local_experts", "num_experts");
+        refuses(family, json!({"num_experts": 0}), "num_experts", "must be");
+        refuses(family, json!({"num_local_experts": "8"}), "num_local_experts", "");
+        refuses(
+            family,
+            json!({"shared_expert_intermediate_size": 64}),
+            "shared_expert_intermediate_size",
+            "not supported",
+        );
+        let packed = json!({"quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic",
+            "weight_block_size": [128, 128]}});
+        refuses(family, packed, "quantization_config", "as floats alone");
+        let config = with(family, json!({})).unwrap();
+        let error = config.quantized(piecewise_runtime::words::Quantize::Fp8).err().unwrap();
+        assert!(error.contains("experts are not rounded"), "{error}");
+    }
+    let windows = |changes| with(Family::Qwen3Moe, changes).unwrap().attention_of(0).window;
+    let on = json!({"use_sliding_window": true, "sliding_window": 32});
+    assert_eq!(windows(on), Some(32));
+    assert_eq!(windows(json!({"sliding_window": 32})), None);
+    let mixtral = with(Family::Mixtral, json!({"sliding_window": 32})).unwrap();
+    assert_eq!(mixtral.attention_of(1).window, Some(32));
+    refuses(Family::Qwen3Moe, json!({"mlp_only_layers": [2]}), "mlp_only_layers", "from 0 to 1");
+    refuses(Family::Qwen3Moe, json!({"decoder_sparse_step": 0}), "decoder_sparse_step", "must be");
+    refuses(Family::Qwen3Moe, json!({"moe_intermediate_size": 0}), "moe_intermediate_size", "must");
+    refuses(Family::Mixtral, json!({"moe_intermediate_size": 8}), "moe_intermediate_size", "not");
+    refuses(Family::Mixtral, json!({"attention_bias": true}), "attention_bias", "no such biases");
 }
 
 #[test]

@@ -24,10 +24,14 @@ pub enum Family {
     Granite,
     /// `SmolLM3ForCausalLM`: some layers without rope.
     SmolLM3,
+    /// `Qwen3MoeForCausalLM`: Qwen3 with experts in all layers or in some.
+    Qwen3Moe,
+    /// `MixtralForCausalLM`: Mistral with experts in all layers.
+    Mixtral,
 }
 
 impl Family {
-    pub(in crate::models) const ALL: [Family; 10] = [
+    pub(in crate::models) const ALL: [Family; 12] = [
         Self::Qwen3,
         Self::Qwen2,
         Self::Llama,
@@ -38,6 +42,8 @@ impl Family {
         Self::Phi3,
         Self::Granite,
         Self::SmolLM3,
+        Self::Qwen3Moe,
+        Self::Mixtral,
     ];
 
     /// The name of the architecture in the list `architectures`.
@@ -49,6 +55,7 @@ impl Family {
     pub fn model_type(self) -> String {
         match self {
             Self::Gemma3 => "gemma3_text".to_owned(),
+            Self::Qwen3Moe => "qwen3_moe".to_owned(),
             _ => self.to_string().to_lowercase(),
         }
     }

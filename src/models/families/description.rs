@@ -2,13 +2,17 @@
 
 use super::super::config::fields::Fields;
 use super::super::config::rope::RopeForm;
-use super::super::config::{Activation, ConfigError, DecoderConfig};
+use super::super::config::{Activation, ConfigError, DecoderConfig, ExpertsConfig};
 use super::super::layers::{self, Mix, Norm};
 use piecewise_ir::builder::{Builder, Tensor};
 
 /// A layer under the current scope, from rows `[T, hidden]` to such.
 pub(super) type Layer =
     for<'b> fn(&'b Builder, &DecoderConfig, Tensor<'b>, &Mix<'_, 'b>) -> Tensor<'b>;
+
+/// The same of a layer with experts.
+pub(super) type SparseLayer =
+    for<'b> fn(&'b Builder, &DecoderConfig, &ExpertsConfig, Tensor<'b>, &Mix<'_, 'b>) -> Tensor<'b>;
 
 /// Rows of one kind changed by what a configuration says.
 pub(super) type Change = for<'b> fn(&DecoderConfig, Tensor<'b>) -> Tensor<'b>;
@@ -27,6 +31,8 @@ pub(in crate::models) struct Description {
     /// What becomes of the rows of the embedding.
     pub(in crate::models) embed: Change,
     pub(in crate::models) layer: Layer,
+    /// A layer with experts; no configuration of other families has such.
+    pub(in crate::models) sparse_layer: SparseLayer,
     /// The norm before the head.
     pub(in crate::models) norm: Norm,
     /// What becomes of what the head gives.
@@ -80,6 +86,7 @@ pub(super) const PLAIN: Description = Description {
     is_fused: false,
     embed: |_, rows| rows,
     layer: layers::plain_layer,
+    sparse_layer: |b, config, _, x, mix| layers::plain_layer(b, config, x, mix),
     norm: Norm::Rounded,
     logits: |_, logits| logits,
 };

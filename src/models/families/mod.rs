@@ -7,8 +7,10 @@ mod description;
 mod gemma;
 mod granite;
 mod llama;
+mod mixtral;
 mod olmo2;
 mod phi3;
+mod qwen3_moe;
 mod reader;
 mod smollm3;
 
@@ -28,6 +30,8 @@ impl Family {
             Self::Phi3 => &phi3::PHI3,
             Self::Granite => &granite::GRANITE,
             Self::SmolLM3 => &smollm3::SMOLLM3,
+            Self::Qwen3Moe => &qwen3_moe::QWEN3_MOE,
+            Self::Mixtral => &mixtral::MIXTRAL,
         }
     }
 }

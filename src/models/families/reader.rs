@@ -137,6 +137,7 @@ fn read_decoder(root: &Fields<'_>, part: Part) -> Result<DecoderConfig, ConfigEr
         qkv_bias: false,
         output_bias: false,
         mlp_bias: false,
+        experts: None,
         quantization: Quantization::read(root)?,
         ignored_keys,
         towers: &[],
@@ -144,6 +145,10 @@ fn read_decoder(root: &Fields<'_>, part: Part) -> Result<DecoderConfig, ConfigEr
     read(&mut config, root)?;
     if *is_fused && config.quantization.is_some() {
         let supported = "the fused tensors of this family are split as floats alone";
+        return Err(root.unsupported("quantization_config", supported));
+    }
+    if config.experts.is_some() && config.quantization.is_some() {
+        let supported = "experts are read as floats alone";
         return Err(root.unsupported("quantization_config", supported));
     }
     config.rope.check(root, config.head_dim)?;

@@ -13,7 +13,7 @@ fn yardstick() -> Yardstick {
     Yardstick {
         bandwidth: ReadBandwidth { best: 1e9, median: 9e8, bytes: 1 << 30, passes: 3 },
         cache_bytes: 1000,
-        traffic: BytesToRead { weights: 500_000, per_position: 100 },
+        traffic: BytesToRead { weights: 500_000, per_position: 100, experts: None },
     }
 }
 
