@@ -140,6 +140,9 @@ def values_without_an_end(attacker):
     many = "[" + ",".join(['{"":0}'] * 900_000) + "]"
     body = ('{"messages": [{"role": "user", "content": "x", "else": %s}]}' % many).encode()
     refused(attacker.together(12, lambda _: attacker.post("/v1/chat/completions", body), 12))
+    # As many as a body may have.
+    most = ('{"messages": [], "else": [%s]}' % ",".join(['{"":0}'] * 349_000)).encode()
+    refused(attacker.together(12, lambda _: attacker.post("/v1/chat/completions", most), 12))
     deep = b'{"prompt": ' + b"[" * 1_000_000
     refused(attacker.together(12, lambda _: attacker.post("/v1/completions", deep), 12))
 
