@@ -5,6 +5,7 @@ use super::lt_api::LtError;
 use super::nvrtc::{Arch, NvrtcError};
 use crate::device::DeviceError;
 use derive_more::Display;
+use std::path::PathBuf;
 
 /// CUDA_ERROR_OUT_OF_MEMORY.
 pub(super) const OUT_OF_MEMORY: u32 = 2;
@@ -90,6 +91,9 @@ pub enum CudaError {
          buffers need; in a virtual machine ask for a passed-through GPU"
     )]
     NoVirtualMemory { ordinal: u32, name: String },
+    /// Captured graphs are to be written where that is not possible.
+    #[error("the folder for captured graphs {} can't be made: {reason}; name another (`cuda.dot_dir`)", folder.display())]
+    DotDir { folder: PathBuf, reason: String },
     /// A function of the driver returned an error, as `source` has it.
     #[error("could not {action}: {source}")]
     Call { action: String, source: CallError },

@@ -1,5 +1,6 @@
 //! The device over a simulated driver: addresses, launches, captures and planned faults.
 
+mod dot_dir;
 mod fixture;
 mod followed;
 mod library;

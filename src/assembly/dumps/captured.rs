@@ -50,11 +50,7 @@ pub(super) fn write(
                     chain.extend(compiler, artifact, &format!("{} ", step.id()));
                 }
             }
-            files::write(
-                folder,
-                &format!("captured/{name}-at-{size}.dot"),
-                &picture(&chain.drawn),
-            )?;
+            files::write(folder, &format!("captured/{name}-at-{size}.dot"), picture(&chain.drawn))?;
         }
     }
     if chosen.len() < stitch.unique.keys().count() {
@@ -76,7 +72,7 @@ pub(super) fn write(
         if is_whole {
             let (tokens, rows) = (sizes.whole(), sizes.rows.rows());
             let name = format!("captured/full-at-{tokens}-tokens-{rows}-rows.dot");
-            files::write(folder, &name, &picture(&chain.drawn))?;
+            files::write(folder, &name, picture(&chain.drawn))?;
         }
     }
     Ok(())

@@ -42,7 +42,7 @@ impl Pieces<'_> {
                     files::write(
                         folder,
                         &format!("kernels/{unique}/error.txt"),
-                        &format!("{error}\n"),
+                        format!("{error}\n"),
                     )?;
                     continue;
                 }

@@ -24,13 +24,13 @@ use piecewise_runtime::config::DumpConfig;
 /// When a file can't be written, or a piece that is asked for is not there.
 pub fn write_module(module: &Module, config: &DumpConfig) -> Result<(), DumpError> {
     let Some(dir) = &config.dir else { return Ok(()) };
-    files::write(dir, "graph.dot", &dot::graph(module.graph()))?;
+    files::write(dir, "graph.dot", dot::graph(module.graph()))?;
     let Some(stitch) = module.stitch() else { return Ok(()) };
-    files::write(dir, "plan.pw", &print_module(module))?;
-    files::write(dir, "plan.dot", &dot::plan(module, stitch))?;
+    files::write(dir, "plan.pw", print_module(module))?;
+    files::write(dir, "plan.dot", dot::plan(module, stitch))?;
     for unique in chosen(stitch, config)? {
         let piece = &stitch.unique[unique];
-        files::write(dir, &format!("pieces/{unique}.pw"), &print_graph(&piece.graph))?;
+        files::write(dir, &format!("pieces/{unique}.pw"), print_graph(&piece.graph))?;
     }
     Ok(())
 }

@@ -77,6 +77,12 @@ impl CudaDevice {
         options: CudaOptions,
         registry: OpRegistry,
     ) -> Result<Self, CudaError> {
+        if let Some(folder) = &options.dot_dir {
+            std::fs::create_dir_all(folder).map_err(|error| CudaError::DotDir {
+                folder: folder.clone(),
+                reason: error.to_string(),
+            })?;
+        }
         let context = Context::retain(driver, options.ordinal)?;
         let kernels = Arc::new(KernelCache::new(nvrtc, context.device.arch));
         Self::in_context(context, kernels, None, options, registry)

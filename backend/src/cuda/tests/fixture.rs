@@ -61,12 +61,16 @@ fn piece() -> UniquePiece {
 }
 
 pub(super) fn fixture() -> Fixture {
+    opened(CudaOptions::default())
+}
+
+/// The same on a device that is opened so.
+pub(super) fn opened(options: CudaOptions) -> Fixture {
     let driver = Arc::new(SimulatedDriver::new());
     let faults = Faults::default();
     let faulty = FaultyDriver { inner: driver.clone(), faults: faults.clone() };
     let mut registry = OpRegistry::new();
     registry.implement_cuda(Arc::new(HostOp));
-    let options = CudaOptions::default();
     let mut device =
         CudaDevice::over(Arc::new(faulty), LazyNvrtc::missing(), options, registry).unwrap();
     let arena = device.reserve("the arena", 4096).unwrap();
