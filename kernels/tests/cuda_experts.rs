@@ -64,7 +64,8 @@ impl Shape {
     }
 
     /// The bytes of the result for these logits, a row for each `experts` of them, and the largest error
-    /// beside the reference, by its largest element; `change` is what the source becomes.
+    /// beside the reference, by its largest element, or infinity where padding rows are written; `change`
+    /// makes the source what is run.
     fn run(&self, name: &str, logits: &[f32], change: impl Fn(&str) -> String) -> (Vec<u8>, f64) {
         let Self { dtypes: [xt, wt], experts, width, inner, routing } = *self;
         let rows = logits.len() / experts;
@@ -103,7 +104,10 @@ impl Shape {
         let counts = vec![rows as i32];
         let mut got = emulate(name, &Case { launches, args, sizes, counts, scratch }).remove(4);
         let padding = got.split_off(rows * width * xt.size());
-        assert!(padding.iter().all(|x| *x == 0x5a), "{name}: padding rows are written");
+        if padding.iter().any(|x| *x != 0x5a) {
+            // Padding rows are written.
+            return (got, f64::INFINITY);
+        }
         let pairs = floats(xt, &got).into_iter().zip(&expected[0].data);
         let errors = pairs.map(|(a, b)| if a.is_nan() { 9e9 } else { (a - b).abs() });
         let largest = expected[0].data.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
@@ -201,6 +205,7 @@ fn planted_faults_are_found() {
             "last_expert == none || before(last, last_expert, logit, e)",
             "last_expert == none || before(last, -last_expert, logit, -e)",
         ),
+        ("padding rows to experts", "return real < rows ? real : rows;", "return rows;"),
         ("the weight of a neighbour", "lists.weights[pair]", "lists.weights[pair ^ 1]"),
         ("the sum of all", "if (!RENORMALIZE)", "if (RENORMALIZE)"),
     ] {
