@@ -417,7 +417,9 @@ fn every_flag_of_the_page_sets_its_key() {
             continue;
         }
         if key.starts_with("server.") {
-            let serve = ["serve", "--model", MODEL, "--print-config"];
+            // Only what embeds has embeddings to be cut.
+            let model = if key == "server.matryoshka" { SENTENCES } else { MODEL };
+            let serve = ["serve", "--model", model, "--print-config"];
             let printed = piecewise(&[&serve, &args[..]].concat());
             let shown = String::from_utf8(printed.stdout).unwrap();
             let said = String::from_utf8(printed.stderr).unwrap();
