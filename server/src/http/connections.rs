@@ -6,7 +6,7 @@ use super::patient::Patient;
 use super::state::Limits;
 use super::tls::Tls;
 use super::watched::watched;
-use crate::places::{Admitted, Place, Places};
+use crate::places::{Admitted, KEPT, Place, Places};
 use axum::Router;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -34,8 +34,6 @@ const HEAD_BYTES: usize = 64 << 10;
 /// What the system holds for a client that takes it slowly, in bytes: left to itself it holds
 /// megabytes, and tells that some was taken once a third of them is.
 pub(super) const SEND_BYTES: u32 = 256 << 10;
-/// Places beyond the bound for whoever asks how the server is.
-pub(super) const KEPT: usize = 32;
 /// Connections that wait to be taken.
 const BACKLOG: u32 = 1024;
 

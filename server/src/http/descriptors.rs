@@ -1,6 +1,6 @@
 //! Descriptors of the process: a connection is one, and systems give few unless they are asked.
 
-use super::connections::KEPT;
+use crate::places::KEPT;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// Descriptors for what is no connection: files, the model, the cache.
