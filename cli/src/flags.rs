@@ -17,12 +17,15 @@ impl Flags {
     /// The flag that sets a key, if one does. Most are called as the key; what is true by default
     /// has a flag that says no.
     pub(crate) fn of_key(&self, key: &str) -> Option<String> {
-        let flag = match key.strip_prefix("server.").unwrap_or(key) {
+        let name = key.strip_prefix("server.").unwrap_or(key);
+        let flag = match name {
             "cache.enabled" => "no-cache".to_owned(),
             "cache.max_bytes" => "cache-max-size".to_owned(),
             "stats_interval_seconds" => "stats-interval".to_owned(),
             "cache.remote_url" => "cache-remote".to_owned(),
-            _ => key.replace(['_', '.'], "-"),
+            // It is for where no flag names one.
+            "model" => return None,
+            _ => name.replace(['_', '.'], "-"),
         };
         if let Some(check) = key.strip_prefix("checks.") {
             return Some(format!("--check {check}"));
@@ -49,6 +52,8 @@ mod tests {
         assert_eq!(flag("tune").as_deref(), Some("--tune"));
         assert_eq!(flag("max_num_rows").as_deref(), Some("--max-num-rows"));
         assert_eq!(flag("cache.shared").as_deref(), Some("--cache-shared"));
-        assert_eq!(flag("splitting_op"), None);
+        assert_eq!(flag("server.max_texts").as_deref(), Some("--max-texts"));
+        assert_eq!(flag("server.access_log").as_deref(), Some("--no-access-log"));
+        assert_eq!((flag("splitting_op"), flag("server.model")), (None, None));
     }
 }

@@ -9,7 +9,7 @@ use super::cubin::CubinKernel;
 use super::nvrtc::Arch;
 use crate::compiler::KernelResources;
 
-/// What a multiprocessor has.
+/// Room for blocks on each of the device's processors.
 struct Multiprocessor {
     threads: u64,
     blocks: u64,

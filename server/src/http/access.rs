@@ -63,7 +63,7 @@ pub(crate) async fn log(request: Request, next: Next) -> Response {
         ($level:ident) => {
             tracing::$level!(
                 target: "piecewise::access",
-                method = cut(method.as_str(), MOST_OF_METHOD),
+                method = %cut(method.as_str(), MOST_OF_METHOD),
                 path = cut(&path, MOST_OF_PATH),
                 status = response.status().as_u16(),
                 milliseconds = milliseconds(started.elapsed()),

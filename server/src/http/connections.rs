@@ -1,12 +1,12 @@
 //! Connections: taken, bounded in number and time, and closed.
 
 use super::client::Address;
-use super::descriptors::{self, KEPT};
+use super::descriptors;
 use super::patient::Patient;
 use super::state::Limits;
 use super::tls::Tls;
 use super::watched::watched;
-use crate::places::{Admitted, Place, Places};
+use crate::places::{Admitted, KEPT, Place, Places};
 use axum::Router;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;

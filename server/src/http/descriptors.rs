@@ -1,9 +1,7 @@
 //! Descriptors of the process: a connection is one, and systems give few unless they are asked.
 
+use crate::places::KEPT;
 use rustix::process::{Resource, getrlimit, setrlimit};
-
-/// Places beyond the bound for whoever asks how the server is.
-pub(super) const KEPT: usize = 32;
 
 /// Descriptors for what is no connection: files, the model, the cache.
 const OTHERS: u64 = 64;

@@ -113,7 +113,7 @@ fn the_architecture_is_known_and_unambiguous() {
     let neither = json!({"model_type": null, "architectures": null});
     refuses(Family::Llama, neither, "architectures", "missing");
     for (changes, field) in [
-        (json!({"architectures": ["Qwen3MoeForCausalLM"]}), "architectures"),
+        (json!({"architectures": ["Qwen2MoeForCausalLM"]}), "architectures"),
         (json!({"architectures": ["LlamaForSequenceClassification"]}), "architectures"),
         (json!({"architectures": ["LlamaForCausalLM", "LlamaModel"]}), "architectures"),
         (json!({"architectures": "LlamaForCausalLM"}), "architectures"),
