@@ -9,7 +9,7 @@ use super::cubin::CubinKernel;
 use super::nvrtc::Arch;
 use crate::compiler::KernelResources;
 
-/// What a multiprocessor has.
+/// The limits of a compute capability: threads and blocks that are held at once, bytes of shared memory.
 struct Multiprocessor {
     threads: u64,
     blocks: u64,
