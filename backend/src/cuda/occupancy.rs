@@ -9,7 +9,7 @@ use super::cubin::CubinKernel;
 use super::nvrtc::Arch;
 use crate::compiler::KernelResources;
 
-/// Room for blocks on each of the device's processors.
+/// The limits of a compute capability: threads and blocks that are held at once, bytes of shared memory.
 struct Multiprocessor {
     threads: u64,
     blocks: u64,

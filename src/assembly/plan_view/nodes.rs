@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A node of the graph, as the passes left it. Counts are those where every symbol has its bound.
 #[derive(Clone, Debug, Serialize)]
 pub struct NodeRow {
-    /// The row of the step's table that launches it.
+    /// Its place among the members of the plan: piece, split op or prologue.
     pub step: usize,
     /// The name of its op.
     pub op: String,

@@ -14,7 +14,7 @@ pub struct RemarkRow {
     /// To what, in the first of the equal layers; values have the names of the text before the pass.
     #[serde(rename = "where")]
     pub place: String,
-    /// The reason, in words.
+    /// The reason, with the ops that it depends on.
     pub why: String,
     /// Where the same was remarked of other layers.
     pub equals: Vec<String>,
