@@ -138,7 +138,7 @@ impl ApiError {
     /// A body alone would take more memory than those of one client may.
     pub(crate) fn body_never_fits(bytes: usize) -> Self {
         let message = format!(
-            "the body takes more than the {bytes} bytes of memory that the bodies of a client may \
+            "the request takes more than the {bytes} bytes of memory that those of a client may \
              (--max-body-memory)"
         );
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
