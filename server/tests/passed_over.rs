@@ -235,6 +235,27 @@ fn whole_answers_take_memory_for_their_log_probabilities() {
     assert_ne!(post(address, "/v1/chat/completions", &chat).0, 503);
 }
 
+/// Whoever takes none of them keeps them for long.
+#[test]
+fn answers_take_memory_until_they_are_sent() {
+    let address = serve_with(|limits| limits.bodies_bytes = 1 << 17);
+    let ask = |more: Value| {
+        let mut body = json!({"prompt": vec![1024; 60], "max_tokens": 1, "return_token_ids": true});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        post(address, "/v1/completions", &body)
+    };
+    assert_eq!(ask(json!({"n": 2})).0, 200);
+    let prompts = json!(vec![vec![1024; 60]; 16]);
+    for more in
+        [json!({"prompt": prompts, "n": 64}), json!({"prompt": prompts, "n": 64, "echo": true})]
+    {
+        let (status, _, answer) = ask(more);
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(status == 413 && message.contains("--max-body-memory"), "{answer}");
+    }
+    assert_eq!(ask(json!({"n": 2})).0, 200);
+}
+
 #[test]
 fn fields_of_other_servers_mean_here_what_they_mean_there() {
     let address = serve(false);

@@ -136,6 +136,13 @@ def long_texts(attacker):
     refused(attacker.together(12, lambda i: attacker.post(*bodies[i % 3])))
 
 
+def many_small_texts(attacker):
+    """Each too small for a turn among the large ones, and all of them long to read."""
+    body = json.dumps({"prompt": "7" * 32_000}).encode()
+    statuses = attacker.together(600, lambda _: attacker.post("/tokenize", body), 200)
+    assert set(statuses) <= {200, 400, 429, 503} | attacker.crowded, statuses
+
+
 def values_without_an_end(attacker):
     many = "[" + ",".join(['{"":0}'] * 900_000) + "]"
     body = ('{"messages": [{"role": "user", "content": "x", "else": %s}]}' % many).encode()
@@ -310,7 +317,7 @@ def all_at_once(attacker):
 
 
 EACH = [
-    long_lists_of_ids, long_texts, values_without_an_end, bodies_that_stand_still, requests_that_are_left,
+    long_lists_of_ids, long_texts, many_small_texts, values_without_an_end, bodies_that_stand_still, requests_that_are_left,
     requests_that_fill_the_queue, idle_connections, slow_readers, priorities, structures, stops_and_bad_words,
     malformed_requests, many_log_probabilities, foreign_pages, subscribers, half_closed_requests, encoded_bodies,
 ]

@@ -125,8 +125,8 @@ pub(crate) struct LimitArgs {
     /// The most answers to a prompt that a request asks for (`n`) [default: 128].
     #[arg(long, value_name = "N")]
     max_choices: Option<NonZeroU64>,
-    /// The most log-probabilities that a request asks for in all: of each token of its answers and, where it
-    /// asks for those, its prompts, with each of the likeliest ids beside it [default: 1048576].
+    /// The most log-probabilities of an answer that comes as a whole: of each token of all its choices and,
+    /// where it asks for those, its prompts, with each of the likeliest ids beside it [default: 524288].
     #[arg(long, value_name = "N")]
     max_logprobs: Option<u64>,
     /// The most ids that a request says an answer ends with (`stop_token_ids`) [default: 1024].

@@ -63,8 +63,8 @@ pub struct ServerConfig {
     pub max_waiting_texts: u64,
     /// The most answers to a prompt that a request asks for (`n`).
     pub max_choices: NonZeroU64,
-    /// The most log-probabilities that a request asks for in all: of each token of its answers and, where it
-    /// asks for those, its prompts, with each of the likeliest ids beside it.
+    /// The most log-probabilities of an answer that comes as a whole: of each token of all its choices and,
+    /// where it asks for those, its prompts, with each of the likeliest ids beside it.
     pub max_logprobs: u64,
     /// The most ids that a request says an answer ends with (`stop_token_ids`).
     pub max_stop_ids: u64,
@@ -178,7 +178,7 @@ impl Default for ServerConfig {
             max_body_memory: 256 << 20,
             max_waiting_texts: 64,
             max_choices: nonzero(128),
-            max_logprobs: 1 << 20,
+            max_logprobs: 1 << 19,
             max_stop_ids: 1024,
             max_stop_texts: NonZeroU16::MIN.saturating_add(63),
             max_texts: nonzero(2048),

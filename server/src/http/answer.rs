@@ -6,12 +6,11 @@ use super::deltas::Deltas;
 use super::error::ApiError;
 use super::generation::{Delta, Generation};
 use super::ids;
-use super::logprobs::PromptLogprobs;
+use super::logprobs::{PromptLogprobs, bounded};
 use super::params::{Params, StreamUsage};
 use super::sse::{self, Events, Frame};
 use super::state::{State, now};
 use super::usage::UsageReport;
-use axum::body::Bytes;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -66,17 +65,19 @@ pub(crate) struct Answers<C> {
     choices: C,
     has_begun: bool,
     /// The memory that a whole answer takes.
-    held: Option<Held>,
+    held: Held,
+    most_logprobs: usize,
 }
 
 impl<C: Choices> Answers<C> {
-    /// Those that `generation` brings to prompts of these lengths. `kind` begins their names.
+    /// Those that `generation` brings to prompts of these lengths. `kind` begins their names; the memory is
+    /// that of whole answers.
     pub(crate) fn new(
         state: &State,
         (kind, object): (&str, &'static str),
         generation: Generation,
         prompts: impl Iterator<Item = usize>,
-        params: &Params,
+        (params, held): (&Params, Held),
         choices: C,
     ) -> Self {
         let id = ids::next(kind);
@@ -90,13 +91,9 @@ impl<C: Choices> Answers<C> {
             wants_usage: params.stream_usage,
             choices,
             has_begun: false,
-            held: None,
+            held,
+            most_logprobs: state.limits.logprobs,
         }
-    }
-
-    /// Keeps memory for it until it is sent.
-    pub(crate) fn holding(self, held: Held) -> Self {
-        Self { held: Some(held), ..self }
     }
 
     /// As events as they come, or as one body at the end.
@@ -105,10 +102,14 @@ impl<C: Choices> Answers<C> {
     }
 
     async fn whole(mut self) -> Result<Response, ApiError> {
+        let mut told = 0;
         let begin = |index| self.choices.begin(index, false);
         let mut choices: Vec<C::Choice> = (0..self.choices.count()).map(begin).collect();
         while poll_fn(|context| self.deltas.poll_ready(context)).await? {
             while let Some(delta) = self.deltas.take()? {
+                told += delta.logprobs();
+                bounded(told as u64, self.most_logprobs)?;
+                self.held.take_logprobs(delta.logprobs())?;
                 let choice = &mut choices[delta.index];
                 self.choices.extend(choice, delta)?;
             }
@@ -127,12 +128,12 @@ impl<C: Choices> Answers<C> {
             body
         };
         // What is long keeps nobody else waiting.
-        let body = match held.as_ref().is_some_and(Held::is_heavy) {
+        let body = match held.is_heavy() {
             true => aside(move || Ok::<_, ApiError>(write())).await?,
             false => write(),
         };
         let kind = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
-        Ok((kind, Bytes::from_owner(Written { body, _held: held })).into_response())
+        Ok((kind, body).into_response())
     }
 
     /// What an event that is not the last says of an answer's usage.
@@ -149,18 +150,6 @@ impl<C: Choices> Answers<C> {
             }
             body.push(b'}');
         });
-    }
-}
-
-/// What is sent, with the memory that it takes until then.
-struct Written {
-    body: Vec<u8>,
-    _held: Option<Held>,
-}
-
-impl AsRef<[u8]> for Written {
-    fn as_ref(&self) -> &[u8] {
-        &self.body
     }
 }
 

@@ -20,7 +20,9 @@ pub(super) const LARGEST_HERE: usize = 32 << 10;
 const OF_VALUE: usize = ServerConfig::BODY_VALUE as usize;
 /// Bytes of memory that a log-probability takes until its answer is sent: a number, the text of its token,
 /// and both as they are written.
-const OF_LOGPROB: usize = 128;
+const OF_LOGPROB: usize = 256;
+/// Tokens of the texts of a request that take long to read.
+const MANY_TOKENS: usize = 1 << 18;
 /// Bytes of memory that a token of a text takes: an id and a type.
 const OF_TOKEN: usize = 8;
 
@@ -81,18 +83,23 @@ impl Held {
         self.is_large
     }
 
-    /// Gives back what the body took, and takes memory for so many log-probabilities of its answer.
-    pub(crate) fn for_logprobs(self, count: usize) -> Result<Self, ApiError> {
+    /// Gives back what the body took, and takes so many bytes for its answer.
+    pub(crate) fn for_answer(self, bytes: usize) -> Result<Self, ApiError> {
         let (memory, client) = (self.memory.clone(), self.client.clone());
         drop(self);
         let mut held = memory.hold(client);
-        held.grow(count.saturating_mul(OF_LOGPROB))?;
+        held.grow(bytes)?;
         Ok(held)
+    }
+
+    /// Takes memory for so many log-probabilities of an answer that is being made.
+    pub(crate) fn take_logprobs(&mut self, count: usize) -> Result<(), ApiError> {
+        self.grow(count.saturating_mul(OF_LOGPROB))
     }
 
     /// Takes memory for so many tokens that are read of its texts; what has many takes long.
     pub(crate) fn take_tokens(&mut self, count: usize) -> Result<(), ApiError> {
-        self.is_large |= count > LARGEST_HERE;
+        self.is_large |= count > MANY_TOKENS;
         self.grow(count.saturating_mul(OF_TOKEN))
     }
 
@@ -102,7 +109,7 @@ impl Held {
     }
 
     /// Takes so many bytes more.
-    fn grow(&mut self, bytes: usize) -> Result<(), ApiError> {
+    pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), ApiError> {
         let grown = self.bytes.saturating_add(bytes);
         let more = counted(grown) - counted(self.bytes);
         if more > 0 {

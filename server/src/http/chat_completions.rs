@@ -129,8 +129,8 @@ pub(crate) async fn handle(
     };
     let object = if params.stream { "chat.completion.chunk" } else { "chat.completion" };
     let kind = ("chatcmpl", object);
-    let answers = Answers::new(&state, kind, generation, lengths, &params, replies);
-    answers.holding(held).respond(params.stream).await
+    let streams = params.stream;
+    Answers::new(&state, kind, generation, lengths, (&params, held), replies).respond(streams).await
 }
 
 /// Messages in reply to a conversation.

@@ -181,9 +181,13 @@ pub(crate) async fn handle(
         let tokens = prompt.ids.len() as u64;
         let room = served.engine.options().max_seq_len.saturating_sub(tokens);
         let most = params.max_tokens.unwrap_or(MAX_TOKENS).min(room);
-        (count(most, logprobs) + count(tokens, prompt_logprobs)) * params.choices as u64
+        let asked = [params.prompt_logprobs, logprobs.filter(|_| echo)];
+        let of_prompt: u64 = asked.map(|top| count(tokens, top)).iter().sum();
+        (count(most, logprobs) + of_prompt) * params.choices as u64
     };
-    let told = bounded(prompts.iter().map(of_each).sum(), state.limits.logprobs)?;
+    if !params.stream {
+        bounded(prompts.iter().map(of_each).sum(), state.limits.logprobs)?;
+    }
     let mut parts = Vec::new();
     for prompt in &prompts {
         for number in 0..params.choices {
@@ -195,7 +199,10 @@ pub(crate) async fn handle(
         }
     }
     params.constrain(&state, &mut parts, None).await?;
-    let held = held.for_logprobs(if params.stream { 0 } else { told })?;
+    // Each answer has the text of its prompt, and once more as it is written.
+    let echoed = |prompt: &Prompt| prompt.text.as_ref().map_or(0, String::len);
+    let echoed: usize = prompts.iter().map(echoed).sum();
+    let held = held.for_answer(2 * echoed.saturating_mul(params.choices))?;
     let seen = vec![1; parts.len()];
     let lengths = Vec::from_iter(prompts.iter().map(|prompt| prompt.ids.len()));
     let Params { choices, client, .. } = &params;
@@ -213,8 +220,9 @@ pub(crate) async fn handle(
         prompt_logprobs: params.prompt_logprobs,
     };
     let kind = ("cmpl", "text_completion");
-    let answers = Answers::new(&state, kind, generation, lengths.into_iter(), &params, completions);
-    answers.holding(held).respond(params.stream).await
+    let lengths = lengths.into_iter();
+    let answers = Answers::new(&state, kind, generation, lengths, (&params, held), completions);
+    answers.respond(params.stream).await
 }
 
 /// Characters of a prompt's text before each of its tokens, and before what is generated; `special` is
@@ -284,7 +292,8 @@ fn of_text(
         Some(most) if ids.len() > most => of_ids(last(&ids, most).to_vec(), served, reading),
         _ => {
             let offsets = reading.with_offsets.then(|| offsets(served, &ids, reading.shows));
-            Ok(Prompt { ids: ids.into(), text: Some(text), offsets: offsets.transpose()? })
+            let text = reading.shows.is_some().then_some(text);
+            Ok(Prompt { ids: ids.into(), text, offsets: offsets.transpose()? })
         }
     }
 }

@@ -39,6 +39,16 @@ pub(crate) struct Delta {
     pub(crate) end: Option<End>,
 }
 
+impl Delta {
+    /// How many log-probabilities it has, those of the likeliest ids among them.
+    pub(crate) fn logprobs(&self) -> usize {
+        let of = |logprobs: &TokenLogprobs| logprobs.top.len() + 1;
+        let prompt = self.prompt.iter().map(|(_, logprobs)| of(logprobs)).sum::<usize>();
+        let tokens = self.logprobs.iter().filter_map(|entry| entry.logprobs.as_deref());
+        prompt + tokens.map(of).sum::<usize>()
+    }
+}
+
 /// How likely a token was.
 #[derive(Debug)]
 pub(crate) struct TokenEntry {

@@ -31,6 +31,7 @@ mod patient;
 mod probes;
 mod quota;
 mod replying;
+mod sent;
 mod server;
 mod sse;
 mod state;

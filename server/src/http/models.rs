@@ -134,6 +134,7 @@ pub(crate) async fn detokenize(
     })
     .await?;
     let tokenizer = Arc::clone(state.tokenizer("tokens")?);
+    state.room()?.check_ids("tokens", tokens.len())?;
     let decode = move |_: Wanted<'_>| {
         let text = tokenizer.decode_with(&tokens, special);
         text.map_err(|error| ApiError::field("tokens", error))

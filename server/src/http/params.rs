@@ -4,7 +4,6 @@ mod listed;
 
 pub(crate) use listed::FIELDS;
 
-use super::aside::aside;
 use super::client::Client;
 use super::error::ApiError;
 use super::fields::{Fields, ids, whole};
@@ -271,10 +270,9 @@ impl Params {
         if self.structure.is_none() && !restrains {
             return Ok(());
         }
-        let (turns, state, params, count) =
-            (&state.structure_turns, Arc::clone(state), self.clone(), parts.len());
+        let (shared, params, count) = (Arc::clone(state), self.clone(), parts.len());
         let make = move |wanted: Wanted<'_>| {
-            let served = state.served()?;
+            let served = shared.served()?;
             let bad = params.bad_ids(served)?;
             let vocabulary = served.engine.options().vocab;
             let structure = params.structure.as_ref().map(|(field, structure)| {
@@ -296,10 +294,11 @@ impl Params {
             Ok::<_, ApiError>(vec![made; count])
         };
         // Texts are read beside, however many structures there are.
-        let made = match self.structure.is_some() {
-            true => turns.run(&self.client, make).await?,
-            false => aside(move || make(&|| true)).await?,
+        let turns = match self.structure.is_some() {
+            true => &state.structure_turns,
+            false => &state.small_turns,
         };
+        let made = turns.run(&self.client, make).await?;
         parts.iter_mut().zip(made).for_each(|(part, made)| part.request.constraint = made);
         Ok(())
     }

@@ -78,10 +78,13 @@ impl Replying {
         }
         served.room.check_ids("messages", ids.len())?;
         let room = served.engine.options().max_seq_len.saturating_sub(ids.len() as u64).max(1);
-        let most = params.max_tokens.map_or(room, |most| most.min(room));
-        let of_replies = count(most.saturating_mul(params.choices as u64), logprobs);
-        let told = of_replies + count(ids.len() as u64, params.prompt_logprobs);
-        let told = bounded(told, state.limits.logprobs)?;
+        if !params.stream {
+            // What comes without a bound is counted as it comes.
+            let most = params.max_tokens.unwrap_or(0).min(room);
+            let of_replies = count(most.saturating_mul(params.choices as u64), logprobs);
+            let told = of_replies + count(ids.len() as u64, params.prompt_logprobs);
+            bounded(told, state.limits.logprobs)?;
+        }
         let calls = tools.choice() != &ToolChoice::None;
         let special = served.format.needs_special_tokens(calls);
         let prompt: Arc<[u32]> = ids.as_slice().into();
@@ -98,7 +101,7 @@ impl Replying {
             parsers.push(parser.map_err(|error| ApiError::field("tools", error))?);
         }
         params.constrain(state, &mut parts, served.format.thoughts(&text)).await?;
-        let held = held.for_logprobs(if params.stream { 0 } else { told })?;
+        let held = held.for_answer(0)?;
         let Params { choices, client, .. } = &params;
         let generation = Generation::start(&served.engine, parts, *choices, client).await;
         let generation = generation.map_err(|error| error.of_field("prompt", "messages"))?;

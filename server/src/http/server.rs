@@ -11,7 +11,7 @@ use super::state::{Limits, Served, ServedModel, State, now};
 use super::tls::Tls;
 use super::{
     access, chat_completions, client, completions, connections, descriptors, encoder, messages,
-    models, openapi, operator, origins, passed, probes,
+    models, openapi, operator, origins, passed, probes, sent,
 };
 use crate::operate::OPERATOR_PATHS;
 use axum::routing::{MethodRouter, get, post};
@@ -100,6 +100,8 @@ impl Server {
             bodies: BodyMemory::new(limits.bodies_bytes),
             structure_turns: Turns::new(aside / 2, limits.waiting_texts),
             text_turns: Turns::new(aside / 2, limits.waiting_texts),
+            // As many as there may be connections wait.
+            small_turns: Turns::new(aside, limits.connections),
             started: now(),
             served: OnceLock::new(),
             encoder: OnceLock::new(),
@@ -304,7 +306,9 @@ fn routers(state: &Arc<State>) -> Routers {
         let router = router.layer(middleware::from_fn(messages::adapt));
         router.layer(middleware::from_fn(access::log)).with_state(Arc::clone(state))
     };
-    let asked = admitted(with(guarded()).route_layer(middleware::from_fn(client::count)));
+    let guarded = with(guarded()).route_layer(middleware::from_fn(client::count));
+    let held = middleware::from_fn_with_state(Arc::clone(state), sent::hold);
+    let asked = admitted(guarded.route_layer(held));
     let asked = match state.limits.ignores_unknown_fields {
         true => asked.route_layer(middleware::from_fn(passed::name)),
         false => asked,

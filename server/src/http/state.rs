@@ -1,6 +1,6 @@
 //! What every request sees.
 
-use super::aside::{Turns, aside};
+use super::aside::Turns;
 use super::body::{BodyMemory, Held};
 use super::encoder::EncoderState;
 use super::error::ApiError;
@@ -28,8 +28,8 @@ pub struct Limits {
     pub waiting_texts: usize,
     /// The most answers to a prompt.
     pub choices: usize,
-    /// The most log-probabilities that a request asks for, in all answers and of prompts, each of the
-    /// likeliest ids counted.
+    /// The most log-probabilities of an answer that comes as a whole, of all choices and of prompts, each of
+    /// the likeliest ids counted.
     pub logprobs: usize,
     /// The most ids that a request says an answer ends with.
     pub stop_ids: usize,
@@ -70,7 +70,7 @@ impl Default for Limits {
             bodies_bytes: 256 << 20,
             waiting_texts: 64,
             choices: 128,
-            logprobs: 1 << 20,
+            logprobs: 1 << 19,
             stop_ids: 1024,
             stop_texts: 64,
             texts: 2048,
@@ -216,6 +216,8 @@ pub(crate) struct State {
     pub(crate) structure_turns: Turns,
     /// Large bodies and their texts are read in these.
     pub(crate) text_turns: Turns,
+    /// And other texts in these.
+    pub(crate) small_turns: Turns,
     /// When the server started, in seconds since 1970.
     pub(crate) started: u64,
     /// Empty while the model is being loaded, and of an encoder.
@@ -236,10 +238,8 @@ impl State {
         R: Send + 'static,
         E: Into<ApiError> + Send + 'static,
     {
-        match held.is_large() {
-            true => self.text_turns.run(held.client(), work).await,
-            false => aside(move || work(&|| true)).await,
-        }
+        let turns = if held.is_large() { &self.text_turns } else { &self.small_turns };
+        turns.run(held.client(), work).await
     }
 
     pub(crate) fn name(&self) -> &str {

@@ -6,7 +6,7 @@ use super::wishes::Wishes;
 use crate::zmtp::{Address, Connection, Role, Sender, ZmtpError};
 use piecewise_runtime::memory::{KvEvent, KvObserver};
 use piecewise_server::places::{Admitted, Leave, Place, Places};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -102,8 +102,8 @@ impl Shared {
 
     /// A place for one more reader, given back when it is dropped; `None` where all are taken by those who
     /// read. Who loses it is cut off.
-    fn place(&self, stream: &TcpStream) -> std::io::Result<Option<Arc<Place>>> {
-        let (from, cut) = (stream.peer_addr()?.ip(), stream.try_clone()?);
+    fn place(&self, stream: &TcpStream, from: IpAddr) -> std::io::Result<Option<Arc<Place>>> {
+        let cut = stream.try_clone()?;
         // It has gone by itself where this fails.
         let leave: Leave = Arc::new(move || drop(cut.shutdown(Shutdown::Both)));
         let taken = self.places.take(from, leave);
@@ -121,9 +121,9 @@ fn listen(endpoint: &Address, shared: &Arc<Shared>, serve: Serve) -> std::io::Re
     let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
     named("kv events").spawn(move || {
         let mut is_full = false;
-        for stream in listener.incoming() {
-            let served = stream.and_then(|stream| {
-                let place = shared.place(&stream)?;
+        loop {
+            let served = listener.accept().and_then(|(stream, from)| {
+                let place = shared.place(&stream, from.ip())?;
                 let was_full = std::mem::replace(&mut is_full, place.is_none());
                 let Some(place) = place else {
                     if !was_full {
