@@ -1,6 +1,7 @@
 //! Tools of a request, and how a reply is made to call them.
 
 use serde_json::{Map, Value, json};
+use std::sync::Arc;
 
 use crate::structured::{FieldError, Structure};
 
@@ -21,7 +22,7 @@ pub enum ToolChoice {
 /// The tools of a request.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tools {
-    list: Vec<Value>,
+    list: Arc<[Value]>,
     choice: ToolChoice,
     pub(super) one_at_most: bool,
 }
@@ -43,16 +44,16 @@ impl Tools {
         }
         let choice = choice(request.get("tool_choice"), &list)?;
         let one_at_most = request.get("parallel_tool_calls") == Some(&Value::Bool(false));
-        Ok(Self { list, choice, one_at_most })
+        Ok(Self { list: list.into(), choice, one_at_most })
     }
 
     /// The tools as the chat template takes them; `None` where no tool may be called.
     pub fn for_template(&self) -> Option<Vec<Value>> {
-        (self.choice != ToolChoice::None).then(|| self.list.clone())
+        (self.choice != ToolChoice::None).then(|| self.list.to_vec())
     }
 
-    /// As the request has them, OpenAI's objects.
-    pub fn list(&self) -> &[Value] {
+    /// As the request has them, OpenAI's objects; its replies share them.
+    pub fn list(&self) -> &Arc<[Value]> {
         &self.list
     }
 

@@ -146,10 +146,10 @@ pub(super) struct ToolCalls {
 
 impl ToolCalls {
     /// `None` where no parser has this name.
-    pub(super) fn new(name: &str, tools: &[Value]) -> Option<Self> {
+    pub(super) fn new(name: &str, tools: &Arc<[Value]>) -> Option<Self> {
         let (_, family) = FAMILIES.iter().find(|(known, _)| *known == name)?;
         let line = Arc::new(Mutex::new(Line::default()));
-        let reader = Reader::new(Arc::clone(&line), tools);
+        let reader = Reader::new(Arc::clone(&line), Arc::clone(tools));
         Some(Self { line, reading: Some(Box::pin(family.read(reader))) })
     }
 

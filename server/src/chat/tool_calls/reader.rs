@@ -53,10 +53,10 @@ pub(super) fn lock(line: &Mutex<Line>) -> MutexGuard<'_, Line> {
 }
 
 impl Reader {
-    pub(super) fn new(line: Arc<Mutex<Line>>, tools: &[Value]) -> Self {
+    pub(super) fn new(line: Arc<Mutex<Line>>, tools: Arc<[Value]>) -> Self {
         Self {
             line,
-            tools: tools.into(),
+            tools,
             ahead: VecDeque::new(),
             held: String::new(),
             gap: String::new(),
