@@ -19,7 +19,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How the process is started that calls [`stand_in`]; the rank and the address of the front end's
@@ -48,7 +48,7 @@ pub(crate) const BUSY: u64 = 1 << 20;
 /// A stand-in as its worker has it: its process, and the line to it.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    control: Arc<UnixStream>,
+    control: Arc<Mutex<UnixStream>>,
     child: Child,
 }
 
@@ -66,7 +66,7 @@ impl Watch {
         command.stdout(Stdio::from(OwnedFd::from(theirs))).stderr(Stdio::null());
         // A signal to the worker's group is not for it.
         let child = command.process_group(0).spawn()?;
-        Ok(Self { control: Arc::new(control), child })
+        Ok(Self { control: Arc::new(Mutex::new(control)), child })
     }
 
     pub(crate) fn log(&self) -> Log {
@@ -84,7 +84,7 @@ impl Watch {
 /// Tells the stand-in what happens; without one, nobody.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
-    control: Option<Arc<UnixStream>>,
+    control: Option<Arc<Mutex<UnixStream>>>,
 }
 
 impl Log {
@@ -101,12 +101,14 @@ impl Log {
     }
 }
 
-/// A stand-in that is gone is one that nobody can tell anything.
-fn write(mut control: &UnixStream, kind: u8, bytes: &[u8]) {
+/// A stand-in that is gone is one that nobody can tell anything. Several threads tell it, and one record is
+/// whole before the next begins: the system takes a long one in parts.
+fn write(control: &Mutex<UnixStream>, kind: u8, bytes: &[u8]) {
     let mut record = Vec::with_capacity(bytes.len() + 5);
     record.push(kind);
     record.extend((bytes.len() as u32).to_le_bytes());
     record.extend_from_slice(bytes);
+    let mut control = control.lock().unwrap_or_else(PoisonError::into_inner);
     let _ = control.write_all(&record);
 }
 
@@ -229,10 +231,36 @@ mod tests {
         [&[1, 1, kind, 0, payload.len() as u8][..], &payload].concat()
     }
 
+    /// Long ones, which the system takes in parts.
+    #[test]
+    fn records_of_several_threads_stay_whole() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let control = Mutex::new(ours);
+        std::thread::scope(|scope| {
+            for kind in [200, 201] {
+                let control = &control;
+                scope.spawn(move || {
+                    (0..20).for_each(|_| write(control, kind, &[kind; 1 << 20]));
+                });
+            }
+            for _ in 0..40 {
+                let (mut head, mut body) = ([0; 5], vec![0; 1 << 20]);
+                theirs.read_exact(&mut head).unwrap();
+                theirs.read_exact(&mut body).unwrap();
+                let whole = body.iter().all(|&byte| byte == head[0]);
+                // Who writes must not wait for a test that has failed.
+                if !whole || head[1..] != (1u32 << 20).to_le_bytes() {
+                    theirs.shutdown(std::net::Shutdown::Both).unwrap();
+                    panic!("{head:?}");
+                }
+            }
+        });
+    }
+
     #[test]
     fn what_a_worker_has_left_is_ended_requests_and_calls() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let log = Log { control: Some(Arc::new(ours)) };
+        let log = Log { control: Some(Arc::new(Mutex::new(ours))) };
         let add = |id: &str| message(0, &json!([id, [1, 2]]));
         let call = |id: i64| message(3, &json!([0, id, "reset_prefix_cache", []]));
         let came = [add("a"), add("b"), call(4), add("c"), call(5), call(6)].concat();
