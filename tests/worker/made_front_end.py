@@ -1,5 +1,7 @@
 """A front end that says what a test wants."""
 
+import collections
+
 import msgspec
 import zmq
 
@@ -20,6 +22,8 @@ class Nonsense:
         self.outputs = self.context.socket(zmq.PULL)
         self.port = self.handshake.bind_to_random_port("tcp://127.0.0.1")
         inputs, outputs = (s.bind_to_random_port("tcp://127.0.0.1") for s in [self.inputs, self.outputs])
+        # Outputs that came while something else was waited for.
+        self.kept = collections.deque()
         self.init = init or answer(
             inputs=[f"tcp://127.0.0.1:{inputs}"], outputs=[f"tcp://127.0.0.1:{outputs}"])
         for s in [self.handshake, self.inputs, self.outputs]:
@@ -46,12 +50,14 @@ class Nonsense:
         request = [name, list(prompt), None, sampling, None, 1.0, None, None, None, *more]
         self.send(b"\0", msgspec.msgpack.encode(request))
 
+    def next_outputs(self):
+        return self.kept.popleft() if self.kept else msgspec.msgpack.decode(self.outputs.recv())[1]
+
     def answer(self, wanted):
         """What comes for a request until its end: ids, why it ended, and the error."""
         ids = []
         while True:
-            message = msgspec.msgpack.decode(self.outputs.recv())
-            for output in message[1]:
+            for output in self.next_outputs():
                 if output[0] != wanted:
                     continue
                 ids += output[1]
@@ -62,7 +68,7 @@ class Nonsense:
         """The same of several requests, by their names."""
         ids, ends = {name: [] for name in wanted}, {}
         while len(ends) < len(ids):
-            for output in msgspec.msgpack.decode(self.outputs.recv())[1]:
+            for output in self.next_outputs():
                 if output[0] in ids:
                     ids[output[0]] += output[1]
                     if len(output) > 5 and output[5] is not None:
@@ -86,6 +92,7 @@ class Nonsense:
     def told(self, number):
         while True:
             message = msgspec.msgpack.decode(self.outputs.recv())
+            self.kept.extend([message[1]] if message[1] else [])
             if len(message) > 4 and message[4] and message[4][0] == number:
                 return message[4]
 
