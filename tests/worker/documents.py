@@ -42,8 +42,10 @@ def flags():
             program = words[0] if words[0] == "vllm-rs" else words[2] if words[0] == "python" else words[1]
             unknown = set(FLAG.findall(" ".join(words))) - helps[program]
             assert not unknown, (words, unknown)
-    # Every setting is a flag of a worker, but for those of encoders.
-    settings = re.findall(r"^\S.*; `(--[a-z-]+)`", (ROOT / "docs/settings.md").read_text(), re.MULTILINE)
+    # Every setting of a model is a flag of a worker, but for those of encoders.
+    sections = (ROOT / "docs/settings.md").read_text().split("\n## `")
+    of_models = "".join(section for section in sections if not section.startswith("server."))
+    settings = re.findall(r"^\S.*; `(--[a-z-]+)`", of_models, re.MULTILINE)
     assert set(settings) - helps["worker"] == {"--capture-item-log", "--max-num-frames"}, settings
     # In a sentence a flag stands for one of the programs of the page.
     unknown = set(FLAG.findall(PAGE)) - set.union(*helps.values())
