@@ -2,13 +2,11 @@
 
 use super::super::encoder_args::with_room_for;
 use super::super::hub::folder_of;
-use super::super::model_args::SharedArgs;
 use super::super::print::print_report;
 use super::super::progress::watcher;
 use super::super::set_keys::put;
-use super::graph::{Row, show};
+use super::graph::{Measured, Row, show};
 use anyhow::{anyhow, bail};
-use piecewise::device::DeviceSpec;
 use piecewise::encoding::{
     Encoder, ItemEncoder, TextEncoder, TextItem, VisionEncoder, read_item_log, text_output,
 };
@@ -46,28 +44,14 @@ pub(crate) struct EncoderBenchArgs {
     /// A log of items, as --item-log writes it: each of its calls is timed, and a row is of them all.
     #[arg(long, value_name = "FILE")]
     pub(super) items: Option<PathBuf>,
-    /// Which modes to measure.
-    #[arg(
-        long,
-        value_name = "MODE,..",
-        value_delimiter = ',',
-        default_values = ["none", "piecewise", "full"]
-    )]
-    pub(super) graph_mode: Vec<GraphMode>,
     /// Timed runs of each call.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub(super) steps: u64,
     /// Untimed runs before them.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(0..=100_000))]
     pub(super) warmup: u64,
-    /// The device: cpu, cuda, cuda:N, or auto [default: cpu].
-    #[arg(long, value_name = "DEVICE")]
-    pub(super) device: Option<DeviceSpec>,
-    /// Print JSON.
-    #[arg(long)]
-    pub(super) json: bool,
     #[command(flatten)]
-    pub(super) shared: SharedArgs,
+    pub(super) on: Measured,
 }
 
 /// Items of as many tokens each.
@@ -99,8 +83,7 @@ type Subject = (String, Vec<Vec<u64>>);
 
 pub(super) fn run(args: &EncoderBenchArgs) -> anyhow::Result<ExitCode> {
     let folder = folder_of(&args.model)?;
-    let layers =
-        put(args.shared.layers()?, "device", args.device.map(|device| device.to_string()))?;
+    let layers = args.on.layers()?;
     let mut subjects: Vec<Subject> = Vec::from_iter(args.tokens.iter().map(|call| {
         let name = match call.items {
             1 => call.tokens.to_string(),
@@ -115,14 +98,14 @@ pub(super) fn run(args: &EncoderBenchArgs) -> anyhow::Result<ExitCode> {
     let largest = subjects.iter().flat_map(|(_, calls)| calls.iter().flatten()).max();
     let layers = with_room_for(layers, &folder, largest.copied().unwrap_or(1))?;
     let mut rows = Vec::new();
-    for &mode in &args.graph_mode {
+    for &mode in &args.on.graph_mode {
         let layers = put(layers.clone(), "graph_mode", Some(mode))?;
         rows.extend(match Modality::of(&folder)? {
             Modality::Text => of_texts(args, &folder, layers, mode, &subjects)?,
             Modality::Vision => of_images(args, &folder, layers, mode, &subjects)?,
         });
     }
-    print_report(args.json, &serde_json::json!({ "rows": rows }), || show(&rows))?;
+    print_report(args.on.json, &serde_json::json!({ "rows": rows }), || show(&rows))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -39,6 +39,19 @@ pub(crate) struct GraphBenchArgs {
     pub(super) rows: Vec<u64>,
     #[command(flatten)]
     pub(super) trial: TrialArgs,
+    /// Timed steps.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub(super) steps: u64,
+    /// Untimed steps before them.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=100_000))]
+    pub(super) warmup: u64,
+    #[command(flatten)]
+    pub(super) on: Measured,
+}
+
+/// In what a subject is measured, and how that is shown.
+#[derive(Debug, clap::Args)]
+pub(super) struct Measured {
     /// Which modes to measure.
     #[arg(
         long,
@@ -47,12 +60,6 @@ pub(crate) struct GraphBenchArgs {
         default_values = ["none", "piecewise", "full"]
     )]
     pub(super) graph_mode: Vec<GraphMode>,
-    /// Timed steps.
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=100_000))]
-    pub(super) steps: u64,
-    /// Untimed steps before them.
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=100_000))]
-    pub(super) warmup: u64,
     /// The device: cpu, cuda, cuda:N, or auto [default: cpu].
     #[arg(long, value_name = "DEVICE")]
     pub(super) device: Option<DeviceSpec>,
@@ -61,6 +68,13 @@ pub(crate) struct GraphBenchArgs {
     pub(super) json: bool,
     #[command(flatten)]
     pub(super) shared: SharedArgs,
+}
+
+impl Measured {
+    /// The settings that all modes have in common.
+    pub(super) fn layers(&self) -> anyhow::Result<ConfigLayers> {
+        put(self.shared.layers()?, "device", self.device.map(|device| device.to_string()))
+    }
 }
 
 /// What was timed of one subject in one mode; times are microseconds.
@@ -93,11 +107,10 @@ impl Row {
 }
 
 pub(super) fn run(args: &GraphBenchArgs, registries: &Registries) -> anyhow::Result<ExitCode> {
-    let layers =
-        put(args.shared.layers()?, "device", args.device.map(|device| device.to_string()))?;
+    let layers = args.on.layers()?;
     let subject = || args.assembly(&layers, registries);
-    if args.shared.print_config {
-        return print_settings(&subject()?.settings()?, args.json);
+    if args.on.shared.print_config {
+        return print_settings(&subject()?.settings()?, args.on.json);
     }
     let given = args.trial.given(Trial::new(subject()?)?.graph())?;
     let rows = Vec::from_iter(match args.rows.is_empty() {
@@ -107,7 +120,7 @@ pub(super) fn run(args: &GraphBenchArgs, registries: &Registries) -> anyhow::Res
     let given = Vec::from_iter(rows.iter().map(|&rows| Given { rows, ..given.clone() }));
     let repeats = Repeats { warmup: args.warmup, steps: args.steps };
     let mut measured = Vec::new();
-    for &mode in &args.graph_mode {
+    for &mode in &args.on.graph_mode {
         let planned = subject()?.graph_mode(mode).plan()?;
         ensure!(planned.is_whole(), "there is no plan to its end, and so nothing to measure");
         let timings = time_planned(planned, &registries.ops, &given, repeats)?;
@@ -116,7 +129,7 @@ pub(super) fn run(args: &GraphBenchArgs, registries: &Registries) -> anyhow::Res
             Row::of(mode, subject, timing)
         }));
     }
-    print_report(args.json, &serde_json::json!({ "rows": measured }), || show(&measured))?;
+    print_report(args.on.json, &serde_json::json!({ "rows": measured }), || show(&measured))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -107,9 +107,10 @@ impl<C: Choices> Answers<C> {
         let mut choices: Vec<C::Choice> = (0..self.choices.count()).map(begin).collect();
         while poll_fn(|context| self.deltas.poll_ready(context)).await? {
             while let Some(delta) = self.deltas.take()? {
-                told += delta.logprobs();
+                let more = delta.logprobs();
+                told += more;
                 bounded(told as u64, self.most_logprobs)?;
-                self.held.take_logprobs(delta.logprobs())?;
+                self.held.take_logprobs(more)?;
                 let choice = &mut choices[delta.index];
                 self.choices.extend(choice, delta)?;
             }

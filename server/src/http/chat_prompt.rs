@@ -93,9 +93,8 @@ pub(crate) async fn encode(
         let text = template.render(&prompt);
         let text = text.map_err(|error| ApiError::field(error.field(), &error))?;
         served.room.check_text("messages", &text)?;
-        served.room.check_tokens(tokenizer, "messages", &text, is_wanted)?;
-        let ids = tokenizer.encode_with(&text, adds_special);
-        Ok((ids.map_err(|error| ApiError::field("messages", error))?, text))
+        let ids = served.room.encode(tokenizer, "messages", (&text, adds_special), is_wanted)?;
+        Ok((ids, text))
     };
     state.read_texts(held, encode).await
 }

@@ -285,9 +285,8 @@ fn of_text(
     is_wanted: Wanted<'_>,
 ) -> Result<Prompt, ApiError> {
     let tokenizer = needed(&served.tokenizer, "prompt")?;
-    served.room.check_tokens(tokenizer, "prompt", &text, is_wanted)?;
-    let ids = tokenizer.encode_with(&text, reading.adds_special);
-    let ids = ids.map_err(|error| ApiError::field("prompt", error))?;
+    let given = (text.as_str(), reading.adds_special);
+    let ids = served.room.encode(tokenizer, "prompt", given, is_wanted)?;
     match reading.most {
         Some(most) if ids.len() > most => of_ids(last(&ids, most).to_vec(), served, reading),
         _ => {

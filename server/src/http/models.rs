@@ -110,13 +110,9 @@ async fn of_text(
     let tokenizer = Arc::clone(state.tokenizer("prompt")?);
     let room = state.room()?;
     room.check_text("prompt", &prompt)?;
-    let encode = move |is_wanted: Wanted<'_>| {
-        room.check_tokens(&tokenizer, "prompt", &prompt, is_wanted)?;
-        let ids = match prompt.is_empty() {
-            true => Ok(Vec::new()),
-            false => tokenizer.encode_with(&prompt, special),
-        };
-        ids.map_err(|error| ApiError::field("prompt", error))
+    let encode = move |is_wanted: Wanted<'_>| match prompt.is_empty() {
+        true => Ok(Vec::new()),
+        false => room.encode(&tokenizer, "prompt", (&prompt, special), is_wanted),
     };
     state.read_texts(held, encode).await
 }

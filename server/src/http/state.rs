@@ -178,6 +178,19 @@ impl Room {
         Ok(())
     }
 
+    /// The ids of a text, which is read no further than [`Self::check_tokens`] says; `special` is whether the
+    /// tokenizer's own special tokens are added.
+    pub(crate) fn encode(
+        self,
+        tokenizer: &TextTokenizer,
+        field: &str,
+        (text, special): (&str, bool),
+        is_wanted: Wanted<'_>,
+    ) -> Result<Vec<u32>, ApiError> {
+        self.check_tokens(tokenizer, field, text, is_wanted)?;
+        tokenizer.encode_with(text, special).map_err(|error| ApiError::field(field, error))
+    }
+
     fn check(self, field: &str, fits: bool, count: usize, of: &str) -> Result<(), ApiError> {
         let message =
             || format!("{count} {of} leave no room in the context of {} tokens", self.tokens);

@@ -86,9 +86,7 @@ pub(super) async fn items(
     let room = encoder.room;
     let encode = move |is_wanted: Wanted<'_>| {
         let encode = |(i, text): (usize, &String)| {
-            room.check_tokens(&tokenizer, &name(i), text, is_wanted)?;
-            let ids = tokenizer.encode_with(text, special);
-            ids.map(item).map_err(|error| ApiError::field(&name(i), error))
+            room.encode(&tokenizer, &name(i), (text, special), is_wanted).map(item)
         };
         let wanted = texts.iter().enumerate().take_while(|_| is_wanted());
         wanted.map(encode).collect::<Result<_, ApiError>>()

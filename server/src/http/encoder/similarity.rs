@@ -136,8 +136,7 @@ async fn by_embeddings(
         let texts =
             texts.flat_map(|(texts, name)| texts.iter().enumerate().map(move |t| (t, name)));
         let item = |((i, text), name): ((usize, &String), &dyn Fn(usize) -> String)| {
-            room.check_tokens(&tokenizer, &name(i), text, is_wanted)?;
-            let ids = tokenizer.encode(text).map_err(|error| ApiError::field(&name(i), error))?;
+            let ids = room.encode(&tokenizer, &name(i), (text, true), is_wanted)?;
             Ok(TextItem { ids, token_types: Vec::new() })
         };
         let wanted = texts.take_while(|_| is_wanted());
