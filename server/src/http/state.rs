@@ -8,7 +8,7 @@ use super::keys::ApiKeys;
 use super::origins::AllowedOrigins;
 use crate::chat::{ChatTemplate, GenerationDefaults, ReplyFormat};
 use crate::structured::{Structures, Wanted};
-use piecewise::models::{TextTokenizer, Vocabulary};
+use piecewise::models::{TextTokenizer, TokenizerError, Vocabulary};
 use piecewise_runtime::engine_thread::{EngineHandle, Phase, Rest};
 use piecewise_runtime::observe::Metrics;
 use std::sync::{Arc, OnceLock};
@@ -169,8 +169,12 @@ impl Room {
         let (mut rest, mut found) = (text, 0);
         while !rest.is_empty() && is_wanted() {
             let (piece, more) = rest.split_at(rest.floor_char_boundary(PIECE));
-            let ids = tokenizer.encode_more(piece);
-            found += ids.map_err(|error| ApiError::field(field, error))?.len();
+            found += match tokenizer.encode_more(piece) {
+                Ok(ids) => ids.len(),
+                // Such as one of spaces.
+                Err(TokenizerError::EmptyPrompt { .. }) => 0,
+                Err(error) => return Err(ApiError::field(field, error)),
+            };
             rest = more;
             // Where pieces meet there may be more than in the whole, and never twice as many.
             self.check(field, found / 2 <= most, found, "tokens and more")?;
@@ -392,7 +396,10 @@ mod tests {
         assert!(error.contains("context_length_exceeded") && error.contains("prompt"), "{error}");
         assert_eq!(read, 3);
         // Few long words fit, however many bytes they have; who has gone needs no answer.
-        for (text, pieces) in [("wo\u{e4}rd".repeat(1 << 16), 6), ("x".repeat(8 << 20), 90)] {
+        let spaced = format!("one{}one", " ".repeat(1 << 18));
+        for (text, pieces) in
+            [("wo\u{e4}rd".repeat(1 << 16), 6), ("x".repeat(8 << 20), 90), (spaced, 5)]
+        {
             let (found, read) = check(&text);
             found.unwrap();
             assert_eq!(read, pieces, "{} bytes", text.len());
