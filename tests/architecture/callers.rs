@@ -3,6 +3,7 @@
 use super::{crates, imports, sources};
 use crate::support::tree::{files, root};
 use std::collections::BTreeSet;
+use std::path::Path;
 use syn::parse::Parser as _;
 use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
@@ -128,18 +129,16 @@ impl<'a> Visit<'a> for Calls<'_> {
 
 /// The files that call a function of `owner`, and how often.
 fn callers(
-    files: &[(String, String)],
+    files: &[(String, syn::File)],
     owner: &str,
     function: &'static str,
     arguments: usize,
 ) -> Vec<(String, usize)> {
-    let parsed = files.iter().map(|(name, text)| (name, syn::parse_file(text).unwrap()));
-    let parsed = Vec::from_iter(parsed);
     let mut owners = Owners(BTreeSet::from([owner.to_owned()]));
     let mut known = 0;
     while owners.0.len() > known {
         known = owners.0.len();
-        parsed.iter().for_each(|(_, file)| owners.visit_file(file));
+        files.iter().for_each(|(_, file)| owners.visit_file(file));
     }
     let calls = |file: &syn::File| {
         let owners = &owners;
@@ -147,12 +146,12 @@ fn callers(
         calls.visit_file(file);
         calls.found
     };
-    let found = parsed.iter().map(|(name, file)| ((*name).clone(), calls(file)));
+    let found = files.iter().map(|(name, file)| (name.clone(), calls(file)));
     found.filter(|(_, calls)| *calls > 0).collect()
 }
 
 /// All code but that of tests, benches and examples too.
-fn code() -> Vec<(String, String)> {
+fn code() -> Vec<(String, syn::File)> {
     let is_test = |file: &str| {
         let is_double = file.contains("src/testing/") || file.starts_with("testing/");
         file.ends_with("tests.rs") || file.contains("/tests/") || is_double
@@ -163,33 +162,32 @@ fn code() -> Vec<(String, String)> {
     assert!(examples.len() > 2 && benches.len() > 5, "{examples:?}, {benches:?}");
     let all = sources().into_iter().chain(examples).chain(benches).map(|file| {
         let relative = file.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
-        (relative, std::fs::read_to_string(&file).unwrap())
+        (relative, file)
     });
-    all.filter(|(relative, _)| !is_test(relative)).collect()
+    let parsed = |file: &Path| syn::parse_file(&std::fs::read_to_string(file).unwrap()).unwrap();
+    all.filter(|(relative, _)| !is_test(relative))
+        .map(|(name, file)| (name, parsed(&file)))
+        .collect()
 }
 
-/// Whoever wants a compiled model asks the assembly.
+/// One test, since all code is parsed for it.
 #[test]
-fn one_place_builds_a_compiled_model() {
-    let places = callers(&code(), "CompiledModel", "build", 7);
-    assert_eq!(places, [("src/assembly/planned.rs".to_owned(), 1)]);
-}
-
-/// What is compiled comes from the store, or goes there.
-#[test]
-fn one_place_calls_a_compiler() {
-    let places = callers(&code(), "Compiler", "compile", 3);
-    assert_eq!(places, [("runtime/src/store/session.rs".to_owned(), 1)]);
-}
-
-/// Who has a model planned asks the planner, which knows the levels; a pipeline of one's own is run
-/// by the command that is for it, and by the example of a pass.
-#[test]
-fn few_make_a_pass_manager() {
-    let places = callers(&code(), "PassManager", "new", usize::MAX);
-    let expected = ["runtime/src/pipeline.rs", "cli/src/opt.rs", "examples/custom_pass.rs"];
-    let found: BTreeSet<_> = places.iter().map(|(file, calls)| (file.as_str(), *calls)).collect();
-    assert_eq!(found, expected.map(|file| (file, 1)).into());
+fn what_has_one_door_is_called_there_alone() {
+    let code = code();
+    let held = |owner, function, arguments, expected: &[&str]| {
+        let places = callers(&code, owner, function, arguments);
+        let found: BTreeSet<_> =
+            places.iter().map(|(file, calls)| (file.as_str(), *calls)).collect();
+        assert_eq!(found, expected.iter().map(|file| (*file, 1)).collect(), "{owner}::{function}");
+    };
+    // Whoever wants a compiled model asks the assembly.
+    held("CompiledModel", "build", 7, &["src/assembly/planned.rs"]);
+    // What is compiled comes from the store, or goes there.
+    held("Compiler", "compile", 3, &["runtime/src/store/session.rs"]);
+    // Who has a model planned asks the planner, which knows the levels; a pipeline of one's own is run by
+    // the command that is for it, and by the example of a pass.
+    let pipelines = ["runtime/src/pipeline.rs", "cli/src/opt.rs", "examples/custom_pass.rs"];
+    held("PassManager", "new", usize::MAX, &pipelines);
 }
 
 #[test]
@@ -211,8 +209,9 @@ fn a_call_is_seen_however_it_is_written() {
         "fn f() { assert!(vec![Owner::made(1, 2)].is_empty(), \"{}\", 1) }",
         "macro_rules! made { () => { $crate::Owner::<u8>::made(1, 2) } }",
     ];
+    let file = |text| [("file".to_owned(), syn::parse_file(text).unwrap())];
     for call in calls {
-        let files = [("file".to_owned(), call.to_owned())];
+        let files = file(call);
         assert_eq!(callers(&files, "Owner", "made", 2), [("file".to_owned(), 1)], "{call}");
     }
     for other in [
@@ -220,7 +219,7 @@ fn a_call_is_seen_however_it_is_written() {
         "struct Owner; impl Owner { fn made() {} } impl Other { fn f() { Self::made() } }",
         "#[cfg(test)] mod tests { fn f() { Owner::made(1, 2) } }",
     ] {
-        let files = [("file".to_owned(), other.to_owned())];
+        let files = file(other);
         assert!(callers(&files, "Owner", "made", 2).is_empty(), "{other}");
     }
 }
