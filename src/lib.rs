@@ -59,9 +59,10 @@
 //! # let folder = tempfile::tempdir()?;
 //! # let dir = folder.path().to_str().ok_or("a path in UTF-8")?;
 //! # let model = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tiny-qwen3");
-//! let traffic = read_log("tokens,steps\n2,50\n7,9\n".as_bytes(), ReadOptions::default())?.traffic;
+//! let log = "{\"tokens\":2}\n".repeat(50) + &"{\"tokens\":7}\n".repeat(9);
+//! let traffic = read_log(log.as_bytes(), ReadOptions::default())?.traffic;
 //! let request = PlanRequest { max_graphs: Some(2), ..PlanRequest::default() };
-//! let chosen = plan(request.on(&traffic, &ModelledCosts::default().costs()?))?.sizes;
+//! let chosen = plan(request.on(&traffic, &ModelledCosts::default().costs()))?.sizes;
 //! let sizes = chosen.capture_num_tokens.into_iter().map(u64::from);
 //!
 //! let file = "max_num_tokens = 16\nmax_num_seqs = 4\nmax_seq_len = 64";

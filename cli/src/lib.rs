@@ -94,7 +94,7 @@ use std::process::ExitCode;
     after_help = "Examples:
   piecewise generate --model examples/tiny-qwen3 --prompt \"def __init__(self\"
   piecewise inspect --model examples/tiny-qwen3 --sizes
-  piecewise plan --simulate chat --max-graphs 16"
+  piecewise plan --log iterations.jsonl --max-graphs 16"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -137,7 +137,7 @@ enum Command {
     Bench(Box<bench::BenchArgs>),
     /// Show what this machine has for running models, and what is missing.
     Doctor(doctor::DoctorArgs),
-    /// Choose capture sizes from an iteration log, from simulated traffic, or for a bound.
+    /// Choose capture sizes from an iteration log.
     Plan(Box<plan::PlanArgs>),
     /// Run passes on a textual graph.
     Opt(Box<opt::OptArgs>),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use piecewise_planner::StepMode;
 use piecewise_planner::{
     IterationLogWriter, IterationRecord, ModelledCosts, Objective, PlanRequest, ReadOptions,
-    StepKind, Traffic, compare, plan, read_log,
+    StepKind, Traffic, plan, read_log,
 };
 
 const STEPS: u64 = 1_000_000;
@@ -20,7 +20,7 @@ const SIZES: u64 = 8192;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let log = million_step_log()?;
-    let costs = ModelledCosts::default().costs()?;
+    let costs = ModelledCosts::default().costs();
     println!("log: {STEPS} steps, {SIZES} distinct sizes, {:.1} MB", log.len() as f64 / 1e6);
 
     let (read, elapsed) = timed(|| read_log(&log[..], ReadOptions::default()));
@@ -32,13 +32,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!(
             "plan, {objective:?}, K to {:<3}:              {:>8.3} s",
             found?.curve.len(),
-            elapsed.as_secs_f64()
-        );
-        let (found, elapsed) = timed(|| compare(request.on(&traffic, &costs)));
-        let most = found?.iter().map(|comparison| comparison.theirs.graphs).max();
-        println!(
-            "compare, {objective:?}, K to {:<4}:          {:>8.3} s",
-            most.unwrap_or(0),
             elapsed.as_secs_f64()
         );
     }

@@ -41,8 +41,6 @@ pub(crate) struct Axis {
     pub(crate) graphs_per_size: usize,
     may_end_early: bool,
     layers: Vec<Layer>,
-    /// What the graphs of each candidate take: bytes to keep, nanoseconds to capture.
-    pub(crate) resources: [Vec<u64>; 2],
 }
 
 #[derive(Debug)]
@@ -70,7 +68,6 @@ impl Axis {
             graphs_per_size: steps.len().max(1),
             may_end_early: limits.may_end_early,
             layers: steps.iter().map(layer).collect(),
-            resources: [vec![0; candidates.len()], vec![0; candidates.len()]],
             candidates,
         }
     }

@@ -365,7 +365,7 @@ mod tests {
     }
 
     fn report(config: &str, request: &PlanRequest) -> CheckReport {
-        let costs = ModelledCosts::default().costs().unwrap();
+        let costs = ModelledCosts::default().costs();
         check(&read_configured_sizes(config).unwrap(), request.on(&traffic(), &costs)).unwrap()
     }
 

@@ -16,29 +16,20 @@ const END: u32 = 0;
 /// The table of one axis.
 #[derive(Debug)]
 pub(crate) struct Potentials {
-    /// Costs from each node, for each number of graphs; only the first node's where the table was
-    /// asked to forget.
-    pub(crate) best: Vec<Vec<u128>>,
+    /// The cost from the first node, for each number of graphs.
+    best: Vec<u128>,
     next: Vec<Vec<u32>>,
     graphs_per_size: usize,
     /// Interval costs that were computed.
     evaluations: u64,
 }
 
-/// How much of a table is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Keep {
-    /// Costs from every node to the end of the axis.
-    All,
-    /// Costs from the first node.
-    First,
-}
-
 impl Potentials {
-    /// Fills the table for `0..after.len()` graphs. `charges` is what each candidate costs by
-    /// itself; `after[r]` is what the rest of the plan costs with `r` graphs left.
-    pub(crate) fn solve(axis: &Axis, charges: &[u128], after: &[u128], keep: Keep) -> Self {
+    /// Fills the table for `0..after.len()` graphs; `after[r]` is what the rest of the plan costs
+    /// with `r` graphs left.
+    fn solve(axis: &Axis, after: &[u128]) -> Self {
         let nodes = axis.len() + 1;
+        let mut layers: Vec<Vec<u128>> = Vec::with_capacity(after.len());
         let mut table = Self {
             best: Vec::new(),
             next: Vec::new(),
@@ -54,34 +45,22 @@ impl Potentials {
                 }
             }
             if let Some(fewer) = graphs.checked_sub(axis.graphs_per_size) {
-                let mut layer = LayerFill {
-                    axis,
-                    charges,
-                    fewer: &table.best[fewer],
-                    best,
-                    next,
-                    evaluations: 0,
-                };
+                // No later layer reads this one.
+                let fewer = &std::mem::take(&mut layers[fewer]);
+                let mut layer = LayerFill { axis, fewer, best, next, evaluations: 0 };
                 layer.fill(0, nodes - 1, 1, nodes - 1);
                 (best, next) = (layer.best, layer.next);
                 table.evaluations += layer.evaluations;
-                if keep == Keep::First {
-                    table.best[fewer] = vec![table.best[fewer][0]];
-                }
             }
-            table.best.push(best);
+            table.best.push(best[0]);
+            layers.push(best);
             table.next.push(next);
         }
         table
     }
 
-    /// What the steps above `node` cost with `graphs` left.
-    pub(crate) fn at(&self, graphs: usize, node: usize) -> u128 {
-        self.best[graphs][node]
-    }
-
     /// The nodes of the cheapest list with at most `graphs` graphs, and the graphs left over.
-    pub(crate) fn walk(&self, mut graphs: usize) -> (Vec<usize>, usize) {
+    fn walk(&self, mut graphs: usize) -> (Vec<usize>, usize) {
         let mut nodes = Vec::new();
         let mut node = 0;
         loop {
@@ -99,17 +78,12 @@ impl Potentials {
 
 /// The tables of all axes, each ending in what the next ones cost, and what the whole costs with
 /// each number of graphs.
-pub(crate) fn chain(
-    axes: &[Axis],
-    charges: &[Vec<u128>],
-    graphs: usize,
-    keep: Keep,
-) -> (Vec<Potentials>, Vec<u128>) {
+pub(crate) fn chain(axes: &[Axis], graphs: usize) -> (Vec<Potentials>, Vec<u128>) {
     let mut after = vec![0_u128; graphs + 1];
     let mut tables = Vec::with_capacity(axes.len());
-    for (axis, charges) in axes.iter().zip(charges).rev() {
-        let table = Potentials::solve(axis, charges, &after, keep);
-        after = table.best.iter().map(|layer| layer[0]).collect();
+    for axis in axes.iter().rev() {
+        let table = Potentials::solve(axis, &after);
+        after.clone_from(&table.best);
         tables.push(table);
     }
     tables.reverse();
@@ -128,7 +102,6 @@ pub(crate) fn walk(tables: &[Potentials], mut left: usize) -> Vec<Vec<usize>> {
 
 struct LayerFill<'a> {
     axis: &'a Axis,
-    charges: &'a [u128],
     fewer: &'a [u128],
     best: Vec<u128>,
     next: Vec<u32>,
@@ -149,7 +122,7 @@ impl LayerFill<'_> {
                 continue;
             }
             self.evaluations += 1;
-            let cost = self.axis.between(row, next) + self.charges[next - 1] + rest;
+            let cost = self.axis.between(row, next) + rest;
             if cost < cheapest.0 {
                 cheapest = (cost, next);
             }
@@ -174,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_layer_takes_n_log_n_interval_costs() {
-        let costs = ModelledCosts::default().costs().unwrap();
+        let costs = ModelledCosts::default().costs();
         let replay = &costs.path(CostPath::Piecewise).unwrap().step_ns;
         const GRAPHS: u64 = 16;
         for objective in [Objective::Time, Objective::Padding] {
@@ -192,9 +165,7 @@ mod tests {
                     launched_ns: None,
                 };
                 let axis = Axis::new(objective, &steps, &limits);
-                let free = vec![0; axis.len()];
-                let after = vec![0; GRAPHS as usize + 1];
-                let table = Potentials::solve(&axis, &free, &after, Keep::First);
+                let table = Potentials::solve(&axis, &vec![0; GRAPHS as usize + 1]);
                 // A level of the recursion reads each column once, and once more for each row.
                 let bound = GRAPHS * u64::from(distinct) * (exponent + 2);
                 assert!(table.evaluations <= bound, "{} above {bound}", table.evaluations);

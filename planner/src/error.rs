@@ -24,7 +24,7 @@ pub enum PlannerError {
     /// The log holds no step with at least one token.
     #[error(
         "the log has no step to plan for: {lines} lines, {idle} of them idle, {malformed} malformed{}; \
-         record one with `--iteration-log FILE` while serving, or generate traffic with `--simulate chat`",
+         record one with `--iteration-log FILE` while serving",
         first_malformed(.first)
     )]
     EmptyLog {
@@ -50,16 +50,6 @@ pub enum PlannerError {
         /// The threshold, in percent of the lines.
         threshold_percent: f64,
         first: Vec<MalformedLine>,
-    },
-    /// The header of a histogram names no column of sizes or counts.
-    #[error(
-        "the histogram's header {header:?} has no column `{missing}`; \
-         the columns are tokens,steps[,kind[,query_length]] (kind: mixed or decode)"
-    )]
-    HistogramHeader {
-        header: String,
-        /// The column that is missing.
-        missing: &'static str,
     },
     /// A setting that is out of its range, or below what the log has.
     #[error("{what} is {problem}")]
@@ -87,18 +77,6 @@ pub enum PlannerError {
     /// The objective and the other settings contradict each other.
     #[error("{what}; {try_instead}")]
     Contradiction { what: &'static str, try_instead: &'static str },
-    /// Even the smallest plan exceeds a budget.
-    #[error(
-        "the {what} of {budget} {unit} is too small: the sizes that cover the maximum alone need \
-         {least} {unit}; raise the budget or lower the maximum"
-    )]
-    BudgetTooSmall {
-        what: &'static str,
-        budget: u64,
-        /// The least that any plan needs.
-        least: u64,
-        unit: &'static str,
-    },
     /// A line of a costs file is no cost point.
     #[error(
         "line {line} of the costs is no cost point: {reason}; a line is \
@@ -132,16 +110,6 @@ pub enum PlannerError {
         /// The first size above the gap, or the size needed.
         to: u32,
     },
-    /// Costs lack the memory or the capture time that a budget or a price needs.
-    #[error(
-        "the costs of path `{path}` have no `{field}`, which a budget or a price needs; \
-         measure it with `bench --costs` or drop the constraint"
-    )]
-    CostsLackResource {
-        /// The way to run a step.
-        path: CostPath,
-        field: &'static str,
-    },
     /// A configuration is no TOML.
     #[error("the configuration is no TOML: {0}")]
     ConfigSyntax(#[from] toml::de::Error),
@@ -156,26 +124,6 @@ pub enum PlannerError {
         key: &'static str,
         /// How often it is there.
         count: usize,
-    },
-    /// A length distribution that cannot be parsed.
-    #[error(
-        "`{text}` is no length distribution: {reason}; write constant:512, uniform:min=16,max=512, \
-         exponential:mean=200,max=2048 or lognormal:median=300,sigma=1.0,max=4096"
-    )]
-    BadLengths {
-        text: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// A simulation that would not end.
-    #[error(
-        "the simulation was stopped after {steps} steps with {unfinished} of {requests} requests unfinished; lower --requests or the arrival rate"
-    )]
-    SimulationTooLong {
-        steps: u64,
-        /// Requests that had not finished.
-        unfinished: u64,
-        requests: u64,
     },
 }
 

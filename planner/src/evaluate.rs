@@ -157,30 +157,23 @@ pub fn evaluate(question: Question<'_>, sizes: &CaptureSizes) -> Result<Outcome,
 }
 
 /// What serves one step, and how long that takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Service {
+struct Service {
     /// What it replays; `None` when it is launched.
-    pub replay: Option<Replay>,
+    replay: Option<Replay>,
     /// Its nanoseconds; `None` when it is launched and that was not measured.
-    pub ns: Option<u64>,
+    ns: Option<u64>,
 }
 
 /// The captured size that holds a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Replay {
-    /// Whether the size counts tokens or sequences.
-    pub list: ListKind,
-    /// The captured count, padding included.
-    pub size: u32,
+struct Replay {
+    list: ListKind,
+    size: u32,
     /// Tokens that are computed and thrown away.
-    pub padding: u32,
+    padding: u32,
 }
 
 /// Serves one step from the lists, by the rule of [`evaluate`].
-///
-/// # Errors
-/// [`PlannerError::CostsMissing`] for a path that is replayed but was not measured.
-pub fn serve(
+fn serve(
     question: Question<'_>,
     kind: StepKind,
     count: u32,
@@ -232,7 +225,7 @@ fn resources(question: Question<'_>, sizes: &CaptureSizes) -> [Option<u64>; 2] {
         let mut sum = 0_u64;
         for (list, size) in sizes.iter() {
             let path = costs.path(request.list_path(list)).ok()?;
-            let curve = path.resources()[resource].1.as_ref()?;
+            let curve = path.resources()[resource].as_ref()?;
             let queries = if list == ListKind::Decode { &queries[..] } else { &[1] };
             for query in queries {
                 sum = sum.saturating_add(curve.at(size.saturating_mul(*query)));

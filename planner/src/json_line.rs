@@ -1,4 +1,4 @@
-//! One JSON line of a log: our own record, or TensorRT-LLM's iteration statistics.
+//! One JSON line of a log: its head, or a step.
 
 use serde::Deserialize;
 
@@ -10,9 +10,7 @@ use crate::traffic::{MAX_STEP_TOKENS, StepKind, Traffic};
 #[derive(Deserialize)]
 struct RawLine {
     log: Option<LogHead>,
-    #[serde(alias = "numCtxTokens")]
     context_tokens: Option<i64>,
-    #[serde(alias = "numGenRequests")]
     generation_requests: Option<i64>,
     sequences: Option<i64>,
     rows: Option<i64>,
@@ -22,15 +20,6 @@ struct RawLine {
     mode: Option<StepMode>,
     gpu_us: Option<f64>,
     wall_us: Option<f64>,
-    #[serde(rename = "inflightBatchingStats")]
-    inflight: Option<InflightBatching>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct InflightBatching {
-    num_ctx_tokens: i64,
-    num_gen_requests: i64,
 }
 
 pub(crate) fn read_json_line(line: &[u8], traffic: &mut Traffic) -> Result<Line, String> {
@@ -46,17 +35,12 @@ pub(crate) fn read_json_line(line: &[u8], traffic: &mut Traffic) -> Result<Line,
         }
         return Ok(Line::Head(Box::new(head)));
     }
-    let (context, generation) = match (&raw.inflight, raw.context_tokens, raw.generation_requests) {
-        (Some(inflight), None, None) => (inflight.num_ctx_tokens, inflight.num_gen_requests),
-        (None, None, None) => match raw.tokens {
-            Some(tokens) => (tokens, 0),
-            None => {
-                return Err("none of `context_tokens`, `generation_requests`, `tokens`, \
-                            `numCtxTokens` and `numGenRequests`"
-                    .into());
-            }
-        },
-        (_, context, generation) => (context.unwrap_or(0), generation.unwrap_or(0)),
+    let (context, generation) = match (raw.context_tokens, raw.generation_requests, raw.tokens) {
+        (None, None, Some(tokens)) => (tokens, 0),
+        (None, None, None) => {
+            return Err("none of `context_tokens`, `generation_requests` and `tokens`".into());
+        }
+        (context, generation, _) => (context.unwrap_or(0), generation.unwrap_or(0)),
     };
     let context = count("context_tokens", context)?;
     let generation = count("generation_requests", generation)?;

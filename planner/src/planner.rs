@@ -2,10 +2,9 @@
 
 use serde::Serialize;
 
-use crate::axis::{Axis, unit};
-use crate::budgeted::{Budgeted, BudgetedPlan, UNLIMITED};
+use crate::axis::unit;
 use crate::capture_sizes::{CaptureSizes, ListKind};
-use crate::dynamic_program::{INFEASIBLE, Keep, Potentials, chain, walk};
+use crate::dynamic_program::{INFEASIBLE, Potentials, chain, walk};
 use crate::error::PlannerError;
 use crate::evaluate::{Outcome, evaluate};
 use crate::mode::GraphMode;
@@ -59,12 +58,6 @@ pub enum PlanWarning {
         /// Where steps may end, by the key or, where that is not given, by the log.
         bound: u32,
     },
-    /// The search within the budgets hit its limit of work: the plan is at most this share above
-    /// the best one.
-    NotProvenOptimal {
-        /// The share, from 0 to 1.
-        at_most_above: f64,
-    },
 }
 
 /// The lists that cost least, and what others would cost.
@@ -74,8 +67,8 @@ pub struct Plan {
     pub sizes: CaptureSizes,
     /// What they cost on the log.
     pub outcome: Outcome,
-    /// The cheapest plans of every number of graphs, without regard to budgets; empty when one
-    /// list had to serve both kinds of step.
+    /// The cheapest plans of every number of graphs; empty when one list had to serve both kinds of
+    /// step.
     pub curve: Vec<CurvePoint>,
     /// The number of graphs at the knee of the curve.
     pub knee_graphs: usize,
@@ -85,13 +78,11 @@ pub struct Plan {
 
 /// Chooses the lists.
 ///
-/// Exact: no other lists within the constraints cost less, unless a
-/// [`PlanWarning::NotProvenOptimal`] says how far the search within budgets came. Time
-/// O(K N log N) and memory O(K N) for N distinct counts and K graphs.
+/// Exact: no other lists within the constraints cost less. Time O(K N log N) and memory O(K N) for N
+/// distinct counts and K graphs.
 ///
 /// # Errors
-/// Those of [`PlanRequest::validate`], of missing or gappy costs, and
-/// [`PlannerError::BudgetTooSmall`].
+/// Those of [`PlanRequest::validate`], and of missing or gappy costs.
 pub fn plan(question: Question<'_>) -> Result<Plan, PlannerError> {
     let Question { traffic, request, .. } = question;
     request.validate(traffic)?;
@@ -102,30 +93,11 @@ pub fn plan(question: Question<'_>) -> Result<Plan, PlannerError> {
     let (curve, curve_costs, tables) = curve(&problem, request)?;
     let knee_index = knee(&curve_costs);
     let knee_graphs = curve.get(knee_index).map_or(0, |point| point.graphs);
-    let budgeted = request.budgets() != [None; 2];
-    let priced = request.prices() != [0.0; 2];
-    let graphs = match request.max_graphs {
-        None if !(budgeted || priced) => knee_graphs,
-        given => given
-            .unwrap_or(DEFAULT_CURVE_GRAPHS)
-            .min(problem.most_graphs())
-            .max(problem.least_graphs()),
-    };
-    let mut warnings = Vec::new();
-    let nodes = if budgeted {
-        let found = within_budgets(&problem, request, graphs)?;
-        if found.at_least < found.cost {
-            let best = found.at_least.max(1) as f64;
-            warnings.push(PlanWarning::NotProvenOptimal {
-                at_most_above: (found.cost - found.at_least) as f64 / best,
-            });
-        }
-        found.nodes
-    } else {
-        walk(&tables, fewest_for(&curve_costs, &curve, graphs))
-    };
-    let sizes = problem.sizes(&nodes);
+    let within = |graphs: usize| graphs.min(problem.most_graphs()).max(problem.least_graphs());
+    let graphs = request.max_graphs.map_or(knee_graphs, within);
+    let sizes = problem.sizes(&walk(&tables, fewest_for(&curve_costs, &curve, graphs)));
     let outcome = evaluate(question, &sizes)?;
+    let mut warnings = Vec::new();
     let mode = request.graph_mode;
     if mode.has_token_graphs() && request.maximum(ListKind::Tokens, traffic) == 0 {
         warnings.push(PlanWarning::NoMixedSteps);
@@ -166,31 +138,6 @@ fn ends_early(
     }
 }
 
-/// The best lists for each of several numbers of graphs, without budgets, from one table, and the
-/// curve up to the largest of them; `None` where a number is too large to plan for.
-pub(crate) fn plans_of_counts(
-    question: Question<'_>,
-    counts: &[usize],
-) -> Result<(Vec<Option<CaptureSizes>>, Vec<CurvePoint>), PlannerError> {
-    let request = question.request;
-    request.validate(question.traffic)?;
-    let problem = Problem::new(question)?;
-    let widest = problem.axes.iter().map(Axis::len).max().unwrap_or(0);
-    let can_plan = |count: usize| {
-        let graphs = count.max(DEFAULT_CURVE_GRAPHS).min(problem.most_graphs());
-        count >= problem.least_graphs() && widest.saturating_mul(graphs + 1) <= MAX_TABLE
-    };
-    let largest = counts.iter().copied().filter(|count| can_plan(*count)).max();
-    let up_to = PlanRequest { max_graphs: largest, ..request.clone() };
-    let (curve, curve_costs, tables) = curve(&problem, &up_to)?;
-    let sizes = |count: usize| {
-        let graphs = fewest_for(&curve_costs, &curve, count);
-        problem.sizes(&walk(&tables, graphs))
-    };
-    let plans = counts.iter().map(|count| can_plan(*count).then(|| sizes(*count))).collect();
-    Ok((plans, curve))
-}
-
 /// With too few graphs for both lists, every step uses the token sizes, as dispatch does for a
 /// decode that no decode size holds.
 fn plan_shared(question: Question<'_>, given: usize, least: usize) -> Result<Plan, PlannerError> {
@@ -216,7 +163,7 @@ fn curve(problem: &Problem, request: &PlanRequest) -> Result<Curve, PlannerError
             return Err(PlannerError::TooManyCandidates { candidates: axis.len(), graphs: most });
         }
     }
-    let (tables, after) = chain(&problem.axes, &problem.charges, most, Keep::First);
+    let (tables, after) = chain(&problem.axes, most);
     let mut points = Vec::new();
     let mut costs = Vec::new();
     let one = unit(request.objective);
@@ -243,33 +190,4 @@ fn fewest_for(costs: &[u128], curve: &[CurvePoint], graphs: usize) -> usize {
     let Some(at) = curve.iter().rposition(|point| point.graphs <= graphs) else { return graphs };
     let first = costs.iter().position(|cost| *cost <= costs[at]).unwrap_or(at);
     curve[first].graphs
-}
-
-fn within_budgets(
-    problem: &Problem,
-    request: &PlanRequest,
-    graphs: usize,
-) -> Result<BudgetedPlan, PlannerError> {
-    let least = problem.least_nodes();
-    let names = [("memory budget", "bytes"), ("capture budget", "nanoseconds")];
-    for (resource, (what, unit)) in names.into_iter().enumerate() {
-        let nodes = problem.axes.iter().zip(&least);
-        let amounts = nodes.flat_map(|(axis, nodes)| {
-            nodes.iter().map(move |node| axis.resources[resource][node - 1])
-        });
-        let least = amounts.sum();
-        if let Some(budget) = request.budgets()[resource].filter(|budget| *budget < least) {
-            return Err(PlannerError::BudgetTooSmall { what, budget, least, unit });
-        }
-    }
-    if problem.axes.is_empty() {
-        return Ok(BudgetedPlan { nodes: Vec::new(), cost: 0, at_least: 0 });
-    }
-    let search = Budgeted {
-        axes: &problem.axes,
-        charges: &problem.charges,
-        max_graphs: graphs,
-        budgets: request.budgets().map(|budget| budget.unwrap_or(UNLIMITED)),
-    };
-    Ok(search.solve(least))
 }

@@ -1,11 +1,10 @@
 //! The plan as a problem over axes: which steps each list serves, at which costs.
 
-use crate::axis::{Axis, AxisLimits, unit};
-use crate::budgeted::LARGEST_CHARGE;
+use crate::axis::{Axis, AxisLimits};
 use crate::capture_sizes::{CaptureSizes, ListKind};
 use crate::costs::{CostPath, MonotoneCurve, StepCosts};
 use crate::error::PlannerError;
-use crate::request::{Objective, PlanRequest, Question};
+use crate::request::{PlanRequest, Question};
 use crate::traffic::Steps;
 
 /// Tokens first, then decodes; a list that serves no step has no axis.
@@ -13,7 +12,6 @@ use crate::traffic::Steps;
 pub(crate) struct Problem {
     pub(crate) lists: Vec<ListKind>,
     pub(crate) axes: Vec<Axis>,
-    pub(crate) charges: Vec<Vec<u128>>,
 }
 
 impl Problem {
@@ -27,7 +25,6 @@ impl Problem {
             }
             let steps = traffic.of_list(list, request.graph_mode);
             let axis = axis(list, &steps, maximum, costs, request)?;
-            problem.charges.push(charges(&axis, traffic.steps(), request));
             problem.axes.push(axis);
             problem.lists.push(list);
         }
@@ -45,20 +42,8 @@ impl Problem {
 
     /// The fewest graphs of any plan.
     pub(crate) fn least_graphs(&self) -> usize {
-        self.least_nodes()
-            .iter()
-            .zip(&self.axes)
-            .map(|(nodes, axis)| nodes.len() * axis.graphs_per_size)
-            .sum()
-    }
-
-    /// The plan that only covers the maxima.
-    pub(crate) fn least_nodes(&self) -> Vec<Vec<usize>> {
-        let least = |axis: &Axis| match axis.ending_at(0) {
-            Some(_) => Vec::new(),
-            None => vec![axis.len()],
-        };
-        self.axes.iter().map(least).collect()
+        let covers = |axis: &&Axis| axis.ending_at(0).is_none();
+        self.axes.iter().filter(covers).map(|axis| axis.graphs_per_size).sum()
     }
 
     /// The graphs beyond which none can help.
@@ -67,7 +52,7 @@ impl Problem {
     }
 }
 
-/// The axis of one list, with what its candidates take of each resource that is limited or priced.
+/// The axis of one list.
 fn axis(
     list: ListKind,
     steps: &Steps,
@@ -102,23 +87,7 @@ fn axis(
         replay_ns: &replay.step_ns,
         launched_ns,
     };
-    let mut axis = Axis::new(request.objective, steps, &limits);
-    let wanted = request.budgets().into_iter().zip(request.prices());
-    for (((field, curve), (budget, price)), amounts) in
-        replay.resources().into_iter().zip(wanted).zip(&mut axis.resources)
-    {
-        let Some(curve) = curve else {
-            if budget.is_some() || price > 0.0 {
-                return Err(PlannerError::CostsLackResource { path, field });
-            }
-            continue;
-        };
-        for (amount, size) in amounts.iter_mut().zip(&axis.candidates) {
-            let of_query = |query: &u32| curve.at(size.saturating_mul(*query));
-            *amount = steps.keys().map(of_query).fold(0, u64::saturating_add);
-        }
-    }
-    Ok(axis)
+    Ok(Axis::new(request.objective, steps, &limits))
 }
 
 fn check_gap(path: CostPath, curve: &MonotoneCurve, range: (u32, u32)) -> Result<(), PlannerError> {
@@ -126,23 +95,4 @@ fn check_gap(path: CostPath, curve: &MonotoneCurve, range: (u32, u32)) -> Result
         Some((from, to)) => Err(PlannerError::CostsGap { path, from, to }),
         None => Ok(()),
     }
-}
-
-/// What each candidate costs by itself, at the prices of the request.
-fn charges(axis: &Axis, steps: u64, request: &PlanRequest) -> Vec<u128> {
-    let in_units = match request.objective {
-        Objective::Time => 1e3,
-        Objective::Padding => 1.0,
-    };
-    let per_log = in_units * steps as f64;
-    let [per_gib, per_second] = request.prices();
-    let per_byte = per_gib * per_log / (1_u64 << 30) as f64;
-    let per_ns = per_second * per_log / 1e9;
-    let one = unit(request.objective);
-    let charge = |(bytes, ns): (&u64, &u64)| {
-        let units = (per_byte * *bytes as f64 + per_ns * *ns as f64).round() as u128;
-        units.min(LARGEST_CHARGE / one) * one
-    };
-    let [bytes, ns] = &axis.resources;
-    bytes.iter().zip(ns).map(charge).collect()
 }

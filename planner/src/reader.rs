@@ -1,5 +1,4 @@
-//! Reads logs of every dialect into [`Traffic`]: our own lines, TensorRT-LLM's statistics and
-//! histograms in CSV.
+//! Reads an iteration log into [`Traffic`].
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -7,7 +6,6 @@ use std::path::Path;
 
 use crate::error::PlannerError;
 use crate::head::LogHead;
-use crate::histogram_csv::HistogramColumns;
 use crate::json_line::read_json_line;
 use crate::log_line::{Line, MalformedLine};
 use crate::traffic::Traffic;
@@ -32,7 +30,7 @@ pub struct ReadLog {
     pub traffic: Traffic,
     /// What its first line says of them; of several logs behind each other, of all.
     pub head: LogHead,
-    /// Lines that are not blank, heads not counted (for a histogram: without its header).
+    /// Lines that are not blank, heads not counted.
     pub lines: u64,
     /// Lines of steps without tokens, which no graph could serve; they are left out.
     pub idle: u64,
@@ -48,13 +46,7 @@ const NAMED_LINES: usize = 10;
 /// A longer line is malformed, and is not kept in memory.
 const MAX_LINE_BYTES: u64 = 1 << 20;
 
-enum Dialect {
-    Unknown,
-    JsonLines,
-    Histogram(HistogramColumns),
-}
-
-/// Reads a file; the dialect is recognised from its first line that is not blank.
+/// Reads a file.
 ///
 /// # Errors
 /// [`PlannerError::File`], and those of [`read_log`].
@@ -63,12 +55,11 @@ pub fn read_log_file(path: &Path, options: ReadOptions) -> Result<ReadLog, Plann
     read_log(BufReader::with_capacity(1 << 18, file), options)
 }
 
-/// Reads lines; the dialect is recognised from the first that is not blank: `{` starts JSON
-/// lines, anything else a histogram.
+/// Reads lines.
 ///
 /// # Errors
 /// [`PlannerError::EmptyLog`] without a single step, [`PlannerError::TooManyMalformed`] above the
-/// threshold, [`PlannerError::HistogramHeader`], [`PlannerError::Stream`], and
+/// threshold, [`PlannerError::Stream`], and
 /// [`PlannerError::Setting`] for a threshold that is no percentage.
 pub fn read_log(mut input: impl BufRead, options: ReadOptions) -> Result<ReadLog, PlannerError> {
     let threshold_percent = options.max_malformed_percent;
@@ -76,7 +67,6 @@ pub fn read_log(mut input: impl BufRead, options: ReadOptions) -> Result<ReadLog
     let expected = "a percentage from 0 to 100";
     PlannerError::check_number("--max-malformed", threshold_percent, fits, expected)?;
     let mut log = ReadLog::default();
-    let mut dialect = Dialect::Unknown;
     let mut buffer = Vec::new();
     let mut number = 0_u64;
     loop {
@@ -88,22 +78,10 @@ pub fn read_log(mut input: impl BufRead, options: ReadOptions) -> Result<ReadLog
         if complete && line.is_empty() {
             continue;
         }
-        if complete && matches!(dialect, Dialect::Unknown) {
-            if line.starts_with(b"{") {
-                dialect = Dialect::JsonLines;
-            } else {
-                let (columns, is_header) = HistogramColumns::of_first_line(line)?;
-                dialect = Dialect::Histogram(columns);
-                if is_header {
-                    continue;
-                }
-            }
-        }
         log.lines += 1;
-        let outcome = match &dialect {
-            _ if !complete => Err("longer than 1 MiB".into()),
-            Dialect::Histogram(columns) => columns.read_line(line, &mut log.traffic),
-            Dialect::JsonLines | Dialect::Unknown => read_json_line(line, &mut log.traffic),
+        let outcome = match complete {
+            true => read_json_line(line, &mut log.traffic),
+            false => Err("longer than 1 MiB".into()),
         };
         match outcome {
             Ok(Line::Step) => {}
@@ -170,8 +148,6 @@ mod tests {
         log.traffic.iter().collect()
     }
 
-    const DECODE: StepKind = StepKind::Decode { query_length: 1 };
-
     #[test]
     fn reads_our_own_lines() {
         let log = read(concat!(
@@ -225,30 +201,6 @@ mod tests {
     }
 
     #[test]
-    fn reads_the_fields_of_tensorrt_llm_flat_and_nested() {
-        let log = read(concat!(
-            "{\"numCtxTokens\": 57, \"numGenRequests\": 2}\n",
-            "{\"iter\": 7, \"inflightBatchingStats\": {\"numCtxTokens\": 0, \"numGenRequests\": 9}, \"iterLatencyMS\": 3.5}\n",
-            "{\"iter\": 8, \"inflightBatchingStats\": {\"numCtxTokens\": 0, \"numGenRequests\": 0}}\n",
-        ))
-        .unwrap();
-        assert_eq!(steps(&log), [(StepKind::Mixed, 59, 1), (DECODE, 9, 1)]);
-        assert_eq!((log.lines, log.idle, log.malformed), (3, 1, 0));
-    }
-
-    #[test]
-    fn reads_histograms_with_and_without_a_header() {
-        let log = read("tokens,steps,kind,query_length\n128,40,mixed,\n8,5,decode,2\n").unwrap();
-        assert_eq!(
-            steps(&log),
-            [(StepKind::Mixed, 128, 40), (StepKind::Decode { query_length: 2 }, 8, 5)]
-        );
-        let log = read("128, 40\r\n64, 2\r\n").unwrap();
-        assert_eq!(steps(&log), [(StepKind::Mixed, 64, 2), (StepKind::Mixed, 128, 40)]);
-        assert!(matches!(read("size,kind\n1,mixed\n"), Err(PlannerError::HistogramHeader { .. })));
-    }
-
-    #[test]
     fn malformed_lines_are_counted_and_named_below_the_threshold() {
         let mut text = String::new();
         for tokens in 1..=60 {
@@ -272,17 +224,17 @@ mod tests {
         assert!(text.contains("1 of 2 lines are malformed"), "{text}");
         assert!(text.contains("line 2: `context_tokens` is -5: negative"), "{text}");
         let strict = ReadOptions { max_malformed_percent: f64::NAN };
-        assert!(matches!(read_log(&b"1,1"[..], strict), Err(PlannerError::Setting { .. })));
+        assert!(matches!(read_log(&b"{}"[..], strict), Err(PlannerError::Setting { .. })));
     }
 
     #[test]
     fn a_log_without_steps_is_an_error() {
         assert!(matches!(read(""), Err(PlannerError::EmptyLog { lines: 0, .. })));
         assert!(matches!(read("\n \n"), Err(PlannerError::EmptyLog { lines: 0, .. })));
-        let idle = "{\"numCtxTokens\":0,\"numGenRequests\":0}\n";
+        let idle = "{\"context_tokens\":0,\"generation_requests\":0}\n";
         assert!(matches!(read(idle), Err(PlannerError::EmptyLog { idle: 1, .. })));
         assert!(matches!(read("{}\n"), Err(PlannerError::TooManyMalformed { .. })));
-        assert!(matches!(read("tokens,steps\n"), Err(PlannerError::EmptyLog { .. })));
+        assert!(matches!(read("tokens,steps\n"), Err(PlannerError::TooManyMalformed { .. })));
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub enum Objective {
     Padding,
 }
 
-/// What is asked of a plan: its objective, bounds, budgets and prices.
+/// What is asked of a plan: its objective and bounds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PlanRequest {
     /// What the best plan has the least of.
@@ -37,14 +37,6 @@ pub struct PlanRequest {
     pub launched: bool,
     /// Whether the largest token size must cover the maximum; otherwise larger steps are launched.
     pub cover_maximum: bool,
-    /// The most bytes that all graphs may keep.
-    pub memory_budget: Option<u64>,
-    /// The most nanoseconds that all captures may take.
-    pub capture_budget_ns: Option<u64>,
-    /// What a GiB of graphs costs: microseconds (time) or tokens (padding), per step of the log.
-    pub memory_price: f64,
-    /// What a second of capture costs, in the same unit.
-    pub capture_price: f64,
 }
 
 /// A request with what it is about.
@@ -54,7 +46,7 @@ pub struct Question<'a> {
     pub traffic: &'a Traffic,
     /// How long a step takes in each way to run it, as a function of its tokens.
     pub costs: &'a StepCosts,
-    /// Objective, bounds and budgets.
+    /// Objective and bounds.
     pub request: &'a PlanRequest,
 }
 
@@ -69,10 +61,6 @@ impl Default for PlanRequest {
             multiple_of: 1,
             launched: false,
             cover_maximum: true,
-            memory_budget: None,
-            capture_budget_ns: None,
-            memory_price: 0.0,
-            capture_price: 0.0,
         }
     }
 }
@@ -101,12 +89,6 @@ impl PlanRequest {
             ("--max-num-seqs", self.max_num_seqs.map_or(1, u64::from), most),
             ("--multiple-of", u64::from(self.multiple_of), most),
         ])?;
-        for (what, value) in
-            [("--memory-price", self.memory_price), ("--capture-price", self.capture_price)]
-        {
-            let fits = (0.0..=1e9).contains(&value);
-            PlannerError::check_number(what, value, fits, "a number from 0 to 1e9")?;
-        }
         if self.objective == Objective::Padding && (self.launched || !self.cover_maximum) {
             return Err(PlannerError::Contradiction {
                 what: "objective `padding` counts steps that replay, a launched step has no padding",
@@ -134,16 +116,6 @@ impl PlanRequest {
             (ListKind::Decode, _) | (ListKind::Tokens, StepMode::Full) => CostPath::Full,
             (ListKind::Tokens, _) => CostPath::Piecewise,
         }
-    }
-
-    /// What may be spent on all graphs: bytes and nanoseconds.
-    pub(crate) fn budgets(&self) -> [Option<u64>; 2] {
-        [self.memory_budget, self.capture_budget_ns]
-    }
-
-    /// What a GiB and a second cost.
-    pub(crate) fn prices(&self) -> [f64; 2] {
-        [self.memory_price, self.capture_price]
     }
 
     /// The largest count that a size of a list must hold, 0 when no step uses the list.

@@ -11,7 +11,7 @@ pub struct CurvePoint {
     pub token_sizes: usize,
     /// Sizes of `decode_batch_sizes` in the plan.
     pub decode_sizes: usize,
-    /// The objective: microseconds or padding tokens over the whole log, with what prices add.
+    /// The objective: microseconds or padding tokens over the whole log.
     pub cost: f64,
 }
 

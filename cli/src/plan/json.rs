@@ -1,35 +1,21 @@
 //! Reports for machines.
 
 use anyhow::Result;
-use piecewise_planner::{
-    BoundedLists, CaptureSizes, CheckReport, Comparison, Coverage, Outcome, Plan, Share,
-};
+use piecewise_planner::{CaptureSizes, CheckReport, Coverage, Outcome, Plan, Share};
 use serde_json::{Value, json};
 
 use super::input::Input;
 
-pub(super) fn plan(input: &Input, plan: &Plan, comparisons: &[Comparison]) -> Result<String> {
+pub(super) fn plan(input: &Input, plan: &Plan) -> Result<String> {
     let mut report = described(&plan.sizes, &plan.outcome);
     report["toml"] = plan.sizes.to_toml().into();
     report["request"] = serde_json::to_value(&input.request)?;
     report["costs"] = input.costs.origin.clone().into();
-    report["log"] = log(input)?;
+    report["log"] = log(input);
     report["warnings"] = serde_json::to_value(&plan.warnings)?;
     report["knee_graphs"] = plan.knee_graphs.into();
     report["curve"] = serde_json::to_value(&plan.curve)?;
     report["sizes"] = serde_json::to_value(&plan.outcome.uses)?;
-    report["comparisons"] = comparisons
-        .iter()
-        .map(|comparison| {
-            json!({
-                "stack": comparison.stack,
-                "theirs": described(&comparison.sizes, &comparison.theirs),
-                "ours": described(&comparison.our_sizes, &comparison.ours),
-                "graphs_to_match": comparison.graphs_to_match,
-                "as_shipped": outcome(&comparison.shipped),
-            })
-        })
-        .collect();
     finish(&report)
 }
 
@@ -40,19 +26,8 @@ pub(super) fn check(input: &Input, checked: &CheckReport) -> Result<String> {
     report["better"] = described(&checked.better_sizes, &checked.better);
     report["better"]["toml"] = checked.better_sizes.to_toml().into();
     report["costs"] = input.costs.origin.clone().into();
-    report["log"] = log(input)?;
+    report["log"] = log(input);
     finish(&report)
-}
-
-pub(super) fn bounded(lists: &BoundedLists) -> Result<String> {
-    finish(&json!({
-        "capture_num_tokens": lists.sizes.capture_num_tokens,
-        "decode_batch_sizes": lists.sizes.decode_batch_sizes,
-        "worst_padding_share": lists.worst_share(),
-        "worst_padding_tokens": lists.worst.0,
-        "worst_size": lists.worst.1,
-        "toml": lists.sizes.to_toml(),
-    }))
 }
 
 fn described(sizes: &CaptureSizes, of: &Outcome) -> Value {
@@ -91,20 +66,17 @@ fn coverage(coverage: &Coverage) -> Value {
     })
 }
 
-fn log(input: &Input) -> Result<Value> {
-    let mut described = json!({
-        "source": input.source,
-        "steps": input.traffic.steps(),
-    });
-    if let Some(log) = &input.log {
-        described["head"] = serde_json::to_value(&log.head)?;
-        described["lines"] = log.lines.into();
-        described["idle_lines"] = log.idle.into();
-        described["malformed_lines"] = log.malformed.into();
-        described["first_malformed"] = serde_json::to_value(&log.first_malformed)?;
-        described["observed"] = serde_json::to_value(input.traffic.observed)?;
-    }
-    Ok(described)
+fn log(Input { source, traffic, log, .. }: &Input) -> Value {
+    json!({
+        "source": source,
+        "steps": traffic.steps(),
+        "head": log.head,
+        "lines": log.lines,
+        "idle_lines": log.idle,
+        "malformed_lines": log.malformed,
+        "first_malformed": log.first_malformed,
+        "observed": traffic.observed,
+    })
 }
 
 fn finish(report: &Value) -> Result<String> {

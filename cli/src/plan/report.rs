@@ -4,13 +4,12 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
 use piecewise_planner::{
-    BoundedLists, CheckReport, Comparison, Finding, LogHead, Objective, Outcome, Plan, PlanWarning,
-    Share,
+    CheckReport, Finding, LogHead, Objective, Outcome, Plan, PlanWarning, Share,
 };
 
 use super::input::Input;
 
-pub(super) fn plan(input: &Input, plan: &Plan, comparisons: &[Comparison]) -> String {
+pub(super) fn plan(input: &Input, plan: &Plan) -> String {
     let mut text = header(input);
     let outcome = &plan.outcome;
     for warning in &plan.warnings {
@@ -31,12 +30,6 @@ pub(super) fn plan(input: &Input, plan: &Plan, comparisons: &[Comparison]) -> St
         let _ =
             writeln!(text, "\nWhat more graphs buy (each row the best plan of at most so many):\n");
         text.push_str(&curve(input.request.objective, plan));
-    }
-    if !comparisons.is_empty() {
-        text.push_str(
-            "\nDefault lists by their published rules, up to the same maxima, the plan of equal count, and how many graphs it needs to be as good:\n\n",
-        );
-        text.push_str(&comparison(comparisons));
     }
     text
 }
@@ -67,46 +60,31 @@ pub(super) fn check(input: &Input, checked: &CheckReport) -> String {
     text
 }
 
-pub(super) fn bounded(lists: &BoundedLists) -> String {
-    let mut text = lists.sizes.to_toml();
-    let _ = writeln!(
-        text,
-        "\n{} graphs; no step is more than {} padding ({} of {} rows), and no lists of as many \
-             graphs have a smaller worst case",
-        lists.sizes.graphs(1),
-        percent(lists.worst_share()),
-        lists.worst.0,
-        lists.worst.1
-    );
-    text
-}
-
 fn header(input: &Input) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "traffic: {}, {} steps", input.source, input.traffic.steps());
-    if let Some(log) = &input.log {
-        let LogHead { model, device, max_num_tokens, max_num_seqs, .. } = &log.head;
-        let of = model.as_ref().zip(device.as_ref());
-        if let Some((model, device)) = of {
-            let _ = writeln!(text, "of: {model} on {device}");
+    let log = &input.log;
+    let LogHead { model, device, max_num_tokens, max_num_seqs, .. } = &log.head;
+    let of = model.as_ref().zip(device.as_ref());
+    if let Some((model, device)) = of {
+        let _ = writeln!(text, "of: {model} on {device}");
+    }
+    if let Some((tokens, sequences)) = max_num_tokens.zip(*max_num_seqs) {
+        let _ = writeln!(text, "bounds: {tokens} tokens, {sequences} sequences");
+    }
+    if log.malformed > 0 {
+        let _ = writeln!(text, "malformed: {} of {} lines", log.malformed, log.lines);
+        for malformed in &log.first_malformed {
+            let _ = writeln!(text, "  {malformed}");
         }
-        if let Some((tokens, sequences)) = max_num_tokens.zip(*max_num_seqs) {
-            let _ = writeln!(text, "bounds: {tokens} tokens, {sequences} sequences");
-        }
-        if log.malformed > 0 {
-            let _ = writeln!(text, "malformed: {} of {} lines", log.malformed, log.lines);
-            for malformed in &log.first_malformed {
-                let _ = writeln!(text, "  {malformed}");
-            }
-        }
-        let observed = input.traffic.observed;
-        if observed.known_steps > 0 {
-            let _ = writeln!(
-                text,
-                "in the log itself {} of {} steps replayed",
-                observed.replayed_steps, observed.known_steps
-            );
-        }
+    }
+    let observed = input.traffic.observed;
+    if observed.known_steps > 0 {
+        let _ = writeln!(
+            text,
+            "in the log itself {} of {} steps replayed",
+            observed.replayed_steps, observed.known_steps
+        );
     }
     let _ = writeln!(text, "costs: {}", input.costs.origin);
     text
@@ -190,37 +168,6 @@ fn curve(objective: Objective, plan: &Plan) -> String {
     format!("{table}\n")
 }
 
-fn comparison(comparisons: &[Comparison]) -> String {
-    let mut table = table(&[
-        "list",
-        "graphs",
-        "padding: theirs",
-        "ours",
-        "us a step: theirs",
-        "ours",
-        "ours needs",
-        "as shipped: replayed",
-        "us a step",
-    ]);
-    let step = |outcome: &Outcome| {
-        outcome.mean_step_us().map_or("unknown".to_owned(), |us| format!("{us:.1}"))
-    };
-    for comparison in comparisons {
-        table.add_row([
-            comparison.stack.name().to_owned(),
-            comparison.theirs.graphs.to_string(),
-            percent(comparison.theirs.padding_share()),
-            percent(comparison.ours.padding_share()),
-            step(&comparison.theirs),
-            step(&comparison.ours),
-            comparison.graphs_to_match.map_or("-".to_owned(), |graphs| graphs.to_string()),
-            percent(comparison.shipped.coverage.all().of_steps()),
-            step(&comparison.shipped),
-        ]);
-    }
-    format!("{table}\n")
-}
-
 fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN).set_header(header);
@@ -257,10 +204,6 @@ fn describe_warning(warning: &PlanWarning) -> String {
         PlanWarning::EndsBelowBound { list, bound_key, largest, bound } => format!(
             "{} ends at {largest}, and steps come to {bound} ({bound_key}): larger ones are launched",
             list.key()
-        ),
-        PlanWarning::NotProvenOptimal { at_most_above } => format!(
-            "the search within the budgets was cut short: the plan is at most {:.4} % above the best",
-            100.0 * at_most_above
         ),
         other => format!("{other:?}"),
     }

@@ -363,9 +363,11 @@ fn a_timeline_has_every_launch_in_the_order_of_the_step() {
 fn the_planner_reads_the_costs() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    let (costs, log) = (path("costs.jsonl"), path("log.csv"));
+    let (costs, log) = (path("costs.jsonl"), path("log.jsonl"));
     bench(&["--batch", "1,2,4", "--mixed", "1,2,4,8,16,32", "--costs", &costs]);
-    std::fs::write(&log, "tokens,steps\n3,10\n9,5\n30,1\n").unwrap();
+    let steps = [(3, 10), (9, 5), (30, 1)]
+        .map(|(tokens, steps)| format!("{{\"tokens\":{tokens}}}\n").repeat(steps));
+    std::fs::write(&log, steps.concat()).unwrap();
     let flags = ["--max-num-tokens", "32", "--max-graphs", "3", "--launched", "never", "--json"];
     let text = stdout_of(&[&["plan", "--log", &log, "--costs", &costs][..], &flags].concat());
     let plan: Value = serde_json::from_str(&text).unwrap();

@@ -23,9 +23,9 @@ pub struct PathCosts {
 }
 
 impl PathCosts {
-    /// Bytes and nanoseconds of a graph, each under its name in a costs file.
-    pub(crate) fn resources(&self) -> [(&'static str, &Option<MonotoneCurve>); 2] {
-        [("memory_bytes", &self.memory_bytes), ("capture_us", &self.capture_ns)]
+    /// Bytes that a graph keeps and nanoseconds of its capture.
+    pub(crate) fn resources(&self) -> [&Option<MonotoneCurve>; 2] {
+        [&self.memory_bytes, &self.capture_ns]
     }
 }
 
