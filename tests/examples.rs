@@ -47,6 +47,12 @@ fn from_pytorch_writes_what_the_model_in_pytorch_writes() {
 }
 
 #[test]
+fn gated_convolution_goes_on_from_step_to_step() {
+    let shown = output_of("gated_convolution");
+    assert_eq!(shown.matches(" tokens, alone and in company: [").count(), 3, "{shown}");
+}
+
+#[test]
 fn suspend_goes_on_without_a_capture() {
     let shown = output_of("suspend");
     assert!(shown.contains("request 0: 12 tokens in"), "{shown}");

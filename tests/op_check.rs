@@ -6,6 +6,9 @@ use piecewise::kernels::op::{OpCase, OpCheckError, OpReport, check, check_beside
 use piecewise::prelude::*;
 use piecewise_backend::cuda::{CudaOptions, LazyNvrtc, library_dirs};
 use piecewise_ir::eval::Array;
+use piecewise_kernels::attention::PagedAttention;
+use piecewise_kernels::causal_window::CausalWindow;
+use piecewise_kernels::inputs::engine_inputs;
 use piecewise_kernels::op::cuda::{
     CudaImplementation, CudaOp, CudaOpCall, GridAxis, LaunchRecipe, OpKernels, Param,
 };
@@ -194,6 +197,20 @@ fn an_op_that_is_what_it_declares_passes_every_check() {
     }
     let skipped = Vec::from_iter(report.skipped.iter().map(|(check, _)| check.as_str()));
     assert_eq!(skipped, ["cpu: rows", "cuda"]);
+}
+
+#[test]
+fn windows_of_rows_are_what_they_declare() {
+    let [_, _, _, slots, ..] = engine_inputs();
+    let [_, _, _, starts, lengths] = PagedAttention::inputs();
+    for dtype in [DType::F32, DType::BF16] {
+        let case = OpCase::of(&CausalWindow).rows(dtype, [WIDTH]).slot_state(dtype, [WIDTH, 3]);
+        let case = case.input(&slots).input(&starts).input(&lengths);
+        let report = check(&OpRegistry::builtin(), &case).unwrap();
+        for check in ["again", "padding", "sizes", "replay", "split and inside", "reference"] {
+            assert!(report.done.contains(&format!("cpu: {check}")), "{check}: {report:?}");
+        }
+    }
 }
 
 #[test]

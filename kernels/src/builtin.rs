@@ -1,6 +1,7 @@
 //! The custom ops that this crate defines.
 
 use crate::attention::PagedAttention;
+use crate::causal_window::CausalWindow;
 use crate::experts::Experts;
 use crate::inputs;
 use crate::op::cuda::CudaOp;
@@ -24,6 +25,7 @@ impl OpRegistry {
         registry.add(SegmentAttention);
         registry.add(SegmentMean);
         registry.add(Experts);
+        registry.add(CausalWindow);
         registry
     }
 

@@ -4,6 +4,7 @@
 
 pub mod attention;
 mod builtin;
+pub mod causal_window;
 pub mod cpu;
 pub mod cuda;
 pub mod experts;

@@ -17,6 +17,7 @@ mod cuda_absorbed;
 mod cuda_ahead;
 mod cuda_attention;
 mod cuda_attention_scores;
+mod cuda_causal_window;
 mod cuda_elements;
 mod cuda_emulated;
 mod cuda_experts;

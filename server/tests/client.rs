@@ -63,7 +63,7 @@ pub(crate) fn serve_at(
     let thread = EngineThread::start(engine, ThreadOptions::default()).unwrap();
     let (ready, is_ready) = mpsc::channel();
     let end = std::thread::spawn(move || server.serve(thread, model, || ready.send(()).unwrap()));
-    is_ready.recv().unwrap();
+    is_ready.recv_timeout(PATIENCE).unwrap();
     (address, end)
 }
 

@@ -2,11 +2,13 @@
 
 use super::op_builders::{AttentionMeta, KernelOps, SampleControlInputs, SampleParameters};
 use piecewise_ir::builder::{Builder, Tensor};
+use piecewise_ir::custom::Attrs;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Symbol;
 use piecewise_ir::types::Shape;
 use piecewise_kernels::attention::{PAGE_ROWS, PagedAttention};
+use piecewise_kernels::causal_window::CausalWindow;
 use piecewise_kernels::inputs::{Extent, StepInput, engine_inputs};
 use piecewise_kernels::sampling::{ControlledSample, Sample, mask_words, token_words};
 use piecewise_runtime::words::roles;
@@ -216,6 +218,45 @@ impl<'b> StepInputs<'b> {
         let rest = shape.into_iter().map(Dim::constant);
         let shape: Shape = std::iter::once(slots).chain(rest).collect();
         b.state(name, dtype, shape).role(roles::SEQUENCE_STATE)
+    }
+
+    /// Each row of `x [T, width]` beside those before it in its sequence, `rows` of them together, 2 or more:
+    /// `[T, width, rows]`, the latest last, and zeros before the first token. What the next step needs of
+    /// them is in a state under the current scope, of which each sequence has one row.
+    #[track_caller]
+    pub fn causal_window(
+        &self,
+        b: &'b Builder,
+        name: &str,
+        x: Tensor<'b>,
+        rows: u64,
+    ) -> Tensor<'b> {
+        let width = x.shape().last().and_then(Dim::as_constant).unwrap_or(1);
+        let state = self.slot_state(b, name, x.dtype(), [width, rows.saturating_sub(1)]);
+        let [_, _, _, slots, ..] = engine_inputs();
+        let slots = b
+            .input_of_role(slots.role())
+            .unwrap_or_else(|| self.input(b, "sequence_slots", &slots));
+        let AttentionMeta { query_starts, query_lengths, .. } = self.attention;
+        let operands = [x, state, slots, query_starts, query_lengths];
+        b.custom_one(&CausalWindow, &operands, Attrs::new())
+    }
+
+    /// A causal convolution of each column of `x [T, width]` over its sequence: `[T, width]`, of each row the sum
+    /// over [`Self::causal_window`] times `taps [width, rows]`, in f32 and rounded once. The last tap is the
+    /// row's own, as in the weight `[width, 1, rows]` of torch's `Conv1d` of `width` groups.
+    #[track_caller]
+    pub fn causal_convolution(
+        &self,
+        b: &'b Builder,
+        name: &str,
+        x: Tensor<'b>,
+        taps: Tensor<'b>,
+    ) -> Tensor<'b> {
+        let rows = taps.shape().last().and_then(Dim::as_constant).unwrap_or(1);
+        let window = self.causal_window(b, name, x, rows);
+        let products = window.cast(DType::F32) * taps.cast(DType::F32);
+        products.reduce_sum([2]).reshape(x.shape()).cast(x.dtype())
     }
 }
 

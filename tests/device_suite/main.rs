@@ -264,6 +264,12 @@ macro_rules! suite {
                 a_slot_serves_one_sequence_after_the_other_from_zeros {
                     slot_states::a_slot_serves_one_sequence_after_the_other_from_zeros::<T>();
                 }
+                a_preempted_sequence_begins_again_from_zeros {
+                    slot_states::a_preempted_sequence_begins_again_from_zeros::<T>();
+                }
+                a_suspended_sequence_goes_on {
+                    slot_states::a_suspended_sequence_goes_on::<T>();
+                }
                 a_removed_requests_slot_is_free_within_the_step {
                     slot_states::a_removed_requests_slot_is_free_within_the_step::<T>();
                 }

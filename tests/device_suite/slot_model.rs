@@ -1,6 +1,8 @@
-//! A model with states of one slot a sequence, of an op of the suite's own on both backends.
+//! A model with states of one slot a sequence, of an op of the suite's own on both backends and of
+//! convolutions.
 
 use crate::target::Target;
+use piecewise::models::op_builders::{AttentionSpec, DecoderStates as _, KernelOps as _};
 use piecewise::models::{StepBounds, StepInputs};
 use piecewise_backend::compiler::Compiler;
 use piecewise_backend::device::Device;
@@ -123,6 +125,8 @@ pub(crate) struct SlotSetup {
     pub on_capture_failure: OnCaptureFailure,
     pub strict: bool,
     pub checks: Checks,
+    /// Rows of a pool of keys and values; 0 for a model without attention.
+    pub kv_rows: u64,
 }
 
 impl SlotSetup {
@@ -132,7 +136,7 @@ impl SlotSetup {
     pub(crate) fn checked(mode: GraphMode) -> Self {
         let checks = Checks { poison: true, addresses: true, compare: true };
         let (capture, on_capture_failure) = (CaptureWhen::Startup, OnCaptureFailure::Error);
-        Self { mode, capture, on_capture_failure, strict: true, checks }
+        Self { mode, capture, on_capture_failure, strict: true, checks, kv_rows: 0 }
     }
 
     /// The registry that has the model's op.
@@ -163,7 +167,7 @@ impl SlotSetup {
             max_rows: 3,
             max_sequences: 3,
             max_length: 64,
-            kv_rows: 0,
+            kv_rows: self.kv_rows,
             state_slots: SLOTS,
         };
         let step = StepInputs::declare(&b, &bounds);
@@ -175,6 +179,13 @@ impl SlotSetup {
             let memory = step.slot_state(&b, "memory", DType::F32, [WIDTH]);
             let h = x.linear(b.weight("in", [WIDTH, WIDTH])).silu();
             x = x + b.custom_one(&Remember, &[h, memory, spans], Attrs::new());
+            x = x + step.causal_convolution(&b, "window", x, b.weight("taps", [WIDTH, 3]));
+            if self.kv_rows > 0 {
+                let (kv, head) = (b.kv_state(step.kv_rows, 1, WIDTH, DType::F32), x.heads(WIDTH));
+                kv.write(step.kv_slots, head, head);
+                let spec = AttentionSpec { scale: 0.25, causal: true };
+                x = x + head.paged_attention(kv, &step.attention, spec);
+            }
         }
         let logits = x.gather(step.logit_rows).matmul_transposed(embedding, DType::F32);
         let graph = b.finish([logits, step.sample(logits)]).unwrap();

@@ -5,6 +5,7 @@ use crate::target::Target;
 use crate::warnings::warned;
 use piecewise_runtime::engine::{Engine, Request};
 use piecewise_runtime::words::GraphMode;
+use piecewise_runtime::words::SuspendedWeights;
 use std::collections::BTreeMap;
 
 fn engine<T: Target>(mode: GraphMode) -> Engine {
@@ -43,6 +44,46 @@ pub(crate) fn a_slot_serves_one_sequence_after_the_other_from_zeros<T: Target>()
             assert_eq!(Some(&ids[..]), whole, "{}", mode.name());
         }
         assert_eq!(engine.slots().free_slots() as u64, SLOTS);
+    }
+}
+
+/// A pool of four pages is too small for three sequences, which lose their pages and slots and begin again.
+pub(crate) fn a_preempted_sequence_begins_again_from_zeros<T: Target>() {
+    let long = |number| Request::new(request(number).prompt, 30);
+    let requests: Vec<_> = (0..8).map(long).collect();
+    for mode in [GraphMode::Piecewise, GraphMode::Full] {
+        let engine = |kv_rows| SlotSetup { kv_rows, ..SlotSetup::checked(mode) }.engine::<T>();
+        let run = |engine: &mut Engine, requests: &[Request]| {
+            let mut events = Vec::new();
+            requests.iter().for_each(|request| _ = engine.add(request.clone()).unwrap());
+            engine.run(&mut events).unwrap();
+            Vec::from_iter(ids_of(&events).into_values())
+        };
+        let mut small = engine(64);
+        let found = run(&mut small, &requests);
+        assert!(small.load().preemptions > 0, "{}", mode.name());
+        let alone = requests
+            .iter()
+            .flat_map(|request| run(&mut engine(256), std::slice::from_ref(request)));
+        assert_eq!(found, Vec::from_iter(alone), "{}", mode.name());
+    }
+}
+
+/// States lie where they lay, or are computed again where weights were dropped with them.
+pub(crate) fn a_suspended_sequence_goes_on<T: Target>() {
+    let expected = [2, 3].map(|number| alone::<T>(&request(number)));
+    for weights in [SuspendedWeights::Keep, SuspendedWeights::Drop] {
+        let mut engine = engine::<T>(GraphMode::Full);
+        let mut events = Vec::new();
+        let ids = [2, 3].map(|number| engine.add(request(number)).unwrap());
+        for _ in 0..5 {
+            engine.step(&mut events).unwrap();
+        }
+        engine.suspend(weights, &mut events).unwrap();
+        engine.resume(Some(&SlotSetup::WEIGHTS)).unwrap();
+        engine.run(&mut events).unwrap();
+        let found = ids_of(&events);
+        assert_eq!(ids.map(|id| found[&id].clone()), expected, "{weights:?}");
     }
 }
 

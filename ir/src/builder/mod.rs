@@ -7,6 +7,7 @@
 mod composites;
 mod error;
 mod operators;
+mod roles;
 mod scope;
 mod tensor;
 
@@ -108,13 +109,6 @@ impl Builder {
     #[track_caller]
     pub fn symbol_with_role(&self, name: &str, min: u64, max: u64, role: &str) -> Symbol {
         self.declare_symbol(name, min, max, Some(role))
-    }
-
-    /// The symbol that was declared first with a role; `None` where none was.
-    pub fn symbol_of_role(&self, role: &str) -> Option<Symbol> {
-        let state = self.state.borrow();
-        let mut symbols = state.graph.symbols().iter();
-        symbols.find(|(_, decl)| decl.role.as_deref() == Some(role)).map(|(symbol, _)| symbol)
     }
 
     #[track_caller]

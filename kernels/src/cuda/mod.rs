@@ -3,6 +3,7 @@
 
 mod attention;
 mod beside;
+mod causal_window;
 mod experts;
 mod index;
 mod matmul;
@@ -18,6 +19,7 @@ pub use crate::op::cuda::{
 pub use crate::op::{Blocks, GridError};
 pub(crate) use attention::{kernels as attention_kernels, others as other_attention_kernels};
 pub use beside::BesideOp;
+pub(crate) use causal_window::causal_window_kernels;
 pub(crate) use experts::experts_kernels;
 pub use matmul::{
     AfterProduct, BeforeProduct, MatMulSpec, RING_ROWS, RingForm, STREAM_ROWS, TENSOR_ROWS,

@@ -86,7 +86,8 @@ mod tests {
         }
         let error = key_of(None, Some(OsString::from(short))).unwrap_err().to_string();
         assert!(error.contains(CHECKSUM_KEY_VARIABLE) && !error.contains("00ff"), "{error}");
-        let nowhere = key_of(Some(Path::new("/no/such/file")), None).unwrap_err().to_string();
+        let folder = tempfile::tempdir().unwrap();
+        let nowhere = key_of(Some(&folder.path().join("none")), None).unwrap_err().to_string();
         assert!(nowhere.contains("No such file"), "{nowhere}");
     }
 }

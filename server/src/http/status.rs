@@ -166,6 +166,7 @@ mod tests {
 
     /// What there is at the end of a connection, also of one that was reset.
     fn rest(mut stream: TcpStream) -> String {
+        stream.set_read_timeout(Some(Duration::from_secs(600))).unwrap();
         let mut bytes = Vec::new();
         let _ = stream.read_to_end(&mut bytes);
         String::from_utf8(bytes).unwrap()

@@ -5,7 +5,7 @@ use crate::zmtp::{Connection, Decoder, Item, Role, Sender, command};
 use piecewise_runtime::memory::{KvEvent, KvObserver};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Nothing takes nearly so long, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -152,20 +152,26 @@ fn readers_are_as_many_as_the_operator_lets_them_be() {
 #[test]
 fn who_asks_for_a_replay_makes_room_between_questions() {
     let endpoint = |port| format!("tcp://127.0.0.1:{port}").parse().unwrap();
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let replays = free.local_addr().unwrap();
-    drop(free);
-    let options = KvPublisherOptions {
-        replay_endpoint: Some(endpoint(replays.port())),
-        most_readers: 1,
-        ..KvPublisherOptions::new(endpoint(0))
+    // Another process may take the port that was free.
+    let bound = || {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let replays = free.local_addr().unwrap();
+        drop(free);
+        let options = KvPublisherOptions {
+            replay_endpoint: Some(endpoint(replays.port())),
+            most_readers: 1,
+            ..KvPublisherOptions::new(endpoint(0))
+        };
+        KvPublisher::bind(options).ok().map(|publisher| (publisher, replays))
     };
-    let publisher = KvPublisher::bind(options).unwrap();
+    let (publisher, replays) = (0..100).find_map(|_| bound()).unwrap();
     publisher.observer()(&KvEvent::AllBlocksCleared);
     let asks = || {
         // The other one may not be done.
+        let started = Instant::now();
         let dealer = || Connection::new(connected(2, replays), Role::Dealer, b"").ok();
-        let dealer = std::iter::repeat_with(dealer).flatten().next().unwrap();
+        let tries = std::iter::repeat_with(dealer).take_while(|_| started.elapsed() < PATIENCE);
+        let dealer = tries.flatten().next().unwrap();
         let (mut answers, mut questions) = dealer.split();
         answers.set_patience(PATIENCE).unwrap();
         questions.send(&[b"", &0_u64.to_be_bytes()]).unwrap();
