@@ -66,7 +66,7 @@ fn only_the_command_line_depends_on_crates_for_terminals() {
     for (folder, _) in allowed().into_iter().filter(|(folder, _)| *folder != "cli") {
         let text = std::fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap();
         let table: toml::Table = text.parse().unwrap();
-        for name in ["clap", "plotters", "indicatif", "comfy-table"] {
+        for name in ["clap", "indicatif", "comfy-table"] {
             let dependencies = table["dependencies"].as_table().unwrap();
             assert!(!dependencies.contains_key(name), "{folder} depends on {name}");
         }
@@ -78,7 +78,7 @@ fn only_the_command_line_depends_on_crates_for_terminals() {
 #[test]
 fn the_library_has_no_crate_for_http_or_terminals() {
     let http = ["axum", "hyper", "http", "tokio", "tower"];
-    let terminals = ["clap", "plotters", "indicatif", "comfy-table"];
+    let terminals = ["clap", "indicatif", "comfy-table"];
     let others = ["h2", "reqwest", "ureq"];
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     for package in

@@ -233,9 +233,9 @@ fn dashboards_find_what_became_of_requests() {
     let value = |name: &str| -> f64 {
         let named =
             |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
-        let line = text.lines().find(named);
-        let line = line.unwrap_or_else(|| panic!("{name}: {text}"));
-        line.rsplit(' ').next().unwrap().parse().unwrap()
+        let lines = Vec::from_iter(text.lines().filter(named));
+        assert!(!lines.is_empty(), "{name}: {text}");
+        lines.iter().map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
     };
     for (name, count, sum) in [
         ("request_prompt_tokens", 3, Some(3 * prompt)),

@@ -3,7 +3,7 @@
 use crate::fuzzing::fuzz;
 use crate::kv_events::Wishes;
 use crate::requests::Asked;
-use crate::wire::{Added, Call, Init, call_id, request_id};
+use crate::wire::{Added, Call, Init, call_id, read, request_id};
 use crate::zmtp::{Decoder, Item, command, encode};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -161,11 +161,11 @@ fn all_messages_are_read_or_refused() {
             Ok(asked) => assert!(asked.request.prompt.len() <= bytes.len()),
             Err(why) => assert!(!why.is_empty()),
         }
-        if let Ok(call) = rmp_serde::from_slice::<Call>(&bytes) {
+        if let Ok(call) = read::<Call>(&bytes) {
             assert_eq!(call_id(&bytes), Some(call.id));
         }
         let _ = request_id(&bytes);
-        let _ = rmp_serde::from_slice::<Vec<String>>(&bytes);
+        let _ = read::<Vec<String>>(&bytes);
         if let Ok(init) = Init::read(&bytes) {
             assert!(init.addresses.inputs.len() <= bytes.len());
         }

@@ -7,7 +7,7 @@
 //! same rank is back or the front end is gone.
 
 use crate::wire::{
-    Finish, Kind, Output, OutputError, Reason, Stats, call_id, failure, outputs, request_id,
+    self, Finish, Kind, Output, OutputError, Reason, Stats, call_id, failure, outputs, request_id,
 };
 use crate::zmtp::{Address, Connection, Decoder, Item, Receiver, Role, Sender, ZmtpError};
 use std::collections::BTreeSet;
@@ -179,7 +179,7 @@ impl Known {
             match Kind::of(&frames) {
                 Some((Kind::Add, payload)) => self.live.extend(request_id(payload)),
                 Some((Kind::Abort, payload)) => {
-                    let ids: Vec<String> = rmp_serde::from_slice(payload).unwrap_or_default();
+                    let ids: Vec<String> = wire::read(payload).unwrap_or_default();
                     self.live.retain(|id| !ids.contains(id));
                 }
                 Some((Kind::Utility, payload)) => self.calls.extend(call_id(payload)),

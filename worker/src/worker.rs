@@ -8,7 +8,7 @@ use crate::probes::Probed;
 use crate::requests::Asked;
 use crate::stand_in::{Log, StandIn, Watch};
 use crate::utility;
-use crate::wire::{Added, Call, Kind, OutputError, call_id, failure, ready, request_id};
+use crate::wire::{self, Added, Call, Kind, OutputError, call_id, failure, ready, request_id};
 use crate::zmtp::{Address, ZmtpError};
 use piecewise_runtime::engine::{Engine, TokenConstraint};
 use piecewise_runtime::engine_thread::{
@@ -314,14 +314,14 @@ impl Worker {
         };
         match kind {
             Kind::Add => self.add(payload, session),
-            Kind::Abort => match rmp_serde::from_slice::<Vec<String>>(payload) {
+            Kind::Abort => match wire::read::<Vec<String>>(payload) {
                 Ok(requests) => requests.iter().for_each(|id| session.requests.end(id)),
                 Err(error) => tracing::warn!("an abort that can't be read: {error}"),
             },
             Kind::Wave => {}
             Kind::Utility => {
                 let Service { rank, engine, outbox, admin, .. } = &*self.service;
-                match (rmp_serde::from_slice::<Call>(payload), call_id(payload)) {
+                match (wire::read::<Call>(payload), call_id(payload)) {
                     (Ok(call), _) => {
                         let (outbox, id) = (Arc::clone(outbox), call.id);
                         let tell = move |message| outbox.answer(message, id);

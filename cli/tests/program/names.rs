@@ -45,13 +45,12 @@ fn passes_that_do_not_run_are_named_with_those_that_do() {
 }
 
 #[test]
-fn layers_that_are_not_there_are_named_by_every_command() {
+fn layers_that_are_not_there_are_named_by_what_plans() {
     let typo = ["--capture-exclude", "model.layers.9"];
     for command in [
         &["inspect", "--model", MODEL][..],
         &["compile", "--model", MODEL],
         &["generate", "--model", MODEL, "--prompt", "a"],
-        &["serve", "--model", MODEL, "--port", "0"],
         &["bench", "--model", MODEL, "--batch", "1", "--context", "8"],
     ] {
         says(&[command, &typo].concat(), &["no layer is called `model.layers.9`"]);

@@ -26,7 +26,8 @@ fn every_help_has_examples() {
 fn json_is_all_that_is_on_standard_output() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    let (fused, out) = (path("fused.pw"), path("out.safetensors"));
+    let (fused, out, steps) = (path("fused.pw"), path("out.safetensors"), path("steps.jsonl"));
+    std::fs::write(&steps, "{\"tokens\":5}\n{\"tokens\":64}\n").unwrap();
     std::fs::write(&fused, stdout_of(&["inspect", "--model", FIXTURE, "--stop-after", "fuse"]))
         .unwrap();
     let weights = ["--weights", FIXTURE, "--ids", "1,2"];
@@ -37,7 +38,7 @@ fn json_is_all_that_is_on_standard_output() {
         &["inspect", "--model", FIXTURE, "--stop-after", "split"],
         &["inspect", "--model", FIXTURE, "--print-config"],
         &["opt", &fused, "--pipeline", "split,destination", "--print-after", "all"],
-        &["plan", "--max-graphs", "4", "--max-num-tokens", "64"],
+        &["plan", "--log", &steps, "--max-graphs", "4"],
         &[&["run", fused.as_str()][..], &weights].concat(),
         &[&["run", fused.as_str(), "--print-config"][..], &weights].concat(),
         &["generate", "--model", MODEL, "--prompt", "a", "--max-tokens", "2", "--stats"],

@@ -57,16 +57,36 @@ fn message(rank: u16, call: i64, outcome: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> 
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Added, read};
     use super::*;
 
     #[test]
     fn a_call_that_can_not_be_read_is_known_by_its_id() {
         let mut bytes = rmp_serde::to_vec(&(0, 7, "method")).unwrap();
-        assert!(rmp_serde::from_slice::<Call>(&bytes).is_err(), "its arguments are missing");
+        assert!(read::<Call>(&bytes).is_err(), "its arguments are missing");
         assert_eq!(call_id(&bytes), Some(7));
         bytes.truncate(3);
         assert_eq!(call_id(&bytes), Some(7));
         assert_eq!(call_id(&bytes[..2]), None);
         assert_eq!(call_id(b"\xc0"), None);
+    }
+
+    /// As deep as a message is long: each value would take stack.
+    #[test]
+    fn values_that_lie_too_deep_are_refused() {
+        let nested = |depth: usize| {
+            let mut bytes = vec![0x94, 0, 7];
+            bytes.extend(rmp_serde::to_vec("method").unwrap());
+            bytes.extend(std::iter::repeat_n(0x91, depth));
+            bytes.push(0xc0);
+            bytes
+        };
+        let call = |depth| read::<Call>(&nested(depth));
+        assert_eq!(call(100).unwrap().arguments.len(), 1);
+        assert!(call(1 << 20).unwrap_err().to_string().contains("depth limit"));
+        assert_eq!(call_id(&nested(1 << 20)), Some(7));
+        // Where a request has the features of images.
+        let request = [&[0xdc, 0, 15, 0xa1, b'r', 0x91, 1][..], &[0x91; 1 << 20]].concat();
+        assert!(Added::read(&request).is_err_and(|why| why.contains("depth limit")));
     }
 }

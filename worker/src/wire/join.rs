@@ -38,7 +38,7 @@ impl Init {
     /// # Errors
     /// What is not as vLLM 0.33 has it, or of engines that step together.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, String> {
-        let init: Self = rmp_serde::from_slice(bytes).map_err(|error| error.to_string())?;
+        let init: Self = super::read(bytes).map_err(|error| error.to_string())?;
         if let Some((name, _)) = init.parallel_config.iter().next() {
             return Err(format!("`parallel_config` has `{name}`, which this version leaves out"));
         }

@@ -62,7 +62,7 @@ impl Added {
                 super::VLLM_VERSION
             ));
         }
-        rmp_serde::from_slice(bytes).map_err(|error| error.to_string())
+        super::read(bytes).map_err(|error| error.to_string())
     }
 }
 
