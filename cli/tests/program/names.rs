@@ -51,7 +51,6 @@ fn layers_that_are_not_there_are_named_by_what_plans() {
         &["inspect", "--model", MODEL][..],
         &["compile", "--model", MODEL],
         &["generate", "--model", MODEL, "--prompt", "a"],
-        &["bench", "--model", MODEL, "--batch", "1", "--context", "8"],
     ] {
         says(&[command, &typo].concat(), &["no layer is called `model.layers.9`"]);
     }
