@@ -64,6 +64,7 @@ pub(crate) fn doubled(custom: bool) -> (UniquePiece, Value) {
             rows: RowTreatment::Independent,
             splits: false,
             absorbs: vec![],
+            scatters: vec![],
         };
         y = g.push(Op::Custom(Box::new(call)), vec![y], ty, Loc::default());
     }

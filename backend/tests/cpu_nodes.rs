@@ -63,6 +63,7 @@ fn what_has_no_kernel_is_named_with_its_place() {
         rows: RowTreatment::Mixed,
         splits: true,
         absorbs: vec![],
+        scatters: vec![],
     };
     let y = s.push(Op::Custom(Box::new(call)), vec![x], ty);
     s.graph.set_outputs(vec![y]);

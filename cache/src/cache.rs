@@ -3,21 +3,22 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use crate::error::CacheError;
 use crate::events::{CacheEvents, Condition, Recorder};
 use crate::fault::{FaultPoint, reach};
-use crate::folder::{self, FileFacts, Folder, Opened, Ownership};
+use crate::folder::{self, FileFacts, Folder, Opened};
 use crate::format::{
-    Checksum, DecodeError, EncodeError, FORMAT_VERSION, Header, ReadError, encode_header,
-    read_header, read_payload,
+    Checksum, DecodeError, EncodeError, Header, ReadError, encode_header, read_header, read_payload,
 };
 use crate::key::{Key, KeyHex, is_kind};
-use crate::options::{CacheAccess, CacheOptions, Trust};
+use crate::options::{CacheAccess, CacheOptions};
+use crate::pause::{Attempt, Pause};
 use crate::remote::Remote;
+use crate::root::{Root, root_name};
 use crate::scan::{SET_ASIDE, TEMPORARY};
 use crate::usage::Usage;
 
@@ -33,9 +34,9 @@ pub struct Cache {
     pub(crate) recorder: Recorder,
     pub(crate) usage: Mutex<Option<Usage>>,
     pub(crate) remote: Option<Remote>,
-    root: Result<Folder, String>,
-    is_lost: AtomicBool,
-    is_unwritable: AtomicBool,
+    root: Root,
+    /// Of writing to the directory.
+    writes: Pause,
     temporaries: AtomicU64,
 }
 
@@ -49,26 +50,27 @@ pub(crate) struct Found {
 
 impl Cache {
     /// Opens the cache, whatever is there. What can't be used is warned about and recorded in
-    /// [`events`](Self::events); then nothing is served and nothing kept.
+    /// [`events`](Self::events); then nothing is served and nothing kept, until it can be used after a
+    /// [`Pause`](crate::Pause).
     pub fn open(options: CacheOptions) -> Self {
         let checksum = Checksum::new(options.checksum_key);
         let recorder = Recorder::default();
-        let root = open_root(&options, &checksum).map_err(|error| error.to_string());
-        if let Err(reason) = &root {
+        let root = Root::open(&options, &checksum);
+        if let Err(reason) = root.get(&options, &checksum) {
             let dir = &options.dir;
             let message = format!("the cache in {} is not used: {reason}", dir.display());
             recorder.condition(dir, Condition::Unusable, &message);
         }
         let remote = open_remote(&options, &recorder);
+        let writes = Pause::new(options.clock);
         Self {
             options,
             checksum,
             recorder,
             remote,
             root,
+            writes,
             usage: Mutex::default(),
-            is_lost: AtomicBool::new(false),
-            is_unwritable: AtomicBool::new(false),
             temporaries: AtomicU64::new(0),
         }
     }
@@ -145,21 +147,23 @@ impl Cache {
     ) -> Result<(), CacheError> {
         let bytes = head.len() as u64 + payload.len() as u64;
         self.check_size(kind, key, bytes, payload.len() as u64)?;
-        let root = self.writable_root()?;
+        let root = self.root()?;
+        let attempt = self.writes.attempt().ok_or_else(|| self.not_writable())?;
         let name = KeyHex(key).to_string();
-        let written = self.write(root, kind, &name, head, payload).or_else(|error| {
+        let written = self.write(&root, kind, &name, head, payload).or_else(|error| {
             // Someone else may have cleared the folder under the writer.
             let is_swept = error.kind() == io::ErrorKind::NotFound && !root.is_gone();
-            if is_swept { self.write(root, kind, &name, head, payload) } else { Err(error) }
+            if is_swept { self.write(&root, kind, &name, head, payload) } else { Err(error) }
         });
         if let Err(error) = written {
-            return Err(self.write_failed(root, self.path_of(kind, key), error));
+            return Err(self.write_failed(&root, attempt, self.path_of(kind, key), error));
         }
+        attempt.succeeded();
         self.recorder.count(|events| {
             events.stored += 1;
             events.bytes_written += bytes;
         });
-        self.make_room(root, kind, &name, bytes);
+        self.make_room(&root, kind, &name, bytes);
         Ok(())
     }
 
@@ -185,30 +189,26 @@ impl Cache {
     }
 
     /// The folder of the entries, if it can be used.
-    pub(crate) fn root(&self) -> Result<&Folder, CacheError> {
-        let reason = match &self.root {
-            Ok(_) if self.is_lost.load(Ordering::Relaxed) => {
-                "it was removed while in use; start again to use it"
-            }
-            Ok(root) => return Ok(root),
-            Err(reason) => reason,
-        };
-        Err(self.unusable(reason))
+    pub(crate) fn root(&self) -> Result<Arc<Folder>, CacheError> {
+        self.root.get(&self.options, &self.checksum).map_err(|reason| self.unusable(reason))
     }
 
-    fn unusable(&self, reason: &str) -> CacheError {
-        CacheError::Unusable { dir: self.options.dir.clone(), reason: reason.to_owned() }
+    fn unusable(&self, reason: String) -> CacheError {
+        CacheError::Unusable { dir: self.options.dir.clone(), reason }
     }
 
-    pub(crate) fn writable_root(&self) -> Result<&Folder, CacheError> {
-        if self.is_unwritable.load(Ordering::Relaxed) {
-            return Err(self.unusable("it can't be written, as was warned before"));
-        }
-        self.root()
+    fn not_writable(&self) -> CacheError {
+        let reason = "it can't be written, as was warned before; it is tried again after a pause";
+        self.unusable(reason.to_owned())
+    }
+
+    /// The folder of the entries, if it can be used and no pause of writing is on.
+    pub(crate) fn writable_root(&self) -> Result<Arc<Folder>, CacheError> {
+        if self.writes.is_on() { Err(self.not_writable()) } else { self.root() }
     }
 
     /// As [`root`](Self::root), for what changes the cache on request.
-    pub(crate) fn root_to(&self, action: &'static str) -> Result<&Folder, CacheError> {
+    pub(crate) fn root_to(&self, action: &'static str) -> Result<Arc<Folder>, CacheError> {
         if self.options.access == CacheAccess::ReadOnly {
             return Err(CacheError::ReadOnly { dir: self.options.dir.clone(), action });
         }
@@ -220,7 +220,7 @@ impl Cache {
         let Ok(root) = self.root() else { return Ok(None) };
         let failed = |error| self.read_failed(self.path_of(kind, key), error);
         let Some(folder) = root.child(kind, false).map_err(failed)? else {
-            self.notice_loss(root);
+            self.notice_loss(&root);
             return Ok(None);
         };
         // Read again before it is called bad: another process may have just made it anew.
@@ -274,9 +274,7 @@ impl Cache {
     pub(crate) fn set_aside(&self, folder: &Folder, kind: &str, name: &str, reason: &DecodeError) {
         let place = folder.path().display().to_string();
         self.recorder.bad_entry(&place, kind, name, reason);
-        if self.options.access == CacheAccess::ReadOnly
-            || self.is_unwritable.load(Ordering::Relaxed)
-        {
+        if self.options.access == CacheAccess::ReadOnly || self.writes.is_on() {
             return;
         }
         if let Err(error) = folder.rename(name, &format!("{name}{SET_ASIDE}"))
@@ -360,9 +358,9 @@ impl Cache {
         }
     }
 
-    fn notice_loss(&self, root: &Folder) -> bool {
+    fn notice_loss(&self, root: &Arc<Folder>) -> bool {
         let is_lost = root.is_gone();
-        if is_lost && !self.is_lost.swap(true, Ordering::Relaxed) {
+        if is_lost && self.root.lose(root) {
             let dir = self.options.dir.display();
             let message = format!("the cache in {dir} was removed while in use; going on without");
             self.condition(Condition::Lost, &message);
@@ -376,7 +374,13 @@ impl Cache {
         error
     }
 
-    fn write_failed(&self, root: &Folder, path: PathBuf, source: io::Error) -> CacheError {
+    fn write_failed(
+        &self,
+        root: &Arc<Folder>,
+        attempt: Attempt<'_>,
+        path: PathBuf,
+        source: io::Error,
+    ) -> CacheError {
         if source.kind() == io::ErrorKind::NotFound
             && self.notice_loss(root)
             && let Err(lost) = self.root()
@@ -385,7 +389,7 @@ impl Cache {
         }
         let condition = match source.kind() {
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                self.is_unwritable.store(true, Ordering::Relaxed);
+                attempt.failed();
                 Condition::NotWritable
             }
             io::ErrorKind::StorageFull
@@ -401,7 +405,7 @@ impl Cache {
 
 fn open_remote(options: &CacheOptions, recorder: &Recorder) -> Option<Remote> {
     let remote = options.remote.as_ref()?;
-    let opened = Remote::open(remote, options.checksum_key.is_some());
+    let opened = Remote::open(remote, options.checksum_key.is_some(), options.clock);
     let reason = match opened {
         Ok(opened) => return Some(opened),
         Err(reason) => reason,
@@ -409,31 +413,4 @@ fn open_remote(options: &CacheOptions, recorder: &Recorder) -> Option<Remote> {
     let message = format!("the remote cache level is not used: {reason}");
     recorder.condition(&options.dir, Condition::Remote, &message);
     None
-}
-
-pub(crate) fn root_name(checksum: &Checksum) -> String {
-    match u64::from_be_bytes(checksum.id()) {
-        0 => format!("v{FORMAT_VERSION}"),
-        id => format!("v{FORMAT_VERSION}-{id:016x}"),
-    }
-}
-
-fn open_root(options: &CacheOptions, checksum: &Checksum) -> io::Result<Folder> {
-    let may_create = options.access == CacheAccess::ReadWrite;
-    let is_own = options.trust == Trust::Own;
-    let ownership =
-        Ownership { is_checked: is_own && options.checksum_key.is_none(), is_private: is_own };
-    let opened = Folder::open(&options.dir, false, ownership);
-    let dir = match opened {
-        Err(error) if may_create && error.kind() == io::ErrorKind::NotFound => {
-            Folder::open(&options.dir, true, ownership)
-        }
-        opened => opened,
-    }?;
-    let name = root_name(checksum);
-    let root = match dir.child(&name, false)? {
-        None if may_create => dir.child(&name, true)?,
-        root => root,
-    };
-    root.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("it has no folder {name}")))
 }

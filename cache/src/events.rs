@@ -58,11 +58,13 @@ pub struct QuarantinedEntry {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Condition {
-    /// The directory can't be opened or created, or is not trusted. Nothing is served or kept.
+    /// The directory can't be opened or created, or is not trusted. Nothing is served or kept, until it
+    /// can be opened after a pause.
     Unusable,
-    /// The directory was removed while in use. Nothing is served or kept any longer.
+    /// The directory was removed while in use. Nothing is served or kept, until it is found again after a
+    /// pause; it is made by whoever removed it alone.
     Lost,
-    /// The directory can't be written. Nothing is kept any longer.
+    /// The directory can't be written. Nothing is kept until it is tried again after a pause.
     NotWritable,
     /// There is no space. Entries are tried again.
     Full,
@@ -74,8 +76,17 @@ pub enum Condition {
     TooLarge,
     /// A bad entry could not be set aside. It counts as a miss each time.
     Quarantine,
-    /// The remote level can't be used, or can't any longer. The directory serves alone.
+    /// The remote level can't be used: it is not built in, not trusted, or no address. The directory
+    /// serves alone.
     Remote,
+    /// The remote level can't be read. The directory serves alone until it is asked again after a pause.
+    RemoteRead,
+    /// The remote level can't be written. Entries are kept in the directory alone until it is tried again
+    /// after a pause.
+    RemoteWrite,
+    /// An object of the remote level is larger than an entry can be, or could not be read to its end. It
+    /// counts as a miss.
+    RemoteObject,
     /// An entry could not be evicted. The cache may grow past its size.
     Evict,
 }

@@ -57,7 +57,7 @@ impl Cache {
     /// When the cache is open for reading only, or its directory can't be used or listed.
     pub fn gc(&self, max_bytes: u64) -> Result<GcReport, CacheError> {
         let root = self.root_to("remove entries")?;
-        self.sweep(root, max_bytes, Leftovers::All, None)
+        self.sweep(&root, max_bytes, Leftovers::All, None)
             .map_err(|error| self.listing_failed(error))
     }
 

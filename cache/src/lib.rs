@@ -52,7 +52,8 @@
 //!   is taken; one who wants to make an entry once in all may [claim](Cache::claim) it first.
 //! - Every byte that is read is covered by a checksum. A bad entry is a miss, named in a warning,
 //!   and set aside by a rename; making it again replaces it.
-//! - What fails is warned about once for each [`Condition`]; then the cache works as far as it can.
+//! - What fails is warned about once for each [`Condition`]; then the cache works as far as it can. What
+//!   may be back, such as a disk or a store, is tried again after a [`Pause`].
 //!   [`Cache::open`] never fails.
 //! - No link in the directory is followed and no name is taken from a file's content: nothing is
 //!   written outside. No length is believed before it is compared with the file's own.
@@ -71,8 +72,10 @@ mod key;
 mod listing;
 mod options;
 mod pack;
+mod pause;
 mod read_through;
 mod remote;
+mod root;
 mod scan;
 mod usage;
 mod verify;
@@ -92,4 +95,5 @@ pub use options::{
     CacheAccess, CacheOptions, DIR_VARIABLE, RemoteOptions, Trust, default_dir, without_secrets,
 };
 pub use pack::Pack;
+pub use pause::{Attempt, Pause};
 pub use verify::VerifyReport;

@@ -74,7 +74,7 @@ impl Cache {
     /// When the directory can't be used or listed.
     pub fn entries(&self) -> Result<Vec<EntryInfo>, CacheError> {
         let failed = |error| self.listing_failed(error);
-        let (folders, _) = scan::kinds(self.root()?).map_err(failed)?;
+        let (folders, _) = scan::kinds(&*self.root()?).map_err(failed)?;
         let mut entries = Vec::new();
         for folder in &folders {
             for item in scan::items(folder).map_err(failed)? {

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::fault::FaultHook;
 
@@ -47,7 +47,7 @@ pub struct RemoteOptions {
     /// Whether what is kept in the directory is also kept here.
     pub is_written: bool,
     /// How long an answer may take to begin; each MiB may take another second. When it takes
-    /// longer, the remote level is off for the life of the cache.
+    /// longer, the remote level is not asked again before a [`Pause`](crate::Pause) is over.
     pub timeout: Duration,
 }
 
@@ -91,6 +91,8 @@ pub struct CacheOptions {
     pub remote: Option<RemoteOptions>,
     /// What tests break; unset otherwise.
     pub fault: Option<FaultHook>,
+    /// Tells what time it is for each [`Pause`](crate::Pause): [`Instant::now`] but in tests.
+    pub clock: fn() -> Instant,
 }
 
 impl CacheOptions {
@@ -105,6 +107,7 @@ impl CacheOptions {
             checksum_key: None,
             remote: None,
             fault: None,
+            clock: Instant::now,
         }
     }
 }

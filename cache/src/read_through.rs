@@ -1,6 +1,6 @@
 //! The remote level behind the directory.
 
-use crate::cache::{Cache, root_name};
+use crate::cache::Cache;
 use crate::events::Condition;
 use crate::factors::pairs;
 use crate::format::{
@@ -8,7 +8,8 @@ use crate::format::{
 };
 use crate::key::{Key, KeyHex};
 use crate::options::CacheAccess;
-use crate::remote::Remote;
+use crate::remote::{Failed, Remote};
+use crate::root::root_name;
 
 impl Cache {
     /// The payload of an entry in the remote level, which the directory keeps from now on.
@@ -19,8 +20,8 @@ impl Cache {
         let cap = (PREFIX_BYTES + MAX_HEADER_BYTES) as u64;
         let bytes = match remote.get(place, cap.saturating_add(self.options.max_entry_bytes)) {
             Ok(bytes) => bytes?,
-            Err(reason) => {
-                self.remote_failed(remote, &reason);
+            Err(failed) => {
+                self.not_fetched(remote, &place, failed);
                 return None;
             }
         };
@@ -47,7 +48,14 @@ impl Cache {
         match remote.put(place, [head, payload].concat()) {
             Ok(true) => self.recorder.count(|events| events.remote_stored += 1),
             Ok(false) => {}
-            Err(reason) => self.remote_failed(remote, &reason),
+            Err(failed) => {
+                let (place, reason) = (remote.place(&[]), failed.reason());
+                let message = format!(
+                    "the remote cache level {place} can't be written: {reason}; it is tried again \
+                     after a pause"
+                );
+                self.condition(Condition::RemoteWrite, &message);
+            }
         }
     }
 
@@ -79,9 +87,22 @@ impl Cache {
         }
     }
 
-    fn remote_failed(&self, remote: &Remote, reason: &str) {
-        let place = remote.place(&[]);
-        let message = format!("the remote cache level {place} is not used any longer: {reason}");
-        self.condition(Condition::Remote, &message);
+    fn not_fetched(&self, remote: &Remote, place: &[&str], failed: Failed) {
+        let (condition, message) = match failed {
+            Failed::Object(reason) => {
+                let place = remote.place(place);
+                let message = format!("{place} is passed over: {reason}; remove it there");
+                (Condition::RemoteObject, message)
+            }
+            Failed::Level(reason) => {
+                let place = remote.place(&[]);
+                let message = format!(
+                    "the remote cache level {place} can't be read: {reason}; it is asked again after a \
+                     pause"
+                );
+                (Condition::RemoteRead, message)
+            }
+        };
+        self.condition(condition, &message);
     }
 }

@@ -55,7 +55,7 @@ impl Cache {
     fn verify_into(&self, repair: bool, report: &mut VerifyReport) -> Result<(), CacheError> {
         let root = if repair { self.root_to("repair it") } else { self.root() }?;
         let now = SystemTime::now();
-        let (folders, foreign) = scan::kinds(root).map_err(|error| self.listing_failed(error))?;
+        let (folders, foreign) = scan::kinds(&root).map_err(|error| self.listing_failed(error))?;
         report.foreign.extend(foreign.into_iter().map(|item| item.name));
         for folder in &folders {
             for item in scan::items(folder).map_err(|error| self.listing_failed(error))? {

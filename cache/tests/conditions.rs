@@ -6,9 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use crate::support::*;
-use piecewise_cache::{Cache, CacheError, CacheOptions, Condition, FaultHook, FaultPoint};
+use piecewise_cache::{Cache, CacheError, Condition, FaultHook, FaultPoint};
 
 /// Uses a cache in every way, and sees that no use panics or serves anything.
 fn use_in_every_way(cache: &Cache) {
@@ -123,9 +124,10 @@ fn a_directory_that_is_removed_while_in_use_is_reported_once() {
             assert_eq!(get(&cache, 1), None);
         }
         for i in 0..3 {
+            pass(Duration::from_secs(600));
             assert_eq!(get(&cache, i), None);
             let error = try_put(&cache, i).unwrap_err().to_string();
-            assert!(error.contains("removed while in use; start again"), "{error}");
+            assert!(error.contains("removed while in use; make it again"), "{error}");
         }
         assert_eq!(conditions(&cache), [(Condition::Lost, 1)]);
         assert!(!dir.exists(), "not made again behind the back of who removed it");
@@ -134,7 +136,70 @@ fn a_directory_that_is_removed_while_in_use_is_reported_once() {
         put(&next, 1);
         assert_serves(&next, 1);
         assert!(next.events().conditions.is_empty());
+
+        assert_eq!(get(&cache, 1), None, "not looked for during a pause");
+        pass(Duration::from_secs(600));
+        assert_serves(&cache, 1);
+        put(&cache, 2);
+        assert_serves(&next, 2);
+        assert_eq!(conditions(&cache), [(Condition::Lost, 1)]);
     }
+}
+
+#[test]
+fn a_directory_that_could_not_be_opened_is_opened_later() {
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("cache");
+    fs::write(&dir, b"in its place").unwrap();
+    let cache = open(&dir);
+    pass(Duration::from_secs(30));
+    assert_eq!(get(&cache, 1), None);
+    fs::remove_file(&dir).unwrap();
+    pass(Duration::from_secs(59));
+    assert!(matches!(try_put(&cache, 1), Err(CacheError::Unusable { .. })));
+    assert!(!dir.exists(), "not tried during a pause");
+    pass(Duration::from_secs(1));
+    put(&cache, 1);
+    assert_serves(&cache, 1);
+    assert_serves(&open(&dir), 1);
+    assert_eq!(conditions(&cache), [(Condition::Unusable, 1)]);
+}
+
+#[test]
+fn a_directory_that_can_be_written_again_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let (is_read_only, tries) = (Arc::new(AtomicBool::new(true)), Arc::new(Mutex::new(0)));
+    let (is_refused, counted) = (Arc::clone(&is_read_only), Arc::clone(&tries));
+    let mut options = options(dir.path());
+    options.fault = Some(FaultHook::new(move |point| {
+        if point != FaultPoint::Write {
+            return Ok(());
+        }
+        *counted.lock().unwrap() += 1;
+        match is_refused.load(Ordering::Relaxed) {
+            true => Err(io::ErrorKind::ReadOnlyFilesystem.into()),
+            false => Ok(()),
+        }
+    }));
+    let cache = Cache::open(options);
+    let check_tried = |count: u64| {
+        try_put(&cache, 1).unwrap_err();
+        let error = try_put(&cache, 2).unwrap_err().to_string();
+        assert!(error.contains("it is tried again after a pause"), "{error}");
+        assert_eq!(*tries.lock().unwrap(), count);
+    };
+    check_tried(1);
+    pass(Duration::from_secs(29));
+    check_tried(1);
+    pass(Duration::from_secs(1));
+    check_tried(2);
+    pass(Duration::from_secs(59));
+    is_read_only.store(false, Ordering::Relaxed);
+    check_tried(2);
+    pass(Duration::from_secs(1));
+    (1..4).for_each(|i| put(&cache, i));
+    (1..4).for_each(|i| assert_serves(&cache, i));
+    assert_eq!(conditions(&cache), [(Condition::NotWritable, 2)]);
 }
 
 #[test]
@@ -154,7 +219,7 @@ fn a_temporary_file_that_is_swept_is_written_again() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("v1").join(KIND);
     let is_swept = AtomicBool::new(false);
-    let mut options = CacheOptions::new(dir.path());
+    let mut options = options(dir.path());
     options.fault = Some(FaultHook::new(move |point| {
         if point == FaultPoint::Rename && !is_swept.swap(true, Ordering::Relaxed) {
             fs::remove_dir_all(&folder)?;
@@ -175,7 +240,7 @@ fn check_write_error(at: FaultPoint, kind: io::ErrorKind, condition: Condition, 
     put(&open(dir.path()), 1);
     let tries = Arc::new(Mutex::new(0));
     let counted = Arc::clone(&tries);
-    let mut options = CacheOptions::new(dir.path());
+    let mut options = options(dir.path());
     options.fault = Some(FaultHook::new(move |point| {
         if point != at {
             return Ok(());
@@ -211,7 +276,7 @@ fn errors_while_writing_leave_nothing_behind() {
 #[test]
 fn an_eviction_that_fails_loses_nothing_and_is_reported() {
     let dir = tempfile::tempdir().unwrap();
-    let mut options = CacheOptions::new(dir.path());
+    let mut options = options(dir.path());
     options.max_bytes = Some(8000);
     options.fault = Some(FaultHook::new(|point| match point {
         FaultPoint::Evict => Err(io::Error::other("a fault")),
@@ -233,7 +298,7 @@ fn an_eviction_that_fails_loses_nothing_and_is_reported() {
 #[test]
 fn messages_say_what_where_why_and_what_to_try() {
     let dir = tempfile::tempdir().unwrap();
-    let mut options = CacheOptions::new(dir.path());
+    let mut options = options(dir.path());
     options.max_bytes = Some(2000);
     options.fault = Some(FaultHook::new(|_| Err(io::ErrorKind::StorageFull.into())));
     let cache = Cache::open(options);

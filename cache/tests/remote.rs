@@ -1,15 +1,20 @@
 //! A second level that a fleet shares: one compiles, all are served; none depends on it.
 
 use std::path::Path;
+use std::time::Duration;
 
 use crate::support::*;
 use piecewise_cache::{Cache, CacheOptions, Condition, RemoteOptions};
+
+/// Within which every answer comes, however busy the machine is.
+const AMPLE: Duration = Duration::from_secs(600);
 
 fn options(dir: &Path, url: &str) -> CacheOptions {
     let mut remote = RemoteOptions::new(url);
     remote.is_trusted = true;
     remote.is_written = true;
-    let mut options = CacheOptions::new(dir);
+    remote.timeout = AMPLE;
+    let mut options = crate::support::options(dir);
     options.remote = Some(remote);
     options
 }
@@ -35,9 +40,8 @@ mod with_the_feature {
     use std::io::{BufRead, BufReader, Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::path::PathBuf;
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::sync::{Arc, Mutex};
-    use std::time::Duration;
 
     use piecewise_cache::{CacheAccess, KeyHex};
 
@@ -121,7 +125,12 @@ mod with_the_feature {
         assert_eq!(get(&cache, 1), None);
         let report = &cache.events().conditions[0];
         assert_eq!((report.condition, report.times), (Condition::Remote, 1));
-        assert!(report.message.contains("trust it explicitly or set a checksum key"), "{report:?}");
+        assert!(
+            report
+                .message
+                .contains("trust it (cache.remote_trusted, --cache-remote-trusted) or set"),
+            "{report:?}"
+        );
         assert!(!object(&remote, 2).exists());
 
         let mut keyed = untrusted;
@@ -245,7 +254,8 @@ mod with_the_feature {
         assert!(second.events().conditions.is_empty(), "{:?}", second.events());
     }
 
-    /// Uses a cache whose remote level fails: one report, one try, and the directory goes on.
+    /// Uses a cache whose remote level fails: one report and one try of reading, one of writing, and the
+    /// directory goes on.
     #[track_caller]
     fn check_fails(url: &str, timeout: Duration, reason: &str) {
         let dir = tempfile::tempdir().unwrap();
@@ -255,6 +265,7 @@ mod with_the_feature {
             let cache = Cache::open(options);
             if starts_with_put {
                 put(&cache, 1);
+                assert_eq!(get(&cache, 9), None);
             } else {
                 assert_eq!(get(&cache, 1), None);
                 put(&cache, 1);
@@ -269,10 +280,12 @@ mod with_the_feature {
                 }
             });
             (1..6).for_each(|i| assert_serves(&cache, i));
+            assert_eq!(
+                conditions(&cache),
+                [(Condition::RemoteRead, 1), (Condition::RemoteWrite, 1)]
+            );
             let reports = cache.events().conditions;
-            assert_eq!((reports.len(), reports[0].times), (1, 1), "{reports:?}");
-            assert_eq!(reports[0].condition, Condition::Remote);
-            assert!(reports[0].message.contains(reason), "{reports:?}");
+            assert!(reports.iter().all(|report| report.message.contains(reason)), "{reports:?}");
         }
     }
 
@@ -281,12 +294,16 @@ mod with_the_feature {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://user:secret@{}/cache?sig=secret", listener.local_addr().unwrap());
         drop(listener);
-        check_fails(&url, Duration::from_millis(300), "/cache is not used any longer: ");
+        check_fails(&url, Duration::from_millis(300), " after a pause");
     }
 
     #[test]
     fn a_remote_level_that_never_answers_is_reported_once() {
-        let (url, _) = serve(Arc::new(|_, _, _, _| std::thread::sleep(Duration::from_secs(60))));
+        let (url, _) = serve(Arc::new(|_, _, _, _| {
+            loop {
+                std::thread::park();
+            }
+        }));
         check_fails(&url, Duration::from_millis(300), "no answer within 300ms");
     }
 
@@ -295,34 +312,116 @@ mod with_the_feature {
         let (url, count) = serve(Arc::new(|stream, _, _, _| {
             respond(stream, "403 Forbidden", 0, b"");
         }));
-        check_fails(&url, Duration::from_secs(5), "403");
-        assert_eq!(count.load(Ordering::Relaxed), 2, "once by each cache");
+        check_fails(&url, AMPLE, "403");
+        assert_eq!(count.load(Ordering::Relaxed), 4, "a read and a write by each cache");
+    }
+
+    /// What stands in the store for an entry: the bytes that a cache keeps for it.
+    fn kept(i: u64) -> Vec<u8> {
+        let dir = tempfile::tempdir().unwrap();
+        put(&open(dir.path()), i);
+        fs::read(entry_path(dir.path(), i)).unwrap()
     }
 
     #[test]
-    fn an_object_that_is_too_large_is_not_read() {
-        let (url, _) = serve(Arc::new(|stream, method, _, _| match method {
-            "GET" => respond(stream, "200 OK", 1 << 50, b"and so on"),
-            _ => respond(stream, "500 Internal Server Error", 0, b""),
+    fn a_remote_level_that_is_back_is_asked_again() {
+        let is_back = Arc::new(AtomicBool::new(false));
+        let (answers, bytes) = (Arc::clone(&is_back), kept(1));
+        let (url, count) =
+            serve(Arc::new(move |stream, _, _, _| match answers.load(Ordering::Relaxed) {
+                true => respond(stream, "200 OK", bytes.len() as u64, &bytes),
+                false => respond(stream, "403 Forbidden", 0, b""),
+            }));
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::open(without_writing(options(dir.path(), &url)));
+        let check_asked = |times: u64| {
+            assert_eq!((get(&cache, 1), get(&cache, 1)), (None, None));
+            assert_eq!(count.load(Ordering::Relaxed), times);
+        };
+        check_asked(1);
+        pass(Duration::from_secs(29));
+        check_asked(1);
+        pass(Duration::from_secs(1));
+        check_asked(2);
+        is_back.store(true, Ordering::Relaxed);
+        pass(Duration::from_secs(59));
+        check_asked(2);
+        pass(Duration::from_secs(1));
+        assert_serves(&cache, 1);
+        assert_eq!(get(&cache, 2), None, "asked at once, and given another entry");
+        assert_eq!(count.load(Ordering::Relaxed), 4);
+        assert_eq!(conditions(&cache), [(Condition::RemoteRead, 2)]);
+    }
+
+    #[test]
+    fn a_refused_write_leaves_reads_on() {
+        let is_allowed = Arc::new(AtomicBool::new(false));
+        let (accepts, bytes) = (Arc::clone(&is_allowed), kept(1));
+        let (url, count) = serve(Arc::new(move |stream, method, path, _| {
+            match (method, accepts.load(Ordering::Relaxed)) {
+                ("PUT", true) => respond(stream, "201 Created", 0, b""),
+                ("PUT", false) => respond(stream, "403 Forbidden", 0, b""),
+                _ if path.ends_with(&KeyHex(&key(1)).to_string()) => {
+                    respond(stream, "200 OK", bytes.len() as u64, &bytes);
+                }
+                _ => respond(stream, "404 Not Found", 0, b""),
+            }
+        }));
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::open(options(dir.path(), &url));
+        (2..5).for_each(|i| put(&cache, i));
+        assert_eq!(count.load(Ordering::Relaxed), 1, "not written during a pause");
+        assert_serves(&cache, 1);
+        assert_eq!(get(&cache, 9), None);
+        assert_eq!(cache.events().remote_hits, 1);
+        is_allowed.store(true, Ordering::Relaxed);
+        pass(Duration::from_secs(30));
+        (5..7).for_each(|i| put(&cache, i));
+        assert_eq!(cache.events().remote_stored, 2);
+        assert_eq!(conditions(&cache), [(Condition::RemoteWrite, 1)]);
+        let message = &cache.events().conditions[0].message;
+        assert!(
+            message.contains("/cache can't be written: ") && message.contains("403"),
+            "{message}"
+        );
+    }
+
+    /// Asks for an object that the server answers `answer` for, and for another one.
+    #[track_caller]
+    fn check_costs_itself_alone(answer: fn(&mut TcpStream), reason: &str) {
+        let bytes = kept(2);
+        let (url, _) = serve(Arc::new(move |stream, _, path, _| {
+            match path.ends_with(&KeyHex(&key(1)).to_string()) {
+                true => answer(stream),
+                false => respond(stream, "200 OK", bytes.len() as u64, &bytes),
+            }
         }));
         let dir = tempfile::tempdir().unwrap();
         let cache = Cache::open(without_writing(options(dir.path(), &url)));
         assert_eq!(get(&cache, 1), None);
-        let reports = cache.events().conditions;
-        assert!(reports[0].message.contains("larger than an entry can be"), "{reports:?}");
+        assert_serves(&cache, 2);
+        assert_eq!(get(&cache, 1), None, "asked again, as it may have been made again");
+        assert_eq!(conditions(&cache), [(Condition::RemoteObject, 2)]);
+        let message = &cache.events().conditions[0].message;
+        let name = KeyHex(&key(1)).to_string();
+        assert!(message.contains(&format!("{name} is passed over: ")), "{message}");
+        assert!(message.contains(reason), "{message}");
     }
 
     #[test]
-    fn an_object_that_is_cut_on_the_way_is_a_miss() {
-        let (url, _) = serve(Arc::new(|stream, _, _, _| {
-            respond(stream, "200 OK", 1000, b"PWCENTRY and no more");
-        }));
-        let dir = tempfile::tempdir().unwrap();
-        let mut options = without_writing(options(dir.path(), &url));
-        options.remote.as_mut().unwrap().timeout = Duration::from_millis(500);
-        let cache = Cache::open(options);
-        assert_eq!(get(&cache, 1), None);
-        assert_eq!(conditions(&cache), [(Condition::Remote, 1)]);
+    fn an_object_too_large_costs_itself_alone() {
+        check_costs_itself_alone(
+            |stream| respond(stream, "200 OK", 1 << 50, b"and so on"),
+            "its 1125899906842624 bytes are more than an entry can have; remove it there",
+        );
+    }
+
+    #[test]
+    fn an_object_that_is_cut_on_the_way_costs_itself_alone() {
+        check_costs_itself_alone(
+            |stream| respond(stream, "200 OK", 1000, b"PWCENTRY and no more"),
+            "; remove it there",
+        );
     }
 
     #[test]

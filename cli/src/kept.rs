@@ -9,8 +9,12 @@ pub(crate) fn what_is_lacking(store: &CacheStore, is_remote_written: bool) -> Op
     let cache = &store.cache;
     let events = cache.events();
     let keeps_nothing = |condition| match condition {
-        Condition::Remote => is_remote_written,
-        Condition::Read | Condition::Quarantine | Condition::Evict => false,
+        Condition::Remote | Condition::RemoteWrite => is_remote_written,
+        Condition::Read
+        | Condition::RemoteRead
+        | Condition::RemoteObject
+        | Condition::Quarantine
+        | Condition::Evict => false,
         _ => true,
     };
     let condition = events.conditions.iter().find(|report| keeps_nothing(report.condition));

@@ -42,6 +42,9 @@ pub struct CustomCall {
     /// The positions, ascending, operands first and then results, at which its kernels may absorb a
     /// region: the one that makes the operand, or the one that reads the result.
     pub absorbs: Vec<usize>,
+    /// Each state among its operands whose rows it writes at slots that another operand gives, with that
+    /// operand, by positions.
+    pub scatters: Vec<(usize, usize)>,
 }
 
 /// What a custom op computes, as far as the IR needs to know.
@@ -77,6 +80,13 @@ pub trait CustomOpDef: Send + Sync + std::fmt::Debug {
     /// or alone reads what it makes, runs with it, between the pieces. Whether one is absorbed is the
     /// backend's choice.
     fn absorbs(&self) -> Vec<usize> {
+        Vec::new()
+    }
+
+    /// The states that it mutates by rows at slots, as `scatter` does, each with the operand that has the
+    /// slots, by positions: integers, of which two that name one row of the state are refused by name
+    /// where the host stages them. So its kernels need not say which of two rows stays.
+    fn scatters(&self) -> Vec<(usize, usize)> {
         Vec::new()
     }
 

@@ -299,6 +299,10 @@ impl CustomOpDef for Evaluated {
         self.def.absorbs()
     }
 
+    fn scatters(&self) -> Vec<(usize, usize)> {
+        self.def.scatters()
+    }
+
     fn evaluate(
         &self,
         operands: &[Array],

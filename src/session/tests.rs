@@ -1,7 +1,10 @@
 use super::*;
 use crate::prelude::*;
 use piecewise_ir::builder::BuildErrors;
+use piecewise_ir::custom::Attr;
 use piecewise_runtime::words::CompileLevel;
+use piecewise_testing::MixOp;
+use std::sync::Arc;
 
 /// An assembly that leaves the user's cache alone.
 fn assembly(graph: Graph) -> Assembly {
@@ -81,6 +84,63 @@ fn rows_with_one_slot_are_refused_by_name_unless_the_graph_made_it() {
         let [kept, made] = step(&[5.0, 0.0, 7.0, 0.0, 0.0, 0.0], &[1, 2, -1]).unwrap();
         assert_eq!(kept, [4.0, 10.0, 14.0, 2.0], "what was refused wrote nothing");
         assert!(made[1] == 5.0 || made[1] == 7.0, "{made:?}");
+    }
+}
+
+/// [`MixOp`] of rows of one column.
+#[derive(Debug)]
+struct CpuMix;
+
+impl CpuOp for CpuMix {
+    fn name(&self) -> &str {
+        MixOp::NAME
+    }
+
+    fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError> {
+        let (x, slots) = (args.read::<f32>(0)?, args.read::<i32>(2)?);
+        let (state, y) = (args.write::<f32>(1)?, args.write::<f32>(3)?);
+        let mut sum = 0.0;
+        for (i, &slot) in slots.iter().enumerate().take(args.true_dim(0, 0)) {
+            sum += x[i];
+            let kept = usize::try_from(slot).ok().and_then(|slot| state.get_mut(slot));
+            y[i] = 0.5 * (x[i] + sum / (i + 1) as f32 + kept.as_deref().copied().unwrap_or(0.0));
+            if let Some(kept) = kept {
+                *kept = y[i];
+            }
+        }
+        Ok(())
+    }
+}
+
+/// As those of a scatter, the slots of an op whose definition says that it scatters at them.
+#[test]
+fn rows_with_one_slot_are_refused_by_name_where_an_op_of_ones_own_writes_them() {
+    for level in [CompileLevel::Eager, CompileLevel::default()] {
+        let b = Builder::new("mixed");
+        let t = b.symbol("T", 1, 8);
+        let (x, at) =
+            (b.input("x", DType::F32, (t, 1)), b.input("at", DType::I32, [t]).padding(-1));
+        let kept = b.state("kept", DType::F32, (4, 1));
+        let scale = Attrs::from([("scale".to_owned(), Attr::Float(0.5))]);
+        let graph = b.finish([b.custom_one(&MixOp, &[x, kept, at], scale)]).unwrap();
+        let mut registry = OpRegistry::new();
+        registry.define(Arc::new(MixOp));
+        registry.implement_cpu(Arc::new(CpuMix));
+        let builder = assembly(graph).ops(registry).level(level).capture_sizes([2, 4]);
+        let mut session = builder.session().unwrap();
+        let mut step = |rows: &[f32], slots: &[i32]| {
+            let outputs = session.step().input("x", rows).input("at", slots).run()?;
+            Ok::<Vec<f32>, SessionError>(outputs.get(0).unwrap())
+        };
+        assert_eq!(step(&[2.0, 4.0], &[3, 0]).unwrap(), [2.0, 3.5]);
+        for rows in [2, 3, 6] {
+            let mut slots = vec![-1; rows];
+            (slots[0], slots[rows - 1]) = (3, 3);
+            let error = step(&vec![1.0; rows], &slots).unwrap_err().to_string();
+            assert!(error.contains("input %at: names row 3 of state `kept` twice"), "{error}");
+        }
+        let found = step(&[0.0; 4], &[3, -1, 0, -1]).unwrap();
+        assert_eq!(found, [1.0, 0.0, 1.75, 0.0], "what was refused wrote nothing");
     }
 }
 
@@ -270,8 +330,8 @@ fn a_state_that_a_custom_op_mutates_is_zero_before_the_first_step_in_every_mode(
             let counted = b.custom_one(&CountLaunches, &[x * 2.0, state], Attrs::new());
             let graph = b.finish([counted * 10.0]).unwrap();
             let mut registry = OpRegistry::new();
-            registry.define(std::sync::Arc::new(CountLaunches));
-            registry.implement_cpu(std::sync::Arc::new(CountLaunches));
+            registry.define(Arc::new(CountLaunches));
+            registry.implement_cpu(Arc::new(CountLaunches));
             let builder = assembly(graph).ops(registry).graph_mode(mode);
             let mut session = builder.split_at(split_ops).capture_sizes([1, 2]).session().unwrap();
             let mut run = |x: &[f32]| session.step().input("x", x).run().unwrap().get(0).unwrap();

@@ -219,6 +219,7 @@ impl AbsorbingCompiler {
             rows: RowTreatment::Independent,
             splits: false,
             absorbs: Vec::new(),
+            scatters: Vec::new(),
         };
         let results = written.iter().map(|&position| ty(position)).collect();
         graph.push_node(Op::Custom(Box::new(call)), inputs, results, Loc::default());

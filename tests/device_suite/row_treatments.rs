@@ -39,6 +39,9 @@ impl CustomOpDef for Labelled {
     fn mutates(&self) -> Vec<usize> {
         MixOp.mutates()
     }
+    fn scatters(&self) -> Vec<(usize, usize)> {
+        MixOp.scatters()
+    }
     fn rows(&self) -> RowTreatment {
         self.0
     }

@@ -50,6 +50,9 @@ impl CustomOpDef for MaskedMix {
     fn mutates(&self) -> Vec<usize> {
         MixOp.mutates()
     }
+    fn scatters(&self) -> Vec<(usize, usize)> {
+        MixOp.scatters()
+    }
     fn rows(&self) -> RowTreatment {
         RowTreatment::Masked
     }

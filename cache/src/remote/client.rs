@@ -9,6 +9,7 @@ use object_store::{Error, ObjectStore, ObjectStoreExt, PutPayload, parse_url_opt
 use tokio::runtime::{Builder, Runtime};
 use url::Url;
 
+use super::failed::Failed;
 use crate::options::{RemoteOptions, without_secrets};
 
 const VENDORS: [&str; 3] = ["AWS_", "AZURE_", "GOOGLE_"];
@@ -54,28 +55,29 @@ impl Client {
         self.shown.clone()
     }
 
-    pub(super) fn get(&self, place: [&str; 3], cap: u64) -> Result<Option<Vec<u8>>, String> {
+    pub(super) fn get(&self, place: [&str; 3], cap: u64) -> Result<Option<Vec<u8>>, Failed> {
         let (store, path, timeout) = (Arc::clone(&self.store), self.path(place), self.timeout);
         self.wait(async move {
             let found = match within(timeout, store.get(&path)).await? {
                 Err(Error::NotFound { .. }) => return Ok(None),
-                found => found.map_err(failed)?,
+                found => found.map_err(|error| Failed::Level(failed(error)))?,
             };
             let bytes = found.meta.size;
             if bytes > cap {
-                return Err(format!("{path} of {bytes} bytes is larger than an entry can be"));
+                let reason = format!("its {bytes} bytes are more than an entry can have");
+                return Err(Failed::Object(reason));
             }
             let read = within(time_for(timeout, bytes), found.bytes()).await?;
-            Ok(Some(read.map_err(failed)?.to_vec()))
+            Ok(Some(read.map_err(|error| Failed::Object(failed(error)))?.to_vec()))
         })
     }
 
-    pub(super) fn put(&self, place: [&str; 3], bytes: Vec<u8>) -> Result<(), String> {
+    pub(super) fn put(&self, place: [&str; 3], bytes: Vec<u8>) -> Result<(), Failed> {
         let (store, path) = (Arc::clone(&self.store), self.path(place));
         let timeout = time_for(self.timeout, bytes.len() as u64);
         self.wait(async move {
             let written = within(timeout, store.put(&path, PutPayload::from(bytes))).await?;
-            written.map(|_| ()).map_err(failed)
+            written.map(|_| ()).map_err(|error| Failed::Level(failed(error)))
         })
     }
 
@@ -86,9 +88,9 @@ impl Client {
     /// Runs a request on the thread for requests: the caller may itself be one of a runtime.
     fn wait<T: Send + 'static>(
         &self,
-        request: impl Future<Output = Result<T, String>> + Send + 'static,
-    ) -> Result<T, String> {
-        let ended = || "the thread for requests has ended".to_owned();
+        request: impl Future<Output = Result<T, Failed>> + Send + 'static,
+    ) -> Result<T, Failed> {
+        let ended = || Failed::Level("the thread for requests has ended".to_owned());
         let (send, receive) = mpsc::sync_channel(1);
         let runtime = self.runtime.as_ref().ok_or_else(ended)?;
         runtime.spawn(async move {
@@ -107,9 +109,9 @@ impl Drop for Client {
     }
 }
 
-async fn within<T>(timeout: Duration, answer: impl Future<Output = T>) -> Result<T, String> {
+async fn within<T>(timeout: Duration, answer: impl Future<Output = T>) -> Result<T, Failed> {
     let answer = tokio::time::timeout(timeout, answer).await;
-    answer.map_err(|_| format!("no answer within {timeout:?}"))
+    answer.map_err(|_| Failed::Level(format!("no answer within {timeout:?}")))
 }
 
 fn time_for(timeout: Duration, bytes: u64) -> Duration {

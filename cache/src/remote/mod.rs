@@ -1,18 +1,21 @@
-//! An object store that is asked until it fails once.
+//! An object store behind the directory.
 //!
-//! Nobody asks it again as long as the cache is open: a start asks for hundreds of entries one after the
-//! other, and a store that is out of reach would keep each for the time of a request. Nothing is lost that the
-//! directory can't stand for, and whoever opens the cache next asks anew.
-
-use std::sync::atomic::{AtomicBool, Ordering};
+//! A start asks for hundreds of entries one after the other, and a store that is out of reach would keep
+//! each for the time of a request. So after a failure nobody asks for a while, see [`Pause`]. Reading and
+//! writing have a pause each: who may not write may still read. Nothing is lost meanwhile that the
+//! directory can't stand for.
 
 use crate::options::RemoteOptions;
+use crate::pause::{Attempt, Pause};
+use std::time::Instant;
 
 #[cfg_attr(feature = "remote", path = "client.rs")]
 #[cfg_attr(not(feature = "remote"), path = "no_client.rs")]
 mod client;
+mod failed;
 
 use client::Client;
+pub(crate) use failed::Failed;
 
 const UNTRUSTED: &str = "it is not trusted; trust it (cache.remote_trusted, --cache-remote-trusted) or set \
                          a checksum key (cache.checksum_key_file, PIECEWISE_CACHE_CHECKSUM_KEY)";
@@ -21,18 +24,24 @@ const UNTRUSTED: &str = "it is not trusted; trust it (cache.remote_trusted, --ca
 pub(crate) struct Remote {
     client: Client,
     pub(crate) is_written: bool,
-    is_off: AtomicBool,
+    reads: Pause,
+    writes: Pause,
 }
 
 impl Remote {
-    /// A connection is made by the first request.
-    pub(crate) fn open(options: &RemoteOptions, has_checksum_key: bool) -> Result<Self, String> {
+    /// A connection is made by the first request. `clock` tells the time of pauses.
+    pub(crate) fn open(
+        options: &RemoteOptions,
+        has_checksum_key: bool,
+        clock: fn() -> Instant,
+    ) -> Result<Self, String> {
         // Without a client no trust would help.
         let client = Client::open(options)?;
         if !options.is_trusted && !has_checksum_key {
             return Err(UNTRUSTED.to_owned());
         }
-        Ok(Self { client, is_written: options.is_written, is_off: AtomicBool::new(false) })
+        let [reads, writes] = [(); 2].map(|()| Pause::new(clock));
+        Ok(Self { client, is_written: options.is_written, reads, writes })
     }
 
     /// How messages name a place in the store, without what authorizes.
@@ -43,25 +52,30 @@ impl Remote {
             .fold(place.trim_end_matches('/').to_owned(), |place, part| format!("{place}/{part}"))
     }
 
-    /// The object at a place, of at most `cap` bytes; `None` if it is not there, or if the store has
-    /// failed before.
-    pub(crate) fn get(&self, place: [&str; 3], cap: u64) -> Result<Option<Vec<u8>>, String> {
-        self.ask(None, || self.client.get(place, cap))
+    /// The object at a place, of at most `cap` bytes; `None` if it is not there, or if nobody asks during
+    /// a pause.
+    pub(crate) fn get(&self, place: [&str; 3], cap: u64) -> Result<Option<Vec<u8>>, Failed> {
+        let Some(attempt) = self.reads.attempt() else { return Ok(None) };
+        settle(attempt, None, self.client.get(place, cap))
     }
 
-    /// Writes the object at a place; `false` if the store has failed before.
-    pub(crate) fn put(&self, place: [&str; 3], bytes: Vec<u8>) -> Result<bool, String> {
-        self.ask(false, || self.client.put(place, bytes).map(|()| true))
+    /// Writes the object at a place; `false` if nobody does during a pause.
+    pub(crate) fn put(&self, place: [&str; 3], bytes: Vec<u8>) -> Result<bool, Failed> {
+        let Some(attempt) = self.writes.attempt() else { return Ok(false) };
+        settle(attempt, false, self.client.put(place, bytes).map(|()| true))
     }
+}
 
-    fn ask<T>(&self, when_off: T, ask: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-        if self.is_off.load(Ordering::Relaxed) {
-            return Ok(when_off);
+/// What an answer means for those who ask next; one that failed is told where it begins a pause.
+fn settle<T>(attempt: Attempt<'_>, in_pause: T, answer: Result<T, Failed>) -> Result<T, Failed> {
+    match answer {
+        Err(Failed::Level(reason)) => match attempt.failed() {
+            true => Err(Failed::Level(reason)),
+            false => Ok(in_pause),
+        },
+        answer => {
+            attempt.succeeded();
+            answer
         }
-        let answer = ask();
-        let Err(reason) = answer else { return answer };
-        // Of several threads that fail at once, one reports.
-        let is_first = !self.is_off.swap(true, Ordering::Relaxed);
-        if is_first { Err(reason) } else { Ok(when_off) }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 
+use super::failed::Failed;
 use crate::options::RemoteOptions;
 
 #[derive(Debug)]
@@ -18,11 +19,11 @@ impl Client {
         match self.0 {}
     }
 
-    pub(super) fn get(&self, _: [&str; 3], _: u64) -> Result<Option<Vec<u8>>, String> {
+    pub(super) fn get(&self, _: [&str; 3], _: u64) -> Result<Option<Vec<u8>>, Failed> {
         match self.0 {}
     }
 
-    pub(super) fn put(&self, _: [&str; 3], _: Vec<u8>) -> Result<(), String> {
+    pub(super) fn put(&self, _: [&str; 3], _: Vec<u8>) -> Result<(), Failed> {
         match self.0 {}
     }
 }

@@ -2,9 +2,11 @@
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
+use std::cell::Cell;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant, SystemTime};
 
 use piecewise_cache::{Cache, CacheOptions, Condition, Key, KeyHex};
 
@@ -40,8 +42,29 @@ pub(crate) fn assert_serves(cache: &Cache, i: u64) {
     assert!(get(cache, i) == Some(payload(i)), "entry {i}: {:?}", cache.events());
 }
 
+thread_local! {
+    static PASSED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// So much time passes for the caches of this thread's [`options`], and none does by itself.
+pub(crate) fn pass(time: Duration) {
+    PASSED.set(PASSED.get() + time);
+}
+
+fn now() -> Instant {
+    static START: OnceLock<Instant> = OnceLock::new();
+    *START.get_or_init(Instant::now) + PASSED.get()
+}
+
+/// As [`CacheOptions::new`], with a clock that stands still but for [`pass`].
+pub(crate) fn options(dir: &Path) -> CacheOptions {
+    let mut options = CacheOptions::new(dir);
+    options.clock = now;
+    options
+}
+
 pub(crate) fn open(dir: &Path) -> Cache {
-    Cache::open(CacheOptions::new(dir))
+    Cache::open(options(dir))
 }
 
 pub(crate) fn entry_path(dir: &Path, i: u64) -> PathBuf {

@@ -289,6 +289,7 @@ impl Builder {
             rows: def.rows(),
             splits: def.splits(),
             absorbs: def.absorbs(),
+            scatters: def.scatters(),
         };
         let loc = self.loc(Location::caller());
         let mut state = self.state.borrow_mut();

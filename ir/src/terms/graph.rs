@@ -297,7 +297,7 @@ impl Graph {
     }
 
     /// What a node scatters into which state at which slots; in a region, slots that its body computes
-    /// are `None`.
+    /// are `None`. A custom op may write other rows of the state, too.
     pub fn scatters(&self, node: Node) -> Vec<(Value, Option<Value>)> {
         let data = self.node(node);
         match &data.op {
@@ -313,6 +313,11 @@ impl Graph {
                 scatters
                     .filter_map(|at| Some((outside(at.operands[0])?, outside(at.operands[1]))))
                     .collect()
+            }
+            Op::Custom(call) => {
+                let operand = |i: usize| data.operands.get(i).copied();
+                let scatters = call.scatters.iter();
+                scatters.filter_map(|&(state, at)| Some((operand(state)?, operand(at)))).collect()
             }
             _ => Vec::new(),
         }

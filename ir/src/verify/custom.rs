@@ -33,6 +33,16 @@ pub(super) fn check(
         found.push("V0501", Anchor::Node(node), message);
         return;
     }
+    let operand = |i: usize| graph.node(node).operands.get(i);
+    let is_slots = |i: usize| operand(i).is_some_and(|&slots| graph.ty(slots).dtype.is_index());
+    if !call.scatters.iter().all(|&(state, at)| call.mutates.contains(&state) && is_slots(at)) {
+        let message = format!(
+            "\"{name}\" says that it scatters at {:?} of {operands} operands; each names a state that it mutates and i32 or i64 slots",
+            call.scatters
+        );
+        found.push("V0501", Anchor::Node(node), message);
+        return;
+    }
     let Some(def) = ops.get(name) else { return };
     let mut differs = |what: &str, call: String, def: String| {
         if call != def {
@@ -45,6 +55,10 @@ pub(super) fn check(
     differs("rows", call.rows.name().to_owned(), def.rows().name().to_owned());
     differs("splits", call.splits.to_string(), def.splits().to_string());
     differs("absorbs", format!("{:?}", call.absorbs), format!("{:?}", def.absorbs()));
+    // A call that mutates other operands can't but scatter into others, too.
+    if call.mutates == def.mutates() {
+        differs("scatters", format!("{:?}", call.scatters), format!("{:?}", def.scatters()));
+    }
     match def.infer(&graph.operand_types(node), &call.attrs) {
         Err(reason) => {
             let message = format!("\"{name}\" does not take these operands: {reason}");

@@ -376,6 +376,7 @@ fn mix() -> CustomCall {
         rows: MixOp.rows(),
         splits: true,
         absorbs: MixOp.absorbs(),
+        scatters: MixOp.scatters(),
     }
 }
 
@@ -396,10 +397,14 @@ fn custom_ops() {
     expect_custom("V0501", |c| c.absorbs = vec![0, 0]);
     expect_custom("V0501", |c| c.absorbs = vec![1]);
     expect_custom("V0501", |c| c.absorbs = vec![4]);
+    expect_custom("V0501", |c| c.scatters = vec![(0, 2)]);
+    expect_custom("V0501", |c| c.scatters = vec![(1, 0)]);
+    expect_custom("V0501", |c| c.scatters = vec![(1, 3)]);
     expect_custom("V0502", |c| c.absorbs = vec![0]);
+    expect_custom("V0502", |c| c.scatters = vec![]);
     expect_custom("V0502", |c| c.rows = crate::op::RowTreatment::Independent);
     expect_custom("V0502", |c| c.splits = false);
-    expect_custom("V0502", |c| c.mutates = vec![]);
+    expect_custom("V0502", |c| (c.mutates, c.scatters) = (vec![], vec![]));
     expect_custom("V0503", |c| c.attrs.clear());
     expect("V0503", |g| {
         push(g, Op::Custom(Box::new(mix())), &[X, STATE, SLOTS], vec![f32s(&[1])]);
@@ -407,6 +412,6 @@ fn custom_ops() {
     expect_custom("V0303", |c| {
         // An op without a definition is taken at its word.
         c.name = "other.mix".into();
-        (c.mutates, c.absorbs) = (vec![0], vec![]);
+        (c.mutates, c.absorbs, c.scatters) = (vec![0], vec![], vec![]);
     });
 }

@@ -44,8 +44,9 @@
 //!
 //! Custom ops:
 //! - `V0501`: mutated operand positions are ascending and in range; so are those at which it
-//!   absorbs, and it mutates none of them.
-//! - `V0502`: a call says what its definition says of mutation, rows, splitting and absorbing.
+//!   absorbs, and it mutates none of them. It scatters into states that it mutates, at operands that are
+//!   i32 or i64.
+//! - `V0502`: a call says what its definition says of mutation, rows, splitting, absorbing and scattering.
 //! - `V0503`: the definition infers the call's result types from its operands and attributes.
 //!
 //! Steps of a module:

@@ -41,6 +41,7 @@ fn call(name: &str, mutates: Vec<usize>, rows: RowTreatment) -> Op {
         rows,
         splits,
         absorbs: vec![],
+        scatters: vec![],
     }))
 }
 

@@ -22,9 +22,9 @@ fn same_call(a: &CustomCall, b: &CustomCall) -> bool {
         (Attr::Float(a), Attr::Float(b)) => a.to_bits() == b.to_bits(),
         _ => a == b,
     };
-    let signature =
-        |c: &CustomCall| (c.name.clone(), c.mutates.clone(), c.rows, c.splits, c.absorbs.clone());
-    signature(a) == signature(b)
+    let CustomCall { name, attrs: _, mutates, rows, splits, absorbs, scatters } = a;
+    (name, mutates, rows, splits) == (&b.name, &b.mutates, &b.rows, &b.splits)
+        && (absorbs, scatters) == (&b.absorbs, &b.scatters)
         && a.attrs.len() == b.attrs.len()
         && a.attrs.iter().zip(&b.attrs).all(|(a, b)| a.0 == b.0 && same_attr(a.1, b.1))
 }

@@ -112,6 +112,7 @@ pub(crate) fn block() -> Graph {
         rows: RowTreatment::Mixed,
         splits: true,
         absorbs: vec![],
+        scatters: vec![],
     };
     let heads_ty = ty(BF16, [t.clone(), d(4), d(16)]);
     let attention = Op::Custom(Box::new(call));
@@ -195,6 +196,7 @@ pub(crate) fn every_format() -> Graph {
         rows: RowTreatment::SlotMapped,
         splits: false,
         absorbs: vec![0, 2],
+        scatters: vec![],
     };
     let custom = Op::Custom(Box::new(call));
     g.push_node(custom, vec![x, state], vec![ty(I32, [row])], at("sample", 9));

@@ -312,6 +312,7 @@ impl Rng {
             rows: self.pick(&RowTreatment::ALL),
             splits: self.chance(50),
             absorbs: (0..operands + 1).filter(|_| self.chance(20)).collect(),
+            scatters: (0..self.below(3)).map(|_| (self.below(9), self.below(9))).collect(),
         }))
     }
 

@@ -166,6 +166,7 @@ impl Builder {
             rows: RowTreatment::Masked,
             splits: true,
             absorbs: vec![],
+            scatters: vec![],
         };
         self.typed(Op::Custom(Box::new(call)), operands, ty)
     }

@@ -121,6 +121,7 @@ pub(crate) fn custom(name: &str, mutates: Vec<usize>, rows: RowTreatment, splits
         rows,
         splits,
         absorbs: vec![],
+        scatters: vec![],
     }))
 }
 

@@ -274,7 +274,7 @@ pub struct CacheConfig {
     /// only with a checksum key.
     pub remote_trusted: bool,
     /// Milliseconds within which the object store begins to answer; each MiB may take another
-    /// second.
+    /// second. One that takes longer is asked again after a pause.
     pub remote_timeout_ms: NonZeroU64,
 }
 

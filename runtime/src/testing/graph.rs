@@ -135,6 +135,7 @@ fn call(name: &str, mutates: Vec<usize>, rows: RowTreatment, splits: bool) -> Op
         rows,
         splits,
         absorbs: Vec::new(),
+        scatters: Vec::new(),
     }))
 }
 

@@ -224,6 +224,7 @@ impl Draft {
             rows: MixOp.rows(),
             splits: MixOp.splits(),
             absorbs: MixOp.absorbs(),
+            scatters: MixOp.scatters(),
         };
         let ty = self.graph.ty(x).clone();
         let y = self.typed(Op::Custom(Box::new(call)), &[x, state.value, slots], ty);

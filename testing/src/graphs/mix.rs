@@ -15,7 +15,8 @@ use std::sync::Arc;
 /// state[slots[i]] = y[i]
 /// ```
 ///
-/// where a slot outside the state reads 0 and writes nowhere. Slots are distinct but for -1. Rows
+/// where a slot outside the state reads 0 and writes nowhere. Slots are distinct but for -1, to which
+/// those that an input gives are held. Rows
 /// look back only, so padding rows at the end reach no real one.
 #[derive(Clone, Copy, Debug)]
 pub struct MixOp;
@@ -68,6 +69,10 @@ impl CustomOpDef for MixOp {
 
     fn absorbs(&self) -> Vec<usize> {
         vec![0, 3]
+    }
+
+    fn scatters(&self) -> Vec<(usize, usize)> {
+        vec![(1, 2)]
     }
 
     fn evaluate(

@@ -107,6 +107,7 @@ fn mix() -> Op {
         rows: MixOp.rows(),
         splits: true,
         absorbs: MixOp.absorbs(),
+        scatters: MixOp.scatters(),
     }))
 }
 

@@ -181,8 +181,17 @@ impl<'t> Parser<'t> {
         let rows: RowTreatment = self.named(&format!("a row treatment ({known})"))?;
         let splits = self.eat_word("split");
         let absorbs = if self.eat_word("absorbs") { self.indices()? } else { Vec::new() };
-        let call = CustomCall { name, attrs, mutates, rows, splits, absorbs };
+        let scatters = if self.eat_word("scatters") { self.scatters()? } else { Vec::new() };
+        let call = CustomCall { name, attrs, mutates, rows, splits, absorbs, scatters };
         Ok(ParsedOp { op: Op::Custom(Box::new(call)), operands, loc: None })
+    }
+
+    fn scatters(&mut self) -> Parsed<Vec<(usize, usize)>> {
+        self.items(['[', ']'], |p| {
+            let state = p.index("the position of a state")?;
+            p.expect_word("at")?;
+            Ok((state, p.index("the position of slots")?))
+        })
     }
 
     fn custom_attr(&mut self) -> Parsed<Attr> {

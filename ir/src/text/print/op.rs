@@ -175,6 +175,13 @@ impl Printer {
         if !call.absorbs.is_empty() {
             self.put(format_args!(" absorbs {:?}", call.absorbs));
         }
+        if !call.scatters.is_empty() {
+            self.put(" scatters [");
+            self.list(&call.scatters, |p, (state, slots)| {
+                p.put(format_args!("{state} at {slots}"))
+            });
+            self.put(']');
+        }
     }
 
     fn custom_attr(&mut self, attr: &Attr) {
