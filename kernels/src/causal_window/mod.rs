@@ -74,6 +74,10 @@ impl CustomOpDef for CausalWindow {
         vec![STATE]
     }
 
+    fn scatters(&self) -> Vec<(usize, usize)> {
+        vec![(STATE, SLOTS)]
+    }
+
     fn rows(&self) -> RowTreatment {
         RowTreatment::Masked
     }
