@@ -16,6 +16,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import socket
 import tempfile
 import threading
@@ -26,7 +27,7 @@ import logs
 from abuse import descriptors, malformed
 from bounds import EIGHT_MIB, MOST
 from encoders import SETTINGS, with_words
-from harness import GOLDEN, Server, chat_template, until
+from harness import GOLDEN, MODEL, Server, chat_template, until
 from hostile import BOUNDED, REFUSED
 
 # Seconds that others wait at most, where the clock is looked at.
@@ -34,6 +35,13 @@ ANSWER, HEALTH = 2.0, 0.5
 MIXED = 200
 # Kilobytes that may stay of an attack: what the allocator keeps, and what a later one uses again.
 STAYS = 400_000
+
+
+# A template that makes its text bit by bit, and reads a field that most messages lack.
+APPENDING = (
+    "{%- set ns = namespace(text='') -%}{%- for m in messages -%}{%- set ns.text = ns.text + m.role + m.content -%}"
+    "{%- if m.name == 'x' or m.tool_calls -%}!{%- endif -%}{%- endfor -%}{%- if tools -%}{{ tools|length }}{%- endif -%}{{ ns.text }}"
+)
 
 
 # Of a process that has no threads yet and knows all that this one does.
@@ -147,11 +155,45 @@ def values_without_an_end(attacker):
     many = "[" + ",".join(['{"":0}'] * 900_000) + "]"
     body = ('{"messages": [{"role": "user", "content": "x", "else": %s}]}' % many).encode()
     refused(attacker.together(12, lambda _: attacker.post("/v1/chat/completions", body), 12))
-    # As many as a body may have.
-    most = ('{"messages": [], "else": [%s]}' % ",".join(['{"":0}'] * 349_000)).encode()
-    refused(attacker.together(12, lambda _: attacker.post("/v1/chat/completions", most), 12))
+    # As many as a body may have: where no template looks, where it looks, and where they are no values yet.
+    most = ",".join(['{"":0}'] * 349_000)
+    parameters = '[{"type": "function", "function": {"name": "f", "parameters": {"properties": [%s]}}}]' % most
+    written = json.dumps('{"a": [%s]}' % most)
+    calls = '[{"id": "a", "type": "function", "function": {"name": "f", "arguments": %s}}]' % written
+    for body in [
+        '{"messages": [{"role": "user", "content": "x", "else": [%s]}], "max_tokens": 1}' % most,
+        '{"messages": [{"role": "user", "content": "x", "name": [%s]}], "max_tokens": 1}' % most,
+        '{"messages": [{"role": "user", "content": "x"}], "tools": %s, "max_tokens": 1}' % parameters,
+        '{"messages": [{"role": "assistant", "content": "x", "tool_calls": %s}], "max_tokens": 1}' % calls,
+        '{"messages": [], "else": [%s]}' % most,
+    ]:
+        body = body.encode()
+        statuses = attacker.together(12, lambda _: attacker.post("/v1/chat/completions", body), 12)
+        assert set(statuses) <= {200, 400, 413, 429, 503} | attacker.crowded, statuses
     deep = b'{"prompt": ' + b"[" * 1_000_000
     refused(attacker.together(12, lambda _: attacker.post("/v1/completions", deep), 12))
+
+
+def messages_without_an_end(attacker):
+    """More than the context has tokens, and as many that are long, where the template copies for each what it has so far."""
+    message = '{"role": "user", "content": "%s"}'
+    for most, content in [(200_000, "x"), (2048, "x" * 4000)]:
+        body = ('{"messages": [%s]}' % ",".join([message % content] * most)).encode()
+        refused(attacker.together(4, lambda _: attacker.post("/v1/chat/completions", body)))
+        attacker.together(8, lambda _: attacker.leave("/v1/chat/completions", body))
+
+
+def spaces_without_an_end(attacker):
+    """Many of them are one token, and all of them one word to read."""
+    spaces = " " * (700 << 10)
+    asked = [
+        ("/tokenize", {"prompt": spaces}), ("/v1/completions", {"prompt": spaces, "max_tokens": 1}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": spaces}], "max_tokens": 1}),
+    ]
+    bodies = [(path, json.dumps(body).encode()) for path, body in asked]
+    statuses = attacker.together(24, lambda i: attacker.post(*bodies[i % 3]), 24)
+    assert set(statuses) <= {200, 400, 429, 503} | attacker.crowded, statuses
+    attacker.together(12, lambda i: attacker.leave(*bodies[i % 3]))
 
 
 def bodies_that_stand_still(attacker):
@@ -320,6 +362,7 @@ EACH = [
     long_lists_of_ids, long_texts, many_small_texts, values_without_an_end, bodies_that_stand_still, requests_that_are_left,
     requests_that_fill_the_queue, idle_connections, slow_readers, priorities, structures, stops_and_bad_words,
     malformed_requests, many_log_probabilities, foreign_pages, subscribers, half_closed_requests, encoded_bodies,
+    messages_without_an_end,
 ]
 OF_A_WRITER = [*EACH, all_at_once]
 # What has a server of its own that ends, or none of whose clients wait for another: tried alone, there and here.
@@ -456,11 +499,25 @@ def writer(arguments):
     port = free_port()
     # The pool of pages is touched bit by bit, and stays.
     flags = ("--max-num-seqs", "64", "--max-seq-len", "2048", "--memory-budget", "300MiB", "--admin", "--kv-events-endpoint", f"tcp://127.0.0.1:{port}")
-    with chat_template() as template, Server(*flags, *template) as server:
+    with chat_template(APPENDING) as template, Server(*flags, *template) as server:
         server.events = port
         cases = alone(server, [("/v1/completions", body) for body in mixed()])
         besiege(server, OF_A_WRITER, cases, arguments)
         assert server.sum("vllm:kv_cache_usage_perc") == 0
+
+
+def long_reader(arguments):
+    """With a context that has room for a long text, as far as it is measured before it is read."""
+    with tempfile.TemporaryDirectory() as folder, chat_template(APPENDING) as template:
+        folder = shutil.copytree(MODEL, os.path.join(folder, "long"))
+        config = os.path.join(folder, "config.json")
+        with open(config) as file:
+            changed = json.load(file) | {"max_position_embeddings": 32768}
+        with open(config, "w") as file:
+            json.dump(changed, file)
+        with Server("--max-seq-len", "32768", *template, source=("--model", folder)) as server:
+            cases = alone(server, [("/v1/completions", {"prompt": "x", "max_tokens": 4, "temperature": 0})])
+            besiege(server, [spaces_without_an_end], cases, arguments, whole=False)
 
 
 def reader(arguments):
@@ -498,7 +555,10 @@ def main():
     parser.add_argument("--seconds", type=float, default=0, help="how long each attack lasts; above 0 the clock is looked at")
     parser.add_argument("attacks", nargs="*")
     arguments = parser.parse_args()
-    for besieged, attacks in [(writer, OF_A_WRITER), (reader, [rerank_bombs]), (logger, [log_lines]), (alone_too, ALONE)]:
+    all = [
+        (writer, OF_A_WRITER), (long_reader, [spaces_without_an_end]), (reader, [rerank_bombs]), (logger, [log_lines]), (alone_too, ALONE),
+    ]
+    for besieged, attacks in all:
         if not arguments.attacks or {attack.__name__ for attack in attacks} & set(arguments.attacks):
             besieged(arguments)
 

@@ -171,6 +171,7 @@ impl Params {
         if max_tokens.is_some_and(|most| min_tokens > most) {
             return Err(ApiError::field("min_tokens", "must be at most `max_tokens`"));
         }
+        fields.take_copies_of(&STRUCTURE_FIELDS)?;
         let structure = Structure::read(fields.object())?;
         fields.ignore(&STRUCTURE_FIELDS);
         let stop_ids: Vec<_> =
