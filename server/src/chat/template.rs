@@ -302,8 +302,9 @@ fn environment() -> Environment<'static> {
     }
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     environment.set_unknown_method_callback(methods::method);
-    environment.set_formatter(|out, _, value| match value.kind() {
-        ValueKind::Undefined => Ok(()),
+    environment.set_formatter(|out, _, value| match (value.kind(), value.as_str()) {
+        (ValueKind::Undefined, _) => Ok(()),
+        (_, Some(text)) => out.write_str(text).map_err(Error::from),
         _ => out.write_str(&python::str(value)).map_err(Error::from),
     });
     filters::install(&mut environment);

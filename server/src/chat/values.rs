@@ -60,7 +60,7 @@ impl Object for JsonObject {
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
-        self.mapped_rev_enumerator(|object| Box::new(object.fields.keys().cloned()))
+        self.mapped_enumerator(|object| Box::new(object.fields.keys().cloned()))
     }
 
     fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
@@ -106,7 +106,7 @@ mod tests {
         };
         let all = "{{ x|list|join }} {{ x|reverse|join }} {{ x|length }} {{ x.a[''] }}{{ x.d }} \
                    {{ x is mapping }}";
-        assert_eq!(shown(all).unwrap(), "bac cab 3 x true");
+        assert_eq!(shown(all).unwrap(), "bac cab 3 x True");
         is_wanted.store(false, Ordering::Relaxed);
         for source in ["{{ x.d }}", "{{ x['a'] }}", "{% for k, v in x|items %}{% endfor %}"] {
             let error = shown(source).unwrap_err().to_string();
