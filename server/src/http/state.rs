@@ -144,8 +144,8 @@ const NORMALIZED: usize = 4;
 const PIECE: usize = 64 << 10;
 /// Bytes of a text for each token that there is room for, up to which it is read as a whole.
 const BYTES_OF_TOKEN: usize = 4;
-/// Texts of more bytes are read one at a time: a tokenizer takes some sixty bytes for each of theirs.
-pub(crate) const HUGE: usize = 512 << 10;
+/// Texts of more bytes are read one at a time: a tokenizer takes up to 180 bytes for each of theirs.
+pub(crate) const HUGE: usize = 256 << 10;
 
 /// Bytes of the longest of some texts.
 pub(crate) fn longest<'t>(texts: impl IntoIterator<Item = &'t String>) -> usize {
