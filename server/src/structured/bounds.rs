@@ -13,9 +13,6 @@ use super::structure::Structure;
 
 /// Bytes of a schema, or of all choices.
 const LONGEST: usize = 128 << 10;
-/// Bytes of a schema that is a text, with white space that is not counted later. Its values are no values
-/// of the request yet.
-const LONGEST_WRITTEN: usize = 4 * LONGEST;
 /// Bytes of a grammar.
 const LONGEST_GRAMMAR: usize = 32 << 10;
 /// Bytes of a regular expression, in a schema or a grammar too.
@@ -69,11 +66,6 @@ pub(super) fn check(structure: &Structure, wanted: Wanted<'_>) -> Result<(), Str
             bounded("the choices together", texts.iter().map(String::len).sum(), LONGEST)
         }
     }
-}
-
-/// Refuses a schema that is a text before it is read.
-pub(super) fn check_written(schema: &str) -> Result<(), String> {
-    bounded("the schema", schema.len(), LONGEST_WRITTEN)
 }
 
 fn bounded(what: &str, bytes: usize, most: usize) -> Result<(), String> {

@@ -31,6 +31,10 @@ impl FieldError {
     }
 }
 
+/// Bytes of a schema that is a text, with white space that does not count later: its values are no values of
+/// the request before it is read.
+const LONGEST_WRITTEN: usize = 512 << 10;
+
 /// Fields of vLLM's older interface, with their names in `structured_outputs`.
 const GUIDED: [(&str, &str); 5] = [
     ("guided_json", "json"),
@@ -146,8 +150,12 @@ fn one(field: &str, kind: &str, value: &Value) -> Result<Option<Structure>, Fiel
     match kind {
         "json" => match value {
             Value::String(written) => {
-                let bounded = super::bounds::check_written(written);
-                bounded.map_err(|error| FieldError::new(field, error))?;
+                if written.len() > LONGEST_WRITTEN {
+                    let has = written.len();
+                    let message =
+                        format!("the schema has {has} bytes; at most {LONGEST_WRITTEN} are taken");
+                    return Err(FieldError::new(field, message));
+                }
                 let schema: Value = serde_json::from_str(written)
                     .map_err(|error| FieldError::new(field, format!("not JSON: {error}")))?;
                 json_schema(field, schema).map(Some)
