@@ -72,13 +72,9 @@ def messages_without_an_end(attacker):
 
 
 def spaces_without_an_end(attacker):
-    """Many of them are one token, and all of them one word to read."""
+    """Many of them are one token, and all of them one word to read. No model is asked, which would take long for them."""
     spaces = " " * (260 << 10)
-    asked = [
-        ("/tokenize", {"prompt": spaces}), ("/v1/completions", {"prompt": spaces, "max_tokens": 1}),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": spaces}], "max_tokens": 1}),
-    ]
-    bodies = [(path, json.dumps(body).encode()) for path, body in asked]
-    attacker.together(24, lambda i: attacker.leave(*bodies[i % 3]), 24)
-    statuses = attacker.together(3, lambda i: attacker.post(*bodies[i]), 3)
+    bodies = [json.dumps(body).encode() for body in ({"prompt": spaces}, {"messages": [{"role": "user", "content": spaces}]})]
+    attacker.together(24, lambda i: attacker.leave("/tokenize", bodies[i % 2]), 24)
+    statuses = attacker.together(4, lambda i: attacker.post("/tokenize", bodies[i % 2]), 4)
     assert set(statuses) <= {200, 400, 429, 503} | attacker.crowded, statuses
