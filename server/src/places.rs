@@ -5,9 +5,6 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Places of a server beyond its bound, for whoever asks how it is.
-pub(crate) const KEPT: usize = 32;
-
 /// What a connection may ask.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admitted {
@@ -225,6 +222,8 @@ impl Drop for Place {
 mod tests {
     use super::*;
     use std::net::Ipv4Addr;
+
+    const KEPT: usize = 32;
 
     /// A place, whether it was lost, and what it may ask.
     fn take(places: &Arc<Places>, address: IpAddr) -> Option<(Taker, Admitted)> {

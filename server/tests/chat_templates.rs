@@ -60,7 +60,7 @@ fn compare(folder: &Path) -> (usize, usize) {
         templates += 1;
         let cases = fixture["cases"].as_array().unwrap();
         for case in cases {
-            let ours = template.render(&prompt(case));
+            let ours = template.render(prompt(case));
             let ours = ours.map(|text| on_the_day_of(&fixture, text));
             let which = format!("{name}, {}", case["case"]);
             if let Some(expected) = case["text"].as_str() {
@@ -166,7 +166,7 @@ fn many_more_templates_render_as_in_transformers() {
 fn rendered(template: &str, messages: Value) -> Result<String, TemplateError> {
     let template = ChatTemplate::parse(template, Map::new()).unwrap();
     let messages = messages.as_array().unwrap().clone();
-    template.render(&ChatPrompt { messages, ..ChatPrompt::default() })
+    template.render(ChatPrompt { messages, ..ChatPrompt::default() })
 }
 
 const TEXTS: &str = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}";
@@ -258,7 +258,7 @@ fn a_folder_s_templates_are_found_where_transformers_finds_them() {
     let render = |tools: Option<Vec<Value>>| {
         let template = ChatTemplate::load(folder.path(), None).unwrap().unwrap();
         let messages = vec![json!({"role": "user", "content": "x"})];
-        template.render(&ChatPrompt { messages, tools, ..ChatPrompt::default() })
+        template.render(ChatPrompt { messages, tools, ..ChatPrompt::default() })
     };
     assert!(ChatTemplate::load(folder.path(), None).unwrap().is_none());
     write("chat_template.json", r#"{"chat_template": "json"}"#);

@@ -285,7 +285,7 @@ fn every_template_renders_every_conversation_or_says_why_not() {
             add_generation_prompt: begins,
             ..ChatPrompt::default()
         };
-        if let Err(error) = template.render(&prompt) {
+        if let Err(error) = template.render(prompt) {
             assert!(!error.to_string().is_empty());
         }
     });
@@ -383,7 +383,7 @@ fn every_reply_is_read_and_alike_however_it_is_cut() {
         {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}}},
         {"type": "function", "function": {"name": "clock"}},
     ]});
-    let tools = Tools::read(tools.as_object().unwrap()).unwrap();
+    let tools = Tools::read(tools.as_object().unwrap().clone()).unwrap();
     let known = replies();
     let parsers = Vec::from_iter(known.iter().map(|(parser, ..)| *parser));
     let mut thinking = crate::thoughts::parsers();

@@ -14,7 +14,8 @@ fn idioms_of_templates_render_as_in_jinja() {
     for idiom in fixture["idioms"].as_array().unwrap() {
         let template = idiom["template"].as_str().unwrap();
         let ours = ChatTemplate::parse(template, Map::new()).map_err(|error| error.to_string());
-        let ours = ours.and_then(|made| made.render(&prompt).map_err(|error| error.to_string()));
+        let ours =
+            ours.and_then(|made| made.render(prompt.clone()).map_err(|error| error.to_string()));
         let expected = idiom["text"].as_str();
         texts += usize::from(expected.is_some());
         if ours.as_deref().ok() != expected {

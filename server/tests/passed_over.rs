@@ -1,7 +1,7 @@
 //! What clients of other servers send and ask for: fields that nobody knows, and fields and paths that others
 //! have.
 
-use crate::client::{ask, bind_as, serve_at};
+use crate::client::{ask, ask_with, bind_as, serve_at};
 use crate::tiny_engine::{folder, golden, tiny_engine};
 use piecewise::models::TextTokenizer;
 use piecewise_server::chat::{ChatTemplate, ReplyFormat};
@@ -121,6 +121,7 @@ fn a_conversation_has_the_fields_of_other_servers_too() {
     assert_eq!(shown["choices"][0]["message"], chat(json!({}))["choices"][0]["message"]);
     let thoughts = shown["choices"][0]["message"]["reasoning_content"].as_str().unwrap();
     assert!(!thoughts.is_empty(), "{shown}");
+    assert_eq!(shown["choices"][0]["message"]["reasoning"], thoughts, "{shown}");
     let hidden = chat(json!({"include_reasoning": false}));
     assert!(!hidden.to_string().contains(&json!(thoughts).to_string()), "{hidden}");
     assert_eq!(hidden["usage"]["completion_tokens"], shown["usage"]["completion_tokens"]);
@@ -320,6 +321,57 @@ fn a_conversation_is_counted_as_it_is_replied_to() {
     }
 }
 
+/// Those that a template and a structure get, and what is JSON within a text.
+#[test]
+fn copies_of_a_request_take_memory_as_it_does() {
+    let address = serve_with(|limits| limits.bodies_bytes = 1 << 17);
+    let ask = |body: Value| {
+        let (status, _, answer) = post(address, "/v1/chat/completions", &body);
+        (status, answer["error"]["message"].to_string())
+    };
+    let parameters = json!({"type": "object", "examples": vec![0; 550]});
+    let tools = json!([{"type": "function", "function": {"name": "f", "parameters": parameters}}]);
+    let messages = json!([{"role": "user", "content": "x"}]);
+    let chosen = |choice: &str| {
+        ask(json!({"messages": messages, "tools": tools, "tool_choice": choice, "max_tokens": 1}))
+    };
+    assert_eq!(chosen("none").0, 200);
+    let (status, message) = chosen("required");
+    assert!(status == 413 && message.contains("--max-body-memory"), "{message}");
+    let called = |zeros: usize| {
+        let arguments = json!({"a": vec![0; zeros]}).to_string();
+        let call = json!({"type": "function", "function": {"name": "f", "arguments": arguments}});
+        let message = json!({"role": "assistant", "content": "x", "tool_calls": [call]});
+        ask(json!({"messages": [message], "max_tokens": 1}))
+    };
+    assert_eq!(called(10).0, 200);
+    let (status, message) = called(2000);
+    assert!(status == 413 && message.contains("--max-body-memory"), "{message}");
+}
+
+#[test]
+fn more_messages_than_tokens_are_not_rendered() {
+    let address = serve(false);
+    let most = get(address, "/server_info").1["max_model_len"].as_u64().unwrap();
+    let message = json!({"role": "user", "content": ""});
+    let messages = vec![message; most as usize + 1];
+    let body = json!({"messages": messages});
+    for path in ["/v1/chat/completions", "/tokenize"] {
+        let (status, _, answer) = post(address, path, &body);
+        assert_eq!((status, &answer["error"]["code"]), (400, &json!("context_length_exceeded")));
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains(&format!("{} messages leave no room", most + 1)), "{message}");
+    }
+}
+
+#[test]
+fn heads_are_as_long_as_the_operator_lets_them_be() {
+    let address = serve_with(|limits| limits.head_bytes = 128 << 10);
+    let headers = format!("Host: localhost\r\nx-long: {}\r\n", "x".repeat(100 << 10));
+    let answer = ask_with(address, "GET /version", &headers, "");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
 #[test]
 fn paths_of_other_servers_lead_to_the_same() {
     let address = serve(false);
@@ -332,7 +384,15 @@ fn paths_of_other_servers_lead_to_the_same() {
     assert_eq!(get(address, "/version").1, json!({"version": env!("CARGO_PKG_VERSION")}));
     assert_eq!(get(address, "/load").1, json!({"server_load": 0}));
     let info = get(address, "/server_info").1;
-    assert_eq!((&info["models"], &info["max_body"]), (&json!(["tiny"]), &json!(8 << 20)), "{info}");
+    for (name, value) in [
+        ("models", json!(["tiny"])),
+        ("max_body", json!(8 << 20)),
+        ("max_body_memory", json!(256 << 20)),
+        ("max_waiting_texts", json!(64)),
+        ("max_connections_per_address", json!(3072)),
+    ] {
+        assert_eq!(info[name], value, "{name} {info}");
+    }
     // What prompts left is forgotten.
     let ids = golden()[0]["ids"].as_array().unwrap().clone();
     let prompt = json!({"prompt": Vec::from_iter(ids.iter().cycle().take(40)), "max_tokens": 1});

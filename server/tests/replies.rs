@@ -11,7 +11,7 @@ fn tools(choice: Value) -> Tools {
         {"type": "function", "function": {"name": "weather", "parameters": parameters}},
         {"type": "function", "function": {"name": "clock", "description": "The time"}},
     ]});
-    Tools::read(request.as_object().unwrap()).unwrap()
+    Tools::read(request.as_object().unwrap().clone()).unwrap()
 }
 
 /// Thoughts, content, and calls with their arguments as JSON.
@@ -180,14 +180,14 @@ fn tools_that_are_none_are_refused_by_their_field() {
             "tool_choice: the type `allowed_tools`",
         ),
     ] {
-        let error = Tools::read(request.as_object().unwrap()).unwrap_err().to_string();
+        let error = Tools::read(request.as_object().unwrap().clone()).unwrap_err().to_string();
         assert!(error.starts_with(says), "{error}");
     }
     let none = json!({"tools": [tool], "tool_choice": "none"});
-    let none = Tools::read(none.as_object().unwrap()).unwrap();
+    let none = Tools::read(none.as_object().unwrap().clone()).unwrap();
     assert_eq!((none.choice(), none.for_template()), (&ToolChoice::None, None));
-    let auto = Tools::read(json!({"tools": [tool]}).as_object().unwrap()).unwrap();
+    let auto = Tools::read(json!({"tools": [tool]}).as_object().unwrap().clone()).unwrap();
     assert_eq!((auto.choice(), auto.for_template()), (&ToolChoice::Auto, Some(vec![tool])));
-    let nothing = Tools::read(&serde_json::Map::new()).unwrap();
+    let nothing = Tools::read(serde_json::Map::new()).unwrap();
     assert_eq!(nothing.choice(), &ToolChoice::None);
 }

@@ -298,6 +298,10 @@ fn what_can_t_be_kept_to_is_refused_by_its_field() {
             "structured_outputs.choice: it must be a list",
         ),
         (json!({"structured_outputs": {"json": "{"}}), "structured_outputs.json: not JSON"),
+        (
+            json!({"structured_outputs": {"json": format!("[{}0]", "0,".repeat(300_000))}}),
+            "structured_outputs.json: the schema has 600003 bytes",
+        ),
         (json!({"guided_regex": ""}), "guided_regex: it must be a text"),
         (json!({"guided_regex": "a", "guided_choice": ["a"]}), "guided_choice: only one structure"),
     ] {

@@ -27,7 +27,7 @@ fn tools() -> Tools {
         function("weather", json!({"city": {"type": "string"}})),
         json!({"type": "function", "function": {"name": "clock"}}),
     ];
-    Tools::read(json!({"tools": list}).as_object().unwrap()).unwrap()
+    Tools::read(json!({"tools": list}).as_object().unwrap().clone()).unwrap()
 }
 
 fn read<'a>(parser: &str, pieces: impl IntoIterator<Item = &'a str>) -> Read {

@@ -169,7 +169,7 @@ fn equal_ids(program: &str, folder: &Path, begin: &str, families: &[&str]) {
             let theirs = renderer.post("/v1/chat/completions/render", &request);
             let prompt =
                 ChatPrompt { messages, add_generation_prompt: true, ..ChatPrompt::default() };
-            let ours = template.render(&prompt).unwrap();
+            let ours = template.render(prompt).unwrap();
             assert_eq!(
                 tokenizer.encode_more(&ours).unwrap(),
                 ids(&theirs),

@@ -16,6 +16,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import socket
 import tempfile
 import threading
@@ -26,8 +27,12 @@ import logs
 from abuse import descriptors, malformed
 from bounds import EIGHT_MIB, MOST
 from encoders import SETTINGS, with_words
-from harness import GOLDEN, Server, chat_template, until
+from harness import GOLDEN, MODEL, Server, chat_template, until
 from hostile import BOUNDED, REFUSED
+from prompts import (
+    APPENDING, long_lists_of_ids, long_texts, many_small_texts, messages_without_an_end, refused, spaces_without_an_end,
+    values_without_an_end,
+)
 
 # Seconds that others wait at most, where the clock is looked at.
 ANSWER, HEALTH = 2.0, 0.5
@@ -114,44 +119,6 @@ def request(path, body):
 def status_in(line):
     """None where the connection was closed."""
     return int(line.removeprefix(b"HTTP/1.1 ")) if line else None
-
-
-def refused(statuses):
-    assert set(statuses) <= {None, 400, 403, 408, 413, 429, 503}, statuses
-
-
-def long_lists_of_ids(attacker):
-    ids = random.Random(1).choices(range(2048), k=1_000_000)
-    fields = [{"stop_token_ids": ids}, {"prompt": ids}, {"logit_bias": {str(id): 1 for id in range(400_000)}}, {"prompt": [5] * 1_500_000}]
-    bodies = [json.dumps({"prompt": [5, 6], "max_tokens": 16, "n": 128, **more}).encode() for more in fields]
-    refused(attacker.together(len(bodies), lambda i: attacker.post("/v1/completions", bodies[i])))
-    taken = {"prompt": [5, 6], "max_tokens": 16, "n": 64, "allowed_token_ids": ids}
-    assert attacker.post("/v1/completions", taken) in {200, 429, 503} | attacker.crowded
-
-
-def long_texts(attacker):
-    digits = "7" * EIGHT_MIB
-    bodies = [("/tokenize", {"prompt": digits}), ("/v1/completions", {"prompt": digits}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": digits}]})]
-    bodies = [(path, json.dumps(body).encode()) for path, body in bodies]
-    refused(attacker.together(12, lambda i: attacker.post(*bodies[i % 3])))
-
-
-def many_small_texts(attacker):
-    """Each too small for a turn among the large ones, and all of them long to read."""
-    body = json.dumps({"prompt": "7" * 32_000}).encode()
-    statuses = attacker.together(600, lambda _: attacker.post("/tokenize", body), 200)
-    assert set(statuses) <= {200, 400, 429, 503} | attacker.crowded, statuses
-
-
-def values_without_an_end(attacker):
-    many = "[" + ",".join(['{"":0}'] * 900_000) + "]"
-    body = ('{"messages": [{"role": "user", "content": "x", "else": %s}]}' % many).encode()
-    refused(attacker.together(12, lambda _: attacker.post("/v1/chat/completions", body), 12))
-    # As many as a body may have.
-    most = ('{"messages": [], "else": [%s]}' % ",".join(['{"":0}'] * 349_000)).encode()
-    refused(attacker.together(12, lambda _: attacker.post("/v1/chat/completions", most), 12))
-    deep = b'{"prompt": ' + b"[" * 1_000_000
-    refused(attacker.together(12, lambda _: attacker.post("/v1/completions", deep), 12))
 
 
 def bodies_that_stand_still(attacker):
@@ -320,6 +287,7 @@ EACH = [
     long_lists_of_ids, long_texts, many_small_texts, values_without_an_end, bodies_that_stand_still, requests_that_are_left,
     requests_that_fill_the_queue, idle_connections, slow_readers, priorities, structures, stops_and_bad_words,
     malformed_requests, many_log_probabilities, foreign_pages, subscribers, half_closed_requests, encoded_bodies,
+    messages_without_an_end,
 ]
 OF_A_WRITER = [*EACH, all_at_once]
 # What has a server of its own that ends, or none of whose clients wait for another: tried alone, there and here.
@@ -456,11 +424,25 @@ def writer(arguments):
     port = free_port()
     # The pool of pages is touched bit by bit, and stays.
     flags = ("--max-num-seqs", "64", "--max-seq-len", "2048", "--memory-budget", "300MiB", "--admin", "--kv-events-endpoint", f"tcp://127.0.0.1:{port}")
-    with chat_template() as template, Server(*flags, *template) as server:
+    with chat_template(APPENDING) as template, Server(*flags, *template) as server:
         server.events = port
         cases = alone(server, [("/v1/completions", body) for body in mixed()])
         besiege(server, OF_A_WRITER, cases, arguments)
         assert server.sum("vllm:kv_cache_usage_perc") == 0
+
+
+def long_reader(arguments):
+    """With a context that has room for a long text, as far as it is measured before it is read."""
+    with tempfile.TemporaryDirectory() as folder, chat_template(APPENDING) as template:
+        folder = shutil.copytree(MODEL, os.path.join(folder, "long"))
+        config = os.path.join(folder, "config.json")
+        with open(config) as file:
+            changed = json.load(file) | {"max_position_embeddings": 32768}
+        with open(config, "w") as file:
+            json.dump(changed, file)
+        with Server("--max-seq-len", "32768", *template, source=("--model", folder)) as server:
+            cases = alone(server, [("/v1/completions", {"prompt": "x", "max_tokens": 4, "temperature": 0})])
+            besiege(server, [spaces_without_an_end], cases, arguments, whole=False)
 
 
 def reader(arguments):
@@ -498,7 +480,10 @@ def main():
     parser.add_argument("--seconds", type=float, default=0, help="how long each attack lasts; above 0 the clock is looked at")
     parser.add_argument("attacks", nargs="*")
     arguments = parser.parse_args()
-    for besieged, attacks in [(writer, OF_A_WRITER), (reader, [rerank_bombs]), (logger, [log_lines]), (alone_too, ALONE)]:
+    all = [
+        (writer, OF_A_WRITER), (long_reader, [spaces_without_an_end]), (reader, [rerank_bombs]), (logger, [log_lines]), (alone_too, ALONE),
+    ]
+    for besieged, attacks in all:
         if not arguments.attacks or {attack.__name__ for attack in attacks} & set(arguments.attacks):
             besieged(arguments)
 

@@ -114,7 +114,7 @@ impl Conversation {
         show: &mut dyn FnMut(&str, &str) -> std::io::Result<()>,
     ) -> anyhow::Result<(Value, Turn)> {
         let started = Instant::now();
-        let prompt = self.template.render(&ChatPrompt {
+        let prompt = self.template.render(ChatPrompt {
             messages: self.messages.clone(),
             add_generation_prompt: true,
             kwargs: self.kwargs.clone(),

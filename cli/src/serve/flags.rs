@@ -108,6 +108,13 @@ pub(crate) struct LimitArgs {
     /// The most of them from one address [default: three quarters of them].
     #[arg(long, value_name = "N")]
     max_connections_per_address: Option<NonZeroU64>,
+    /// The most connections beyond these, which may only ask for /health, /ready, /metrics and what operators
+    /// may [default: 32].
+    #[arg(long, value_name = "N")]
+    max_probe_connections: Option<u64>,
+    /// The largest head of a request, also with KiB, MiB or GiB [default: 64KiB].
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    max_head: Option<u64>,
     /// The largest body of a request, also with KiB, MiB or GiB [default: 8MiB].
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     max_body: Option<u64>,
@@ -184,6 +191,8 @@ impl LimitArgs {
         let layers = put(layers, "max_connections", self.max_connections)?;
         let per_address = self.max_connections_per_address;
         let layers = put(layers, "max_connections_per_address", per_address)?;
+        let layers = put(layers, "max_probe_connections", self.max_probe_connections)?;
+        let layers = put(layers, "max_head", self.max_head)?;
         let layers = put(layers, "max_body", self.max_body)?;
         let layers = put(layers, "max_body_values", self.max_body_values)?;
         let layers = put(layers, "max_body_memory", self.max_body_memory)?;

@@ -63,6 +63,7 @@ fn limits(config: &ServerConfig) -> Limits {
     let patience = Duration::from_secs(config.client_timeout.get());
     let readers = config.kv_events_max_readers.get();
     Limits {
+        head_bytes: number(config.max_head),
         body_bytes: number(config.max_body),
         body_values: number(config.max_body_values.get()),
         bodies_bytes: number(config.max_body_memory),
@@ -79,6 +80,7 @@ fn limits(config: &ServerConfig) -> Limits {
         write_time: patience,
         connections: number(config.max_connections.get()),
         connections_of_address: config.max_connections_per_address.map(|n| number(n.get())),
+        probe_connections: number(config.max_probe_connections),
         kv_readers: config.kv_events_endpoint.as_ref().map_or(0, |_| number(readers)),
         request_time: config.request_timeout.map(|seconds| Duration::from_secs(seconds.get())),
         ..Limits::default()

@@ -394,6 +394,7 @@ fn every_flag_of_the_page_sets_its_key() {
             // What is written again is checked.
             (_, "cache.remote_url") => Some("s3://bucket"),
             (_, "server.max_body") => Some("1024"),
+            (_, "server.max_head") => Some("8192"),
             (_, "server.max_body_memory") => Some("1073741824"),
             (_, "server.kv_events_endpoint" | "server.kv_events_replay_endpoint") => {
                 Some("tcp://127.0.0.1:1")

@@ -79,6 +79,10 @@ fn settings_are_json_or_a_key_and_a_value_on_the_command_line() {
     }
     for (text, said) in [
         ("[server]\nmax_body = 12", "server.max_body = 12 does not go with the smallest requests"),
+        (
+            "[server]\nmax_head = 8191",
+            "server.max_head = 8191 does not go with the smallest requests",
+        ),
         ("[server]\nmax_body_memory = 0", "server.max_body_memory = 0 does not go with"),
         (
             "[server]\nmax_body_memory = 190000000",

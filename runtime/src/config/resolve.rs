@@ -158,15 +158,14 @@ impl RuntimeConfig {
             other: other.to_owned(),
             remedy,
         };
-        let body = (server.max_body < 1024).then(|| {
-            let remedy = "it refuses every one; take at least 1024";
-            conflict(
-                "server.max_body",
-                server.max_body.to_string(),
-                "the smallest requests",
-                remedy,
-            )
-        });
+        let small = |key, bytes: u64, least: u64, remedy| {
+            let is_small = bytes < least;
+            is_small.then(|| conflict(key, bytes.to_string(), "the smallest requests", remedy))
+        };
+        let head = "it refuses some that everybody sends; take at least 8192";
+        let head = small("server.max_head", server.max_head, 8192, head);
+        let body = "it refuses every one; take at least 1024";
+        let body = small("server.max_body", server.max_body, 1024, body);
         let least = server.least_body_memory();
         let memory = (server.max_body_memory < least).then(|| {
             let remedy = "it would refuse some for ever: raise it, or lower those";
@@ -191,7 +190,7 @@ impl RuntimeConfig {
             let key = "server.kv_events_replay_endpoint";
             conflict(key, endpoint.clone(), "no server.kv_events_endpoint", remedy)
         });
-        body.into_iter().chain(memory).chain(tls).chain(replay)
+        head.into_iter().chain(body).chain(memory).chain(tls).chain(replay)
     }
 
     /// What the configuration allows but hardly anybody wants.

@@ -51,6 +51,9 @@ pub struct ServerConfig {
     pub tool_call_parser: Option<String>,
     /// Whether requests have the defaults of the model's generation_config.json.
     pub generation_config: GenerationConfig,
+    /// The largest head of a request, in bytes, at least 8192.
+    #[schemars(range(min = 8192))]
+    pub max_head: u64,
     /// The largest body of a request, in bytes, at least 1024.
     #[schemars(range(min = 1024))]
     pub max_body: u64,
@@ -86,6 +89,8 @@ pub struct ServerConfig {
     /// The most of them from one address; unset is three quarters of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_connections_per_address: Option<NonZeroU64>,
+    /// The most connections beyond these, which may only ask how the server is and what operators ask.
+    pub max_probe_connections: u64,
     /// Threads that talk to clients.
     pub http_threads: NonZeroU32,
     /// Whether embeddings of an encoder may be cut to fewer dimensions, though its folder does not say so.
@@ -173,6 +178,7 @@ impl Default for ServerConfig {
             reasoning_parser: None,
             tool_call_parser: None,
             generation_config: GenerationConfig::default(),
+            max_head: 64 << 10,
             max_body: 8 << 20,
             max_body_values: nonzero(1 << 20),
             max_body_memory: 256 << 20,
@@ -187,6 +193,7 @@ impl Default for ServerConfig {
             client_timeout: nonzero(60),
             max_connections: nonzero(4096),
             max_connections_per_address: None,
+            max_probe_connections: 32,
             http_threads: NonZeroU32::MIN,
             matryoshka: false,
             access_log: true,

@@ -19,12 +19,14 @@ mod thoughts;
 mod tool_call;
 mod tool_calls;
 mod tools;
+mod values;
 
 pub use formats::{ReplyFormat, UnknownParser};
 pub use generation::{GenerationDefaults, GenerationDefaultsError};
 pub use reply::{ReplyDelta, ReplyError, ReplyParser};
-pub use template::{ChatPrompt, ChatTemplate};
+pub use template::{ChatPrompt, ChatTemplate, MOST_STEPS, RenderBounds};
 pub use template_error::TemplateError;
 pub use template_files::TemplateFileError;
 pub use tool_call::ToolCallDelta;
 pub use tools::{ToolChoice, Tools};
+pub use values::StillWanted;

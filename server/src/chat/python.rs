@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use minijinja::value::{Kwargs, Serde, ValueKind};
+use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
 /// `json.dumps` of a value with `ensure_ascii` off, as transformers gives it to templates.
@@ -46,10 +46,9 @@ pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
 }
 
 /// `json.dumps` of a value with `ensure_ascii` off.
-pub(super) fn dumps(value: &serde_json::Value) -> String {
+pub(super) fn dumps(value: &Value) -> String {
     // Without options there is nothing to refuse, and all that is JSON has JSON.
-    tojson(&Value::from(Serde(value)), Kwargs::from_iter::<[(&str, Value); 0]>([]))
-        .unwrap_or_default()
+    tojson(value, Kwargs::from_iter::<[(&str, Value); 0]>([])).unwrap_or_default()
 }
 
 fn bad(argument: &str) -> Error {

@@ -10,6 +10,21 @@ pub enum TemplateError {
     /// The template failed: it is broken, or not made for such messages.
     #[error("the model's chat template can't render these messages: {0}")]
     Template(String),
+    /// The template goes on for too long with these messages.
+    #[error("the model's chat template takes more than {most} steps for these messages")]
+    TooManySteps {
+        /// The steps that it may take.
+        most: u64,
+    },
+    /// The text of the prompt is longer than it may be.
+    #[error("the model's chat template makes more than {most} bytes of these messages")]
+    TooLong {
+        /// The bytes that it may make.
+        most: usize,
+    },
+    /// Nobody waits for the text any more.
+    #[error("who asked for it has left")]
+    Unwanted,
     /// There is no template of this name, or none to fall back on.
     #[error("the model has chat templates for {names:?} only, and no default one")]
     NoDefault {

@@ -32,10 +32,10 @@ impl Tools {
     ///
     /// # Errors
     /// When a tool is no function, or the choice is not among them.
-    pub fn read(request: &Map<String, Value>) -> Result<Self, FieldError> {
-        let list = match request.get("tools") {
+    pub fn read(mut request: Map<String, Value>) -> Result<Self, FieldError> {
+        let list = match request.remove("tools") {
             None | Some(Value::Null) => Vec::new(),
-            Some(Value::Array(list)) => list.clone(),
+            Some(Value::Array(list)) => list,
             Some(_) => return Err(FieldError::new("tools", "it must be a list")),
         };
         for (place, tool) in list.iter().enumerate() {
@@ -45,6 +45,15 @@ impl Tools {
         let choice = choice(request.get("tool_choice"), &list)?;
         let one_at_most = request.get("parallel_tool_calls") == Some(&Value::Bool(false));
         Ok(Self { list: list.into(), choice, one_at_most })
+    }
+
+    /// How many copies of the list are made, for a prompt and for a reply that must call a tool.
+    pub fn copies(&self) -> usize {
+        match self.choice {
+            ToolChoice::None => 0,
+            ToolChoice::Auto => 1,
+            ToolChoice::Required | ToolChoice::Named(_) => 2,
+        }
     }
 
     /// The tools as the chat template takes them; `None` where no tool may be called.

@@ -26,6 +26,8 @@ where
 pub(crate) struct Turns {
     line: Arc<Mutex<Line>>,
     most_waiting: usize,
+    /// The flag that bounds who waits.
+    flag: &'static str,
 }
 
 /// Turns that nobody has, and who waits for one.
@@ -76,9 +78,9 @@ fn give(line: &Arc<Mutex<Line>>) {
 }
 
 impl Turns {
-    pub(crate) fn new(turns: usize, most_waiting: usize) -> Self {
+    pub(crate) fn new(turns: usize, most_waiting: usize, flag: &'static str) -> Self {
         let line = Line { free: turns.max(1), waiting: VecDeque::new() };
-        Self { line: Arc::new(Mutex::new(line)), most_waiting }
+        Self { line: Arc::new(Mutex::new(line)), most_waiting, flag }
     }
 
     /// A turn, or a place in the line.
@@ -97,10 +99,10 @@ impl Turns {
         let own = place.map_or(0, |place| line.waiting[place].1.len());
         let of_one = self.most_waiting - self.most_waiting / 4;
         if all >= self.most_waiting {
-            return Err(ApiError::too_busy("requests", all));
+            return Err(ApiError::too_busy("requests", all, self.flag));
         }
         if own >= of_one {
-            return Err(ApiError::too_busy("requests of yours", own));
+            return Err(ApiError::too_busy("requests of yours", own, self.flag));
         }
         let (sender, receiver) = oneshot::channel();
         match place {
@@ -125,18 +127,32 @@ impl Turns {
             Ok(turn) => turn,
             Err(comes) => comes.await.map_err(|error| ApiError::internal(error.to_string()))?,
         };
-        let waits = Waits(Arc::new(AtomicBool::new(true)));
-        let still = Arc::clone(&waits.0);
+        let waits = Waits::default();
+        let still = waits.still();
         let done = aside(move || {
             let _turn = turn;
-            work(&|| still.load(Ordering::Relaxed))
+            work(&still)
         });
         done.await
     }
 }
 
 /// Somebody waits until it is dropped.
-struct Waits(Arc<AtomicBool>);
+pub(crate) struct Waits(Arc<AtomicBool>);
+
+impl Default for Waits {
+    fn default() -> Self {
+        Self(Arc::new(AtomicBool::new(true)))
+    }
+}
+
+impl Waits {
+    /// Whether somebody still does.
+    pub(crate) fn still(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+        let still = Arc::clone(&self.0);
+        move || still.load(Ordering::Relaxed)
+    }
+}
 
 impl Drop for Waits {
     fn drop(&mut self) {
@@ -172,7 +188,7 @@ mod tests {
 
     #[test]
     fn who_leaves_gives_back_no_turn_while_the_work_goes_on() {
-        let (runtime, turns) = (runtime(), Arc::new(Turns::new(1, 1)));
+        let (runtime, turns) = (runtime(), Arc::new(Turns::new(1, 1, "--max-waiting-texts")));
         let (begun, begins) = mpsc::channel();
         let (told, tells) = mpsc::channel();
         let (go_on, goes_on) = mpsc::channel::<()>();
@@ -212,13 +228,15 @@ mod tests {
 
     #[test]
     fn clients_take_turns_and_one_leaves_places_to_others() {
-        let turns = Turns::new(1, 4);
+        let turns = Turns::new(1, 4, "--max-connections");
         let ask = |client| turns.ask(client);
         let first = ask(1).unwrap().unwrap();
         let mut comes = Vec::from_iter([1, 1, 1].map(|client| ask(client).unwrap().unwrap_err()));
         let Err(refused) = ask(1) else { panic!("places are left to others") };
         assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
-        assert!(refused.body().to_string().contains("requests of yours"), "{refused:?}");
+        let message = refused.body().to_string();
+        assert!(message.contains("requests of yours"), "{message}");
+        assert!(message.contains("(--max-connections)"), "{message}");
         let mut other = ask(2).unwrap().unwrap_err();
         assert!(ask(3).is_err(), "four wait");
         // One of the first client's is next, then the other's.

@@ -8,6 +8,7 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, header};
 use futures_util::StreamExt;
 use piecewise_runtime::config::ServerConfig;
+use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -203,6 +204,22 @@ pub(crate) fn check_values(json: &[u8], most: usize, held: &mut Held) -> Result<
     }
 }
 
+/// Bytes of memory that values take.
+pub(crate) fn memory(values: &[Value]) -> usize {
+    let of = |value: &Value| match value {
+        Value::String(text) => text.len(),
+        Value::Array(list) => memory(list),
+        Value::Object(fields) => {
+            let of_field = |(name, value): (&String, &Value)| {
+                OF_VALUE + name.len() + memory(std::slice::from_ref(value))
+            };
+            fields.iter().map(of_field).sum()
+        }
+        _ => 0,
+    };
+    values.iter().map(|value| OF_VALUE + of(value)).sum()
+}
+
 /// How many values a JSON text has at most, its names among them: each but the first of a list or an object
 /// stands behind a comma, and each behind a colon has a name.
 fn values(json: &[u8]) -> usize {
@@ -240,6 +257,14 @@ mod tests {
         check_values(list.as_bytes(), 1001, &mut held).unwrap();
         let error = check_values(list.as_bytes(), 1000, &mut held).unwrap_err();
         assert!(error.body().to_string().contains("1001 values"), "{error:?}");
+    }
+
+    #[test]
+    fn values_that_are_there_take_what_they_took_as_text() {
+        let json = r#"[{"ab": [1, "xy"], "": null}, true, {}]"#;
+        let read: Vec<Value> = serde_json::from_str(json).unwrap();
+        assert_eq!(memory(&read), 9 * OF_VALUE + 4, "the list around them is no value of theirs");
+        assert!(values(json.as_bytes()) > 9);
     }
 
     #[test]

@@ -10,7 +10,8 @@ use super::state::State;
 use crate::chat::{ReplyDelta, ReplyError, ReplyParser, ToolCallDelta};
 use axum::extract::{self, Request};
 use axum::response::Response;
-use serde::Serialize;
+use serde::ser::SerializeMap as _;
+use serde::{Serialize, Serializer};
 use std::sync::Arc;
 
 /// The fields besides those of how tokens are chosen and of the conversation.
@@ -30,7 +31,7 @@ pub(crate) const FIELDS: &[Field] = &[
     field(
         "include_reasoning",
         schema::FLAG_THAT_IS_SET,
-        "Whether replies have their thoughts, as `reasoning_content`.",
+        "Whether replies have their thoughts, as `reasoning_content` and `reasoning`.",
     ),
 ];
 
@@ -49,16 +50,34 @@ struct Choice {
     token_ids: Option<Vec<u32>>,
 }
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default)]
 struct Message {
-    #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<String>,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    reasoning_content: String,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    reasoning: String,
     tool_calls: Vec<ToolCall>,
+}
+
+impl Serialize for Message {
+    /// Thoughts have two names: clients know the one or the other.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { role, content, reasoning, tool_calls } = self;
+        let mut fields = serializer.serialize_map(None)?;
+        if let Some(role) = role {
+            fields.serialize_entry("role", role)?;
+        }
+        if let Some(content) = content {
+            fields.serialize_entry("content", content)?;
+        }
+        if !reasoning.is_empty() {
+            fields.serialize_entry("reasoning_content", reasoning)?;
+            fields.serialize_entry("reasoning", reasoning)?;
+        }
+        if !tool_calls.is_empty() {
+            fields.serialize_entry("tool_calls", tool_calls)?;
+        }
+        fields.end()
+    }
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -89,7 +108,7 @@ impl Message {
     /// to a message.
     fn add(&mut self, delta: ReplyDelta, streams: bool) {
         let ReplyDelta { reasoning, content, tool_calls } = delta;
-        self.reasoning_content.push_str(&reasoning);
+        self.reasoning.push_str(&reasoning);
         if !content.is_empty() {
             self.content.get_or_insert_default().push_str(&content);
         }

@@ -7,7 +7,7 @@ use super::fields::{Field, Fields, MODEL, field, ids, schema};
 use super::generation::{Delta, End, Generation, Part, StopReason, TokenEntry};
 use super::logprobs::{CompletionLogprobs, PromptLogprobs, bounded, count, spell};
 use super::params::{Params, last, top_logprobs};
-use super::state::{Served, State, needed};
+use super::state::{Served, State, longest, needed};
 use crate::structured::Wanted;
 use crate::text::{OutputText, StopStrings};
 use axum::extract::{self, Request};
@@ -263,17 +263,18 @@ async fn read_prompts(
                 let lists = lists.into_iter().take_while(|_| is_wanted());
                 lists.map(|ids| of_ids(ids, served, reading)).collect()
             };
-            state.read_texts(held, read).await
+            state.read_texts(held, 0, read).await
         }
         Given::Texts(texts) => {
             needed(&served.tokenizer, "prompt")?;
             texts.iter().try_for_each(|text| served.room.check_text("prompt", text))?;
+            let longest = longest(&texts);
             let read = move |is_wanted: Wanted<'_>| {
                 let served = shared.served()?;
                 let texts = texts.into_iter().take_while(|_| is_wanted());
                 texts.map(|text| of_text(text, served, reading, is_wanted)).collect()
             };
-            state.read_texts(held, read).await
+            state.read_texts(held, longest, read).await
         }
     }
 }

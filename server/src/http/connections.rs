@@ -6,7 +6,7 @@ use super::patient::Patient;
 use super::state::Limits;
 use super::tls::Tls;
 use super::watched::watched;
-use crate::places::{Admitted, KEPT, Place, Places};
+use crate::places::{Admitted, Place, Places};
 use axum::Router;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -28,8 +28,8 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-/// A request has a head of at most so many bytes.
-const HEAD_BYTES: usize = 64 << 10;
+/// The connection's buffer, which the head of a request has to fit into, is never smaller.
+const LEAST_HEAD: usize = 8 << 10;
 
 /// What the system holds for a client that takes it slowly, in bytes: left to itself it holds
 /// megabytes, and tells that some was taken once a third of them is.
@@ -81,9 +81,10 @@ pub(crate) async fn accept(
     tls: Option<Arc<Tls>>,
     mut closing: watch::Receiver<bool>,
 ) {
-    let most = descriptors::bounded(limits.connections, limits.kv_readers);
-    let of_address = limits.connections_of_address.unwrap_or(most - most / 4);
-    let places = Places::new(most, of_address, KEPT);
+    let kept = limits.probe_connections;
+    let most = descriptors::bounded(limits.connections, kept, limits.kv_readers);
+    let of_address = limits.of_address(most);
+    let places = Places::new(most, of_address, kept);
     let mut refused = Seldom::default();
     loop {
         let accepted = tokio::select! {
@@ -180,7 +181,7 @@ async fn serve(
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(limits.head_time);
     // A token is a few hundred bytes: to copy them once more costs less than to list them.
-    builder.max_buf_size(HEAD_BYTES).writev(false);
+    builder.max_buf_size(limits.head_bytes.max(LEAST_HEAD)).writev(false);
     // Who may only ask how the server is gives the place back for the next who asks.
     builder.keep_alive(admitted == Admitted::ToAll);
     let router = TowerToHyperService::new(match admitted {

@@ -145,10 +145,10 @@ impl ApiError {
     }
 
     /// As much work of its kind waits as may.
-    pub(crate) fn too_busy(whose: &str, waiting: usize) -> Self {
+    pub(crate) fn too_busy(whose: &str, waiting: usize, flag: &str) -> Self {
         let message = format!(
             "{waiting} {whose} wait for what is done before the model runs, which is the most \
-             (--max-waiting-texts); try again"
+             ({flag}); try again"
         );
         Self {
             code: Some("queue_full"),
@@ -309,7 +309,7 @@ mod tests {
             (ApiError::too_many_values(9, 8), 413, "--max-body-values)"),
             (ApiError::body_never_fits(8), 413, "--max-body-memory)"),
             (ApiError::bodies_are_full("requests", 8), 503, "--max-body-memory)"),
-            (ApiError::too_busy("requests", 8), 429, "--max-waiting-texts)"),
+            (ApiError::too_busy("requests", 8, "--max-waiting-texts"), 429, "--max-waiting-texts)"),
             (ApiError::too_slow(), 408, "--client-timeout)"),
             (ApiError::too_late(late), 503, "--request-timeout)"),
             (ApiError::crowded(), 503, "--max-connections)"),

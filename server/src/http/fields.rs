@@ -44,6 +44,8 @@ pub(crate) mod schema {
 pub(crate) struct Fields {
     rest: Map<String, Value>,
     held: Held,
+    /// The most values of its JSON.
+    most: usize,
     /// Where what nobody knows is passed over.
     passed: Option<Passed>,
 }
@@ -85,7 +87,7 @@ impl Fields {
         let value = serde_json::from_slice(body)
             .map_err(|error| ApiError::bad_request(format!("the body is no JSON: {error}")))?;
         match value {
-            Value::Object(rest) => Ok(Self { rest, held, passed: None }),
+            Value::Object(rest) => Ok(Self { rest, held, most, passed: None }),
             _ => Err(ApiError::bad_request("the body must be a JSON object")),
         }
     }
@@ -93,6 +95,22 @@ impl Fields {
     /// Who asks.
     pub(crate) fn client(&self) -> &Client {
         self.held.client()
+    }
+
+    /// Takes memory for the values of a text of the body that is JSON itself, and is read later.
+    pub(crate) fn take_json(&mut self, text: &str) -> Result<(), ApiError> {
+        body::check_values(text.as_bytes(), self.most, &mut self.held)
+    }
+
+    /// Takes memory for so many copies of values of the body.
+    pub(crate) fn take_copies(&mut self, values: &[Value], copies: usize) -> Result<(), ApiError> {
+        self.held.grow(body::memory(values).saturating_mul(copies))
+    }
+
+    /// Takes memory for a copy of each of these fields.
+    pub(crate) fn take_copies_of(&mut self, names: &[&str]) -> Result<(), ApiError> {
+        let of = |name: &&str| self.rest.get(*name).map(std::slice::from_ref).map(body::memory);
+        self.held.grow(names.iter().filter_map(of).sum())
     }
 
     /// The fields that nobody has taken.
@@ -186,10 +204,13 @@ impl Fields {
     pub(crate) fn pass_within(&mut self, name: &str, known: &[&str]) {
         let Some(passed) = &self.passed else { return };
         let Some(Value::Object(inner)) = self.rest.get_mut(name) else { return };
-        let is_known = |field: &String| known.contains(&field.as_str());
-        let unknown: Vec<_> = inner.keys().filter(|field| !is_known(field)).cloned().collect();
-        unknown.iter().for_each(|field| drop(inner.remove(field)));
-        passed.add(unknown.iter().map(|field| format!("{name}.{field}")));
+        inner.retain(|field, _| {
+            let is_known = known.contains(&field.as_str());
+            if !is_known {
+                passed.add(&[name, ".", field]);
+            }
+            is_known
+        });
     }
 
     /// Other fields in the place of these, of which what is left over is refused or passed over.
@@ -202,8 +223,9 @@ impl Fields {
     fn refuse_rest(&self, rest: &Map<String, Value>) -> Result<(), ApiError> {
         match (&self.passed, rest.keys().next()) {
             (None, Some(name)) => Err(ApiError::unknown(name)),
-            (passed, _) => {
-                passed.iter().for_each(|passed| passed.add(rest.keys().cloned()));
+            (None, None) => Ok(()),
+            (Some(passed), _) => {
+                rest.keys().for_each(|name| passed.add(&[name]));
                 Ok(())
             }
         }

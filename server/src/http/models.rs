@@ -110,11 +110,12 @@ async fn of_text(
     let tokenizer = Arc::clone(state.tokenizer("prompt")?);
     let room = state.room()?;
     room.check_text("prompt", &prompt)?;
+    let bytes = prompt.len();
     let encode = move |is_wanted: Wanted<'_>| match prompt.is_empty() {
         true => Ok(Vec::new()),
         false => room.encode(&tokenizer, "prompt", (&prompt, special), is_wanted),
     };
-    state.read_texts(held, encode).await
+    state.read_texts(held, bytes, encode).await
 }
 
 pub(crate) async fn detokenize(
@@ -135,6 +136,6 @@ pub(crate) async fn detokenize(
         let text = tokenizer.decode_with(&tokens, special);
         text.map_err(|error| ApiError::field("tokens", error))
     };
-    let text = state.read_texts(&held, decode).await?;
+    let text = state.read_texts(&held, 0, decode).await?;
     Ok(Json(json!({"prompt": text})))
 }

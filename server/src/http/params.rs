@@ -44,7 +44,7 @@ pub(crate) struct Params {
     /// Whether the tokens of prompts come with log-probabilities, and of how many others.
     pub(crate) prompt_logprobs: Option<u32>,
     /// What answers keep to, and the field that says so.
-    pub(crate) structure: Option<(String, Structure)>,
+    pub(crate) structure: Option<Arc<(String, Structure)>>,
     allowed: Arc<[u32]>,
     bad_words: Vec<String>,
     min_tokens: usize,
@@ -171,6 +171,7 @@ impl Params {
         if max_tokens.is_some_and(|most| min_tokens > most) {
             return Err(ApiError::field("min_tokens", "must be at most `max_tokens`"));
         }
+        fields.take_copies_of(&STRUCTURE_FIELDS)?;
         let structure = Structure::read(fields.object())?;
         fields.ignore(&STRUCTURE_FIELDS);
         let stop_ids: Vec<_> =
@@ -202,7 +203,7 @@ impl Params {
             logit_bias: logit_bias(fields)?.into(),
             client,
             priority,
-            structure,
+            structure: structure.map(Arc::new),
             allowed: allowed.into(),
             bad_words: strings(fields, "bad_words", limits)?,
             min_tokens: usize::try_from(min_tokens).unwrap_or(usize::MAX),
@@ -275,7 +276,7 @@ impl Params {
             let served = shared.served()?;
             let bad = params.bad_ids(served)?;
             let vocabulary = served.engine.options().vocab;
-            let structure = params.structure.as_ref().map(|(field, structure)| {
+            let structure = params.structure.as_deref().map(|(field, structure)| {
                 let none = || ApiError::field(field, "this model has no tokenizer");
                 let structures = served.structures.as_ref().ok_or_else(none)?;
                 Ok::<_, ApiError>(structures.constraint(structure, field, thoughts, wanted)?)

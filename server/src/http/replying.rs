@@ -45,7 +45,9 @@ impl Asked {
         let conversation = chat_prompt::take(&mut fields)?;
         match (conversation.tools.structure(), &params.structure) {
             (None, _) => {}
-            (Some(structure), None) => params.structure = Some(("tools".to_owned(), structure)),
+            (Some(structure), None) => {
+                params.structure = Some(Arc::new(("tools".to_owned(), structure)));
+            }
             (Some(_), Some(_)) => {
                 let why = "a call that must be made has a structure of its own: ask for no other";
                 return Err(ApiError::field("tool_choice", why));

@@ -27,6 +27,9 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
+/// Large texts and bodies that are read at a time, however many cores there are: each takes memory.
+const MOST_LARGE_TEXTS: usize = 8;
+
 /// How a server is reached, and by whom.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
@@ -82,14 +85,15 @@ impl Server {
         let aside = cores.max(2);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(cores.min(threads.get()))
-            // Half of them for texts and structures that take long, in their turns.
-            .max_blocking_threads(2 * aside)
+            // Half of them for texts and structures that take long, in their turns, and one for the longest.
+            .max_blocking_threads(2 * aside + 1)
             .thread_name("http")
             .enable_all()
             .build()?;
         descriptors::raise();
         let listener = runtime.block_on(async { connections::listen(&addresses) })?;
         let address = listener.local_addr()?;
+        let waiting = |turns| Turns::new(turns, limits.waiting_texts, "--max-waiting-texts");
         let state = Arc::new(State {
             names: model_names,
             keys,
@@ -98,10 +102,11 @@ impl Server {
             limits,
             admin,
             bodies: BodyMemory::new(limits.bodies_bytes),
-            structure_turns: Turns::new(aside / 2, limits.waiting_texts),
-            text_turns: Turns::new(aside / 2, limits.waiting_texts),
+            structure_turns: waiting(aside / 2),
+            text_turns: waiting((aside / 2).min(MOST_LARGE_TEXTS)),
+            huge_turns: waiting(1),
             // As many as there may be connections wait.
-            small_turns: Turns::new(aside, limits.connections),
+            small_turns: Turns::new(aside, limits.connections, "--max-connections"),
             started: now(),
             served: OnceLock::new(),
             encoder: OnceLock::new(),
@@ -326,9 +331,14 @@ fn routers(state: &Arc<State>) -> Routers {
 #[cfg(test)]
 mod tests {
     use super::super::body::LARGEST_HERE;
+    use super::super::client::Client;
     use super::super::fields::Fields;
+    use super::super::state::HUGE;
     use super::*;
+    use crate::structured::Wanted;
     use axum::body::Body;
+    use std::sync::mpsc;
+    use tokio::task::JoinHandle;
 
     /// The thread that takes the fields of a body with so many bytes of `user`.
     fn takes(server: &Server, bytes: usize) -> std::thread::ThreadId {
@@ -342,9 +352,8 @@ mod tests {
         server.runtime.block_on(server.runtime.spawn(read)).unwrap().unwrap()
     }
 
-    #[test]
-    fn large_bodies_are_taken_apart_on_no_thread_that_others_wait_for() {
-        let server = Server::bind(ServerOptions {
+    fn bound() -> Server {
+        let options = ServerOptions {
             addresses: vec![([127, 0, 0, 1], 0).into()],
             model_names: vec!["tiny".to_owned()],
             keys: ApiKeys::default(),
@@ -353,8 +362,48 @@ mod tests {
             tls: None,
             admin: false,
             threads: NonZeroUsize::MIN,
-        })
-        .unwrap();
+        };
+        Server::bind(options).unwrap()
+    }
+
+    /// Though their bodies are small, as where a template repeats what it is given.
+    #[test]
+    fn the_longest_texts_are_read_one_at_a_time() {
+        let server = bound();
+        let (begun, begins) = mpsc::channel();
+        let read = |number: u32, longest: usize| {
+            let (state, begun) = (Arc::clone(&server.state), begun.clone());
+            let (go_on, goes_on) = mpsc::channel::<()>();
+            let read = server.runtime.spawn(async move {
+                let held = state.bodies.hold(Client::default());
+                let work = move |_: Wanted<'_>| {
+                    begun.send(number).unwrap();
+                    goes_on.recv().unwrap();
+                    Ok::<_, ApiError>(number)
+                };
+                state.read_texts(&held, longest, work).await
+            });
+            (read, go_on)
+        };
+        let end = |(read, go_on): (JoinHandle<Result<u32, ApiError>>, mpsc::Sender<()>)| {
+            go_on.send(()).unwrap();
+            server.runtime.block_on(read).unwrap().unwrap()
+        };
+        let first = read(1, HUGE + 1);
+        assert_eq!(begins.recv().unwrap(), 1);
+        let (left, second, small) = (read(2, HUGE + 1), read(3, HUGE + 1), read(4, HUGE));
+        assert_eq!(begins.recv().unwrap(), 4, "what is shorter waits for none of them");
+        left.0.abort();
+        assert!(server.runtime.block_on(left.0).unwrap_err().is_cancelled());
+        assert_eq!((end(small), end(first)), (4, 1));
+        assert_eq!(begins.recv().unwrap(), 3, "who left has nothing read");
+        assert_eq!(end(second), 3);
+        assert!(begins.try_recv().is_err());
+    }
+
+    #[test]
+    fn large_bodies_are_taken_apart_on_no_thread_that_others_wait_for() {
+        let server = bound();
         let own = server.runtime.spawn(async { std::thread::current().id() });
         let own = server.runtime.block_on(own).unwrap();
         assert_eq!(takes(&server, 10), own);

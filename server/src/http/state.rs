@@ -17,6 +17,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// What a client may take of the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
+    /// The largest head of a request, of 8 KiB at least.
+    pub head_bytes: usize,
     /// The largest body of a request.
     pub body_bytes: usize,
     /// The most values of a body, and names of values.
@@ -54,6 +56,8 @@ pub struct Limits {
     pub connections: usize,
     /// The most of them from one address; `None` is three quarters of them.
     pub connections_of_address: Option<usize>,
+    /// The most connections beyond these, for whoever asks how the server is.
+    pub probe_connections: usize,
     /// Those who read KV events at a time, for whom descriptors are left.
     pub kv_readers: usize,
     /// The longest that an answer may take, where it is bounded.
@@ -62,9 +66,17 @@ pub struct Limits {
     pub silence: Duration,
 }
 
+impl Limits {
+    /// Of so many connections the most from one address.
+    pub(crate) fn of_address(&self, connections: usize) -> usize {
+        self.connections_of_address.unwrap_or(connections - connections / 4)
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
+            head_bytes: 64 << 10,
             body_bytes: 8 << 20,
             body_values: 1 << 20,
             bodies_bytes: 256 << 20,
@@ -81,6 +93,7 @@ impl Default for Limits {
             write_time: Duration::from_secs(60),
             connections: 4096,
             connections_of_address: None,
+            probe_connections: 32,
             kv_readers: 0,
             request_time: None,
             silence: Duration::from_secs(15),
@@ -131,6 +144,13 @@ const NORMALIZED: usize = 4;
 const PIECE: usize = 64 << 10;
 /// Bytes of a text for each token that there is room for, up to which it is read as a whole.
 const BYTES_OF_TOKEN: usize = 4;
+/// Texts of more bytes are read one at a time: a tokenizer takes up to 180 bytes for each of theirs.
+pub(crate) const HUGE: usize = 256 << 10;
+
+/// Bytes of the longest of some texts.
+pub(crate) fn longest<'t>(texts: impl IntoIterator<Item = &'t String>) -> usize {
+    texts.into_iter().map(String::len).max().unwrap_or(0)
+}
 
 impl Room {
     pub(crate) fn new(tokens: u64, vocabulary: Option<&Vocabulary>) -> Self {
@@ -144,6 +164,21 @@ impl Room {
     /// Refuses a text that is too long by its bytes: to read it would take long.
     pub(crate) fn check_text(self, field: &str, text: &str) -> Result<(), ApiError> {
         self.check(field, text.len() <= self.bytes, text.len(), "bytes")
+    }
+
+    /// Bytes of the longest text that may be read.
+    pub(crate) fn bytes(self) -> usize {
+        self.bytes
+    }
+
+    /// The error of a text of more than so many bytes.
+    pub(crate) fn too_long(self, field: &str, bytes: usize) -> ApiError {
+        ApiError::too_long(field, self.no_room(bytes, "bytes and more"))
+    }
+
+    /// Refuses more messages than there is room for: each is a token at least.
+    pub(crate) fn check_messages(self, field: &str, count: usize) -> Result<(), ApiError> {
+        self.check(field, count as u64 <= self.tokens, count, "messages")
     }
 
     /// Refuses more ids than there is room for, before anybody has copies of them.
@@ -196,9 +231,11 @@ impl Room {
     }
 
     fn check(self, field: &str, fits: bool, count: usize, of: &str) -> Result<(), ApiError> {
-        let message =
-            || format!("{count} {of} leave no room in the context of {} tokens", self.tokens);
-        if fits { Ok(()) } else { Err(ApiError::too_long(field, message())) }
+        if fits { Ok(()) } else { Err(ApiError::too_long(field, self.no_room(count, of))) }
+    }
+
+    fn no_room(self, count: usize, of: &str) -> String {
+        format!("{count} {of} leave no room in the context of {} tokens", self.tokens)
     }
 }
 
@@ -235,6 +272,8 @@ pub(crate) struct State {
     pub(crate) text_turns: Turns,
     /// And other texts in these.
     pub(crate) small_turns: Turns,
+    /// Each of the longest texts in the one of these.
+    pub(crate) huge_turns: Turns,
     /// When the server started, in seconds since 1970.
     pub(crate) started: u64,
     /// Empty while the model is being loaded, and of an encoder.
@@ -244,18 +283,23 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// What `work` gives of the texts of a body, off the threads that others wait for: of a large body
-    /// in its turn. It is told whether somebody waits for it.
+    /// What `work` gives of the texts of a body, the [`longest`] of them of so many bytes, off the threads that
+    /// others wait for: of a large body in its turn. It is told whether somebody waits for it.
     pub(crate) async fn read_texts<R, E>(
         &self,
         held: &Held,
+        longest: usize,
         work: impl FnOnce(Wanted<'_>) -> Result<R, E> + Send + 'static,
     ) -> Result<R, ApiError>
     where
         R: Send + 'static,
         E: Into<ApiError> + Send + 'static,
     {
-        let turns = if held.is_large() { &self.text_turns } else { &self.small_turns };
+        let turns = match held.is_large() {
+            _ if longest > HUGE => &self.huge_turns,
+            true => &self.text_turns,
+            false => &self.small_turns,
+        };
         turns.run(held.client(), work).await
     }
 

@@ -31,6 +31,10 @@ impl FieldError {
     }
 }
 
+/// Bytes of a schema that is a text, with white space that does not count later: its values are no values of
+/// the request before it is read.
+const LONGEST_WRITTEN: usize = 512 << 10;
+
 /// Fields of vLLM's older interface, with their names in `structured_outputs`.
 const GUIDED: [(&str, &str); 5] = [
     ("guided_json", "json"),
@@ -116,7 +120,7 @@ fn response_format(format: &Value) -> Result<Option<Structure>, FieldError> {
             let schema = format.pointer("/json_schema/schema").filter(|schema| !schema.is_null());
             let field = "response_format.json_schema.schema";
             let schema = schema.ok_or_else(|| FieldError::new(field, "a schema is needed"))?;
-            Ok(Some(json_schema(field, schema)?))
+            json_schema(field, schema.clone()).map(Some)
         }
         Some(other) => {
             let message =
@@ -130,9 +134,9 @@ fn response_format(format: &Value) -> Result<Option<Structure>, FieldError> {
     }
 }
 
-fn json_schema(field: &str, schema: &Value) -> Result<Structure, FieldError> {
+fn json_schema(field: &str, schema: Value) -> Result<Structure, FieldError> {
     match schema {
-        Value::Object(_) | Value::Bool(_) => Ok(Structure::JsonSchema(schema.clone())),
+        Value::Object(_) | Value::Bool(_) => Ok(Structure::JsonSchema(schema)),
         _ => Err(FieldError::new(field, "a JSON schema is an object")),
     }
 }
@@ -146,11 +150,17 @@ fn one(field: &str, kind: &str, value: &Value) -> Result<Option<Structure>, Fiel
     match kind {
         "json" => match value {
             Value::String(written) => {
+                if written.len() > LONGEST_WRITTEN {
+                    let has = written.len();
+                    let message =
+                        format!("the schema has {has} bytes; at most {LONGEST_WRITTEN} are taken");
+                    return Err(FieldError::new(field, message));
+                }
                 let schema: Value = serde_json::from_str(written)
                     .map_err(|error| FieldError::new(field, format!("not JSON: {error}")))?;
-                json_schema(field, &schema).map(Some)
+                json_schema(field, schema).map(Some)
             }
-            schema => json_schema(field, schema).map(Some),
+            schema => json_schema(field, schema.clone()).map(Some),
         },
         "json_object" => Ok(flag()?.then(Structure::json_object)),
         "regex" => text().map(|regex| Some(Structure::Regex(regex))),

@@ -3,7 +3,7 @@
 use super::super::body::Held;
 use super::super::error::ApiError;
 use super::super::fields::{Field, Fields, field, ids, schema};
-use super::super::state::{Room, State, needed};
+use super::super::state::{Room, State, longest, needed};
 use super::served::EncoderState;
 use crate::structured::Wanted;
 use axum::extract::Request;
@@ -83,7 +83,7 @@ pub(super) async fn items(
     let tokenizer = Arc::clone(needed(&encoder.tokenizer, field)?);
     let name = place(field, texts.len());
     check_texts(encoder.room, &texts, &name)?;
-    let room = encoder.room;
+    let (room, longest) = (encoder.room, longest(&texts));
     let encode = move |is_wanted: Wanted<'_>| {
         let encode = |(i, text): (usize, &String)| {
             room.encode(&tokenizer, &name(i), (text, special), is_wanted).map(item)
@@ -91,7 +91,7 @@ pub(super) async fn items(
         let wanted = texts.iter().enumerate().take_while(|_| is_wanted());
         wanted.map(encode).collect::<Result<_, ApiError>>()
     };
-    state.read_texts(held, encode).await
+    state.read_texts(held, longest, encode).await
 }
 
 /// Refuses texts that are too long for the model by their bytes.

@@ -3,7 +3,7 @@
 use super::super::body::Held;
 use super::super::error::ApiError;
 use super::super::fields::{Field, field, schema};
-use super::super::state::{State, needed};
+use super::super::state::{State, longest, needed};
 use super::items::{check_texts, encode, place, usage};
 use super::served::{EncoderKind, EncoderState};
 use crate::structured::Wanted;
@@ -30,6 +30,11 @@ impl Pairs {
     fn places(&self) -> impl Iterator<Item = [usize; 2]> + use<> {
         let is_one = self.texts[0].len() == 1;
         (0..self.texts[1].len()).map(move |i| [if is_one { 0 } else { i }, i])
+    }
+
+    /// Bytes of the longest text.
+    fn longest(&self) -> usize {
+        longest(self.texts.iter().flatten())
     }
 
     /// No more than so many tokens are read: of a cross-encoder both texts of each pair are.
@@ -77,7 +82,7 @@ async fn by_reading(
     let tokenizer = Arc::clone(needed(&encoder.tokenizer, pairs.fields[1])?);
     let (field, count) = (pairs.fields[1], pairs.texts[1].len());
     let name = place(field, count);
-    let (room, longest) = (encoder.room, encoder.longest);
+    let (room, longest, bytes) = (encoder.room, encoder.longest, pairs.longest());
     let read = move |is_wanted: Wanted<'_>| {
         let names = [0, 1].map(|side| place(pairs.fields[side], pairs.texts[side].len()));
         let bad = |side: usize, i: usize| {
@@ -112,7 +117,7 @@ async fn by_reading(
         }
         Ok::<_, ApiError>(items)
     };
-    let items = state.read_texts(held, read).await?;
+    let items = state.read_texts(held, bytes, read).await?;
     let read = usage(&items);
     let logits = encode(state, encoder, held, items, &name).await?;
     let score = |logits: Vec<f32>| activation.of(logits.first().copied().unwrap_or(f32::NAN));
@@ -129,7 +134,7 @@ async fn by_embeddings(
     let places: Vec<_> = pairs.places().collect();
     let names = [0, 1].map(|side| place(pairs.fields[side], pairs.texts[side].len()));
     let tokenizer = Arc::clone(needed(&encoder.tokenizer, pairs.fields[0])?);
-    let room = encoder.room;
+    let (room, bytes) = (encoder.room, pairs.longest());
     let read = move |is_wanted: Wanted<'_>| {
         let names = [0, 1].map(|side| place(pairs.fields[side], pairs.texts[side].len()));
         let texts = pairs.texts.iter().zip(&names);
@@ -142,7 +147,7 @@ async fn by_embeddings(
         let wanted = texts.take_while(|_| is_wanted());
         wanted.map(|(text, name)| item((text, name))).collect::<Result<Vec<_>, ApiError>>()
     };
-    let items = state.read_texts(held, read).await?;
+    let items = state.read_texts(held, bytes, read).await?;
     let read = usage(&items);
     let name = |i: usize| if i < firsts { names[0](i) } else { names[1](i - firsts) };
     let vectors = encode(state, encoder, held, items, &name).await?;

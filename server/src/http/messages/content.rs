@@ -123,8 +123,10 @@ fn call(at: &str, mut block: Value) -> Result<Value, ApiError> {
         object @ Value::Object(_) => object,
         _ => return Err(ApiError::field(at, "the input of a tool is an object")),
     };
-    let function = json!({"name": block["name"].take(), "arguments": arguments});
-    Ok(json!({"id": block["id"].take(), "type": "function", "function": function}))
+    // `json!` would copy them.
+    let function = Value::from_iter([("name", block["name"].take()), ("arguments", arguments)]);
+    let call = [("id", block["id"].take()), ("type", "function".into()), ("function", function)];
+    Ok(call.into_iter().collect())
 }
 
 fn result(at: &str, mut block: Value) -> Result<Value, ApiError> {
@@ -145,7 +147,8 @@ fn result(at: &str, mut block: Value) -> Result<Value, ApiError> {
         }
     }
     let id = block["tool_use_id"].take();
-    Ok(json!({"role": "tool", "tool_call_id": id, "content": texts}))
+    let result = [("role", "tool".into()), ("tool_call_id", id), ("content", texts.into())];
+    Ok(result.into_iter().collect())
 }
 
 fn no_block(at: &str, kind: &str, role: &str) -> ApiError {

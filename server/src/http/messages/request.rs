@@ -194,7 +194,8 @@ fn tool(place: usize, mut given: Value) -> Result<Value, ApiError> {
         let value = given[from].take();
         function.extend((!value.is_null()).then(|| (to.to_owned(), value)));
     }
-    Ok(json!({"type": "function", "function": function}))
+    // `json!` would copy it.
+    Ok(Value::from_iter([("type", Value::from("function")), ("function", function.into())]))
 }
 
 fn choose(chat: &mut Map<String, Value>, choice: Map<String, Value>) -> Result<(), ApiError> {
@@ -249,8 +250,9 @@ fn configure(chat: &mut Map<String, Value>, output: Map<String, Value>) -> Resul
             "effort" => drop(chat.insert("reasoning_effort".to_owned(), value)),
             "format" if value["type"] == "json_schema" => {
                 let schema = value["schema"].take();
-                let format = json!({"type": "json_schema", "json_schema": {"schema": schema}});
-                chat.insert("response_format".to_owned(), format);
+                let schema = Value::from_iter([("schema", schema)]);
+                let format = [("type", "json_schema".into()), ("json_schema", schema)];
+                chat.insert("response_format".to_owned(), format.into_iter().collect());
             }
             "format" => {
                 return Err(ApiError::field("output_config.format.type", "must be `json_schema`"));
