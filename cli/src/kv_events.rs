@@ -1,5 +1,6 @@
 //! Flags of the commands that publish KV events.
 
+use super::amounts::parse_bytes;
 use super::logs::warn;
 use super::set_keys::put_server as put;
 use anyhow::Context;
@@ -26,6 +27,10 @@ pub(crate) struct KvEventArgs {
     /// [default: 64].
     #[arg(long, value_name = "N")]
     kv_events_max_readers: Option<NonZeroU64>,
+    /// The memory that the last events may take, which are kept for those who are behind or have missed some,
+    /// also with KiB, MiB or GiB [default: 64MiB].
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    kv_events_max_memory: Option<u64>,
 }
 
 impl KvEventArgs {
@@ -36,7 +41,8 @@ impl KvEventArgs {
         let replay = text(&self.kv_events_replay_endpoint);
         let layers = put(layers, "kv_events_replay_endpoint", replay)?;
         let layers = put(layers, "kv_events_topic", self.kv_events_topic.as_ref())?;
-        put(layers, "kv_events_max_readers", self.kv_events_max_readers)
+        let layers = put(layers, "kv_events_max_readers", self.kv_events_max_readers)?;
+        put(layers, "kv_events_max_memory", self.kv_events_max_memory)
     }
 }
 
@@ -55,6 +61,7 @@ pub(crate) fn bind(config: &ServerConfig, rank: u16) -> anyhow::Result<Option<Kv
         replay_endpoint: replay,
         topic: config.kv_events_topic.clone(),
         rank,
+        kept_bytes: usize::try_from(config.kv_events_max_memory).unwrap_or(usize::MAX),
         most_readers: usize::try_from(config.kv_events_max_readers.get()).unwrap_or(usize::MAX),
         ..KvPublisherOptions::new(of_rank("kv_events_endpoint", endpoint)?)
     };

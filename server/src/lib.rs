@@ -5,6 +5,7 @@ mod field;
 mod http;
 pub mod operate;
 pub mod places;
+pub mod seldom;
 pub mod structured;
 pub mod text;
 

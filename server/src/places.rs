@@ -23,8 +23,8 @@ pub struct Places {
     taken: Mutex<Taken>,
 }
 
-/// Tells a connection that its place is lost. It is called while others wait for the places, and must not
-/// wait for any of them.
+/// Tells a connection to end, such as when its place is lost. It is called while others wait for the places,
+/// and must not wait for any of them.
 pub type Leave = Arc<dyn Fn() + Send + Sync>;
 
 /// A connection that waits for a request.
@@ -146,6 +146,11 @@ impl Place {
     /// Where its connection comes from.
     pub(crate) fn address(&self) -> IpAddr {
         self.address
+    }
+
+    /// Ends its connection.
+    pub(crate) fn leave(&self) -> &Leave {
+        &self.leave
     }
 
     /// Whether a whole request is there whose answer was not taken yet.

@@ -206,6 +206,37 @@ def tls():
         assert said.returncode == 1 and "server.tls_key" in said.stderr, said
 
 
+def handshakes_that_stop():
+    """Who says nothing, half a hello or a whole one and no more holds a place as everybody, makes room for others, and is
+    closed in time."""
+    cert, key = (ROOT / f"tests/fixtures/tls/first.{kind}.pem" for kind in ("cert", "key"))
+    context = ssl.create_default_context()
+    context.load_verify_locations(cert)
+    to_server = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), to_server, server_hostname="localhost").do_handshake()
+    hello = to_server.read()
+    assert hello[0] == 22 and len(hello) > 200, hello
+    # The last says that more will come than ever does.
+    starts = [b"", hello[:100], hello, b"\x16\x03\x01\x40\x00" + b"\x01\x00\x3f\xf0" + b"x" * 1000]
+    flags = ("--tls-cert", str(cert), "--tls-key", str(key), "--client-timeout", "5", "--max-connections", "64")
+    with Server(*flags, context=context) as server, contextlib.ExitStack() as held:
+        silent = []
+        for _ in range(4):
+            for number in range(100):
+                # One that makes room for the next is reset.
+                with contextlib.suppress(ConnectionError):
+                    stream = held.enter_context(socket.create_connection(server.address, timeout=60, source_address=("127.0.0.2", 0)))
+                    silent.append(stream)
+                    stream.sendall(starts[number % len(starts)])
+            assert server.get("/health")[0] == 200
+            assert server.post("/v1/completions", {"prompt": [5], "max_tokens": 1})[0] == 200
+        for stream in silent:
+            with contextlib.suppress(ConnectionError):
+                while stream.recv(1 << 16):
+                    pass
+
+
 def sockets(process):
     """The sockets of a process with an address that others could reach: kind and address of each that
     listens, or takes datagrams; in hexadecimal as the system shows them."""
@@ -270,5 +301,5 @@ def settings():
 
 
 if __name__ == "__main__":
-    for test in [keys, limits_by_key, limits_of_encoders, keys_take_turns, tls, listens_where_it_is_told, settings]:
+    for test in [keys, limits_by_key, limits_of_encoders, keys_take_turns, tls, handshakes_that_stop, listens_where_it_is_told, settings]:
         timed(test)

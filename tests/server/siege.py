@@ -183,15 +183,14 @@ def idle_connections(attacker):
 
 
 def slow_readers(attacker):
-    body = {"prompt": "x", "max_tokens": 600, "n": 8, "stream": True, "ignore_eos": True, "logprobs": 20}
+    """Half of whom read a little now and then."""
     with contextlib.ExitStack() as held:
-        for _ in range(8):
-            sock = held.enter_context(socket.socket())
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            sock.bind(attacker.address)
-            sock.connect(attacker.server.address)
-            sock.sendall(request("/v1/completions", body))
-        attacker.hold()
+        readers = [held.enter_context(crowd.asks_for_much(attacker.server.address, True, attacker.address)) for _ in range(8)]
+        for _ in range(4):
+            attacker.hold()
+            for reader in readers[::2]:
+                with contextlib.suppress(ConnectionError):
+                    reader.recv(1000)
 
 
 def priorities(attacker):
@@ -293,6 +292,7 @@ OF_A_WRITER = [*EACH, all_at_once]
 # What has a server of its own that ends, or none of whose clients wait for another: tried alone, there and here.
 ALONE = [
     crowd.more_connections_than_descriptors, crowd.requests_hold_their_places, crowd.unfinished_requests_do_not_keep_a_server,
+    crowd.who_reads_too_slowly_is_given_up, crowd.slow_readers_do_not_keep_a_server, crowd.heads_that_drip_are_closed,
     logs.nowhere_to_write, logs.a_reader_that_has_gone, logs.a_reader_that_stands_still, logs.nobody_reads_where_it_listens,
     logs.long_paths_are_cut,
 ]

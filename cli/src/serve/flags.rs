@@ -122,7 +122,8 @@ pub(crate) struct LimitArgs {
     #[arg(long, value_name = "N")]
     max_body_values: Option<NonZeroU64>,
     /// The memory that all bodies may take beyond their first 64 KiB each, from when they come until the
-    /// engine has their requests, also with KiB, MiB or GiB [default: 256MiB].
+    /// engine has their requests, and answers until they are read, also with KiB, MiB or GiB
+    /// [default: 256MiB].
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     max_body_memory: Option<u64>,
     /// The most requests with large texts that wait to be read, and the most with structures

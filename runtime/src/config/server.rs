@@ -60,7 +60,8 @@ pub struct ServerConfig {
     /// The most values of a body, and names of values.
     pub max_body_values: NonZeroU64,
     /// Bytes that all bodies may take beyond their first 64 KiB each, from when they come until the engine
-    /// has their requests; three quarters of them have room for the largest body.
+    /// has their requests, and answers until they are read; three quarters of them have room for the largest
+    /// body.
     pub max_body_memory: u64,
     /// The most requests with large texts that wait to be read, and the most with structures.
     pub max_waiting_texts: u64,
@@ -113,6 +114,8 @@ pub struct ServerConfig {
     pub kv_events_topic: String,
     /// The most that read them at a time, of both endpoints.
     pub kv_events_max_readers: NonZeroU64,
+    /// Bytes that the last of them may take, which are kept for those who are behind or have missed some.
+    pub kv_events_max_memory: u64,
 }
 
 impl ServerConfig {
@@ -203,6 +206,7 @@ impl Default for ServerConfig {
             kv_events_replay_endpoint: None,
             kv_events_topic: String::new(),
             kv_events_max_readers: nonzero(64),
+            kv_events_max_memory: 64 << 20,
         }
     }
 }

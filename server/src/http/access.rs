@@ -1,6 +1,6 @@
 //! Who may ask, and what was asked.
 
-use super::client::Address;
+use super::client::Connected;
 use super::error::ApiError;
 use super::ids;
 use super::state::State;
@@ -19,9 +19,10 @@ pub(crate) async fn admit(
     next: Next,
 ) -> Response {
     let given = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-    let from = request.extensions().get::<Address>().map(|from| from.0);
-    match state.keys.admit(given, from) {
+    let from = request.extensions().get::<Connected>();
+    match state.keys.admit(given, from.map(|from| from.address)) {
         Some(client) => {
+            let client = client.by(from.map(|from| Arc::clone(&from.leave)));
             request.extensions_mut().insert(client);
             next.run(request).await
         }

@@ -1,8 +1,9 @@
-//! The body of a request, bounded in size and time, and all bodies in memory.
+//! The body of a request, bounded in size and time, and all bodies in memory, and answers with them.
 
 use super::client::Client;
 use super::error::ApiError;
 use super::state::State;
+use crate::seldom::Seldom;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderMap, header};
@@ -28,7 +29,7 @@ const MANY_TOKENS: usize = 1 << 18;
 const OF_TOKEN: usize = 8;
 
 /// What all bodies may take of memory, from their first bytes until their requests are on their way, and
-/// three quarters of it those of one client.
+/// answers until they are taken; three quarters of it those of one client.
 #[derive(Clone, Debug)]
 pub(crate) struct BodyMemory {
     taken: Arc<Mutex<Taken>>,
@@ -40,6 +41,7 @@ pub(crate) struct BodyMemory {
 struct Taken {
     all: usize,
     of: HashMap<u64, usize>,
+    given_up: Seldom,
 }
 
 impl BodyMemory {
@@ -57,12 +59,12 @@ impl BodyMemory {
     }
 }
 
-/// The memory of one body; given back when it is dropped.
+/// The memory of one body, or of an answer; given back when it is dropped.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Held {
     memory: BodyMemory,
-    /// Who sent it.
+    /// Who sent it, or asked for it.
     client: Client,
     bytes: usize,
     is_large: bool,
@@ -86,11 +88,15 @@ impl Held {
 
     /// Gives back what the body took, and takes so many bytes for its answer.
     pub(crate) fn for_answer(self, bytes: usize) -> Result<Self, ApiError> {
-        let (memory, client) = (self.memory.clone(), self.client.clone());
+        let mut held = self.another();
         drop(self);
-        let mut held = memory.hold(client);
         held.grow(bytes)?;
         Ok(held)
+    }
+
+    /// One of the same client that has taken nothing.
+    pub(crate) fn another(&self) -> Self {
+        self.memory.hold(self.client.clone())
     }
 
     /// Takes memory for so many log-probabilities of an answer that is being made.
@@ -102,6 +108,11 @@ impl Held {
     pub(crate) fn take_tokens(&mut self, count: usize) -> Result<(), ApiError> {
         self.is_large |= count > MANY_TOKENS;
         self.grow(count.saturating_mul(OF_TOKEN))
+    }
+
+    /// Bytes that it has taken.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Whether it has taken more than every request may.
@@ -133,11 +144,24 @@ impl Held {
         self.bytes = grown;
         Ok(())
     }
-}
 
-impl Drop for Held {
-    fn drop(&mut self) {
-        let bytes = counted(self.bytes);
+    /// Closes the connection of who asked: there is no memory for what it has not read of its answer.
+    pub(crate) fn give_up(&self) {
+        let bytes = self.bytes;
+        self.memory.lock().given_up.tell(|count| {
+            tracing::warn!(
+                "{count} answers were given up, the last with {bytes} bytes that its client had not read: \
+                 there is no memory for more (--max-body-memory)"
+            );
+        });
+        self.client.leave();
+    }
+
+    /// Gives so many of its bytes back.
+    pub(crate) fn shrink(&mut self, bytes: usize) {
+        let left = self.bytes.saturating_sub(bytes);
+        let bytes = counted(self.bytes) - counted(left);
+        self.bytes = left;
         if bytes > 0 {
             let mut taken = self.memory.lock();
             taken.all -= bytes;
@@ -148,6 +172,12 @@ impl Drop for Held {
                 }
             }
         }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.shrink(self.bytes);
     }
 }
 
@@ -297,6 +327,10 @@ mod tests {
         let mut other = hold(3);
         other.grow(SMALL + (600 << 10)).unwrap();
         assert_eq!(memory.lock().all, 1000 << 10);
+        other.shrink(300 << 10);
+        assert_eq!((memory.lock().all, other.bytes()), (700 << 10, SMALL + (300 << 10)));
+        other.shrink(SMALL + (300 << 10));
+        assert_eq!((memory.lock().all, other.bytes()), (400 << 10, 0));
         drop((second, third, other));
         let taken = memory.lock();
         assert_eq!((taken.all, taken.of.len()), (0, 0));

@@ -3,7 +3,7 @@
 use super::error::ApiError;
 use super::quota::{Charge, OnItsWay, Owner};
 use super::watched::watched;
-use crate::places::network;
+use crate::places::{Leave, network};
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::Method;
@@ -14,21 +14,29 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The address that a request came from, where it came by a connection.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Address(pub(super) IpAddr);
+/// Where a request came from, where it came by a connection.
+#[derive(Clone, derive_more::Debug)]
+pub(super) struct Connected {
+    pub(super) address: IpAddr,
+    /// Closes the connection.
+    #[debug(skip)]
+    pub(super) leave: Leave,
+}
 
 /// Who asks. All that is shared is shared between these.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, derive_more::Debug, Default)]
 pub(crate) struct Client {
     id: u64,
     owner: Option<Arc<Owner>>,
+    /// Closes the connection that it asks by.
+    #[debug(skip)]
+    leave: Option<Leave>,
 }
 
 impl Client {
     /// Who has the key of this number.
     pub(super) fn with_key(number: usize, owner: &Arc<Owner>) -> Self {
-        Self { id: number as u64, owner: Some(Arc::clone(owner)) }
+        Self { id: number as u64, owner: Some(Arc::clone(owner)), leave: None }
     }
 
     /// Whoever is at an address, which of IPv6 is a [`network`].
@@ -38,7 +46,17 @@ impl Client {
             Some(IpAddr::V4(address)) => address.to_bits().into(),
             Some(IpAddr::V6(address)) => (address.to_bits() >> 64) as u64,
         };
-        Self { id, owner: None }
+        Self { id, owner: None, leave: None }
+    }
+
+    /// The same, who asks by a connection.
+    pub(super) fn by(self, leave: Option<Leave>) -> Self {
+        Self { leave, ..self }
+    }
+
+    /// Closes the connection that it asks by, with what it asks for. Nothing is waited for.
+    pub(super) fn leave(&self) {
+        self.leave.iter().for_each(|leave| leave());
     }
 
     pub(crate) fn id(&self) -> u64 {

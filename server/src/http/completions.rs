@@ -205,8 +205,8 @@ pub(crate) async fn handle(
     let held = held.for_answer(2 * echoed.saturating_mul(params.choices))?;
     let seen = vec![1; parts.len()];
     let lengths = Vec::from_iter(prompts.iter().map(|prompt| prompt.ids.len()));
-    let Params { choices, client, .. } = &params;
-    let generation = Generation::start(&served.engine, parts, *choices, client).await?;
+    let unread = held.another();
+    let generation = Generation::start(&served.engine, parts, params.choices, unread).await?;
     let wants_logprobs = logprobs.is_some();
     let completions = Completions {
         state: Arc::clone(&state),

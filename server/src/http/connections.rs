@@ -1,12 +1,14 @@
 //! Connections: taken, bounded in number and time, and closed.
 
-use super::client::Address;
+use super::client::Connected;
 use super::descriptors;
 use super::patient::Patient;
+use super::pieces::in_pieces;
 use super::state::Limits;
 use super::tls::Tls;
 use super::watched::watched;
 use crate::places::{Admitted, Place, Places};
+use crate::seldom::Seldom;
 use axum::Router;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -26,7 +28,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, Interest};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 /// The connection's buffer, which the head of a request has to fit into, is never smaller.
 const LEAST_HEAD: usize = 8 << 10;
@@ -120,23 +122,6 @@ pub(crate) async fn accept(
     }
 }
 
-/// Tells of what happens often once a minute, with how often it did.
-#[derive(Default)]
-struct Seldom {
-    told: Option<Instant>,
-    untold: u64,
-}
-
-impl Seldom {
-    fn tell(&mut self, tell: impl FnOnce(u64)) {
-        self.untold += 1;
-        if self.told.is_none_or(|told| told.elapsed() >= Duration::from_secs(60)) {
-            tell(std::mem::take(&mut self.untold));
-            self.told = Some(Instant::now());
-        }
-    }
-}
-
 /// What a connection reads from and writes to.
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
@@ -190,14 +175,15 @@ async fn serve(
     });
     let service = service_fn(|mut request: Request<Incoming>| {
         place.begin();
-        request.extensions_mut().insert(Address(place.address()));
+        let leave = Arc::clone(place.leave());
+        request.extensions_mut().insert(Connected { address: place.address(), leave });
         let at_end = Arc::clone(&place);
         let request = request.map(|body| watched(body, move || at_end.heard()));
         let (answer, place) = (router.call(request), Arc::clone(&place));
         async move {
             let answer = answer.await?;
             place.heard();
-            Ok::<_, Infallible>(answer.map(|body| watched(body, move || place.given())))
+            Ok::<_, Infallible>(answer.map(|body| watched(in_pieces(body), move || place.given())))
         }
     });
     let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
@@ -388,6 +374,39 @@ mod tests {
             assert!(answer.ends_with("answer"), "{answer}");
         }
         server.close.closed().await;
+    }
+
+    /// What is not sent yet of an answer is there once, and not once more where it was copied to.
+    #[tokio::test]
+    async fn an_answer_is_given_back_once_it_is_taken() {
+        struct Answer {
+            bytes: Vec<u8>,
+            _told: Told,
+        }
+        impl AsRef<[u8]> for Answer {
+            fn as_ref(&self) -> &[u8] {
+                &self.bytes
+            }
+        }
+        // More than the sockets of both sides hold.
+        const BYTES: usize = 16 << 20;
+        let (dropped, mut told) = mpsc::unbounded_channel();
+        let answer = move || {
+            let answer = Answer { bytes: vec![b'x'; BYTES], _told: Told(dropped.clone()) };
+            async move { Body::from(Bytes::from_owner(answer)) }
+        };
+        let listener = listen(&[([127, 0, 0, 1], 0).into()]).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (_close, closing) = watch::channel(false);
+        let all = Router::new().route("/", get(answer));
+        tokio::spawn(accept(listener, routers(all), Limits::default(), None, closing));
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(ASKS.as_bytes()).await.unwrap();
+        let mut bytes = vec![0; BYTES];
+        client.read_exact(&mut bytes[..1]).await.unwrap();
+        assert!(told.is_empty(), "most of it was not sent");
+        client.read_exact(&mut bytes).await.unwrap();
+        told.recv().await.unwrap();
     }
 
     /// A client that takes nothing is closed once its time is over, and one that takes some is not.

@@ -144,6 +144,13 @@ impl ApiError {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
     }
 
+    /// A client takes its answer too slowly, and what waits for it takes all the memory that it may.
+    pub(crate) fn unread() -> Self {
+        let message = "the answer was given up: what was not read of it takes the memory that requests \
+                       and answers may (--max-body-memory); read faster, or ask for less at a time";
+        Self { code: Some("answer_unread"), retry_after: Some(1), ..Self::unavailable(message) }
+    }
+
     /// As much work of its kind waits as may.
     pub(crate) fn too_busy(whose: &str, waiting: usize, flag: &str) -> Self {
         let message = format!(
@@ -309,6 +316,7 @@ mod tests {
             (ApiError::too_many_values(9, 8), 413, "--max-body-values)"),
             (ApiError::body_never_fits(8), 413, "--max-body-memory)"),
             (ApiError::bodies_are_full("requests", 8), 503, "--max-body-memory)"),
+            (ApiError::unread(), 503, "--max-body-memory)"),
             (ApiError::too_busy("requests", 8, "--max-waiting-texts"), 429, "--max-waiting-texts)"),
             (ApiError::too_slow(), 408, "--client-timeout)"),
             (ApiError::too_late(late), 503, "--request-timeout)"),

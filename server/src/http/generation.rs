@@ -1,6 +1,6 @@
 //! The answers to one HTTP request, as they come from the engine.
 
-use super::client::Client;
+use super::body::Held;
 use super::error::ApiError;
 use super::mailbox::{self, Letter, Mailbox};
 use super::quota::Charge;
@@ -101,19 +101,20 @@ pub(crate) struct Generation {
 }
 
 impl Generation {
-    /// Hands the parts in, so many `choices` for each prompt, and waits until the engine has them.
+    /// Hands the parts in, so many `choices` for each prompt, and waits until the engine has them. What comes
+    /// and is not taken is `unread` of the client: where it finds no memory, the answers are given up.
     pub(crate) async fn start(
         engine: &EngineHandle,
         parts: Vec<Part>,
         choices: usize,
-        client: &Client,
+        unread: Held,
     ) -> Result<Self, ApiError> {
         let length = |part: &Part| part.request.prompt.len() as u64;
         let prompts = parts.chunks(choices).filter_map(|of_prompt| of_prompt.first());
         let room = |part: &Part| engine.options().max_seq_len.saturating_sub(length(part));
         let most = parts.iter().map(|part| part.request.max_tokens.min(room(part)));
-        let charge = client.charge(prompts.map(length).sum(), most.sum())?;
-        let (updates, senders) = mailbox::new(parts.len());
+        let charge = unread.client().charge(prompts.map(length).sum(), most.sum())?;
+        let (updates, senders) = mailbox::new(parts.len(), unread);
         let (mut requests, mut rest) = (Vec::new(), Vec::new());
         for (part, sender) in parts.into_iter().zip(senders) {
             let Part { request, text, named_stops, is_of_prompt } = part;
@@ -139,8 +140,7 @@ impl Generation {
         let mut generation = Self { updates, batch: VecDeque::new(), choices, open, charge };
         let (mut accepted, mut came, mut early) = (0, VecDeque::new(), VecDeque::new());
         while accepted < open {
-            let taken = poll_fn(|context| generation.updates.poll_take(context, &mut came)).await;
-            taken.map_err(|failure| ApiError::from(&failure))?;
+            poll_fn(|context| generation.updates.poll_take(context, &mut came)).await?;
             for letter in came.drain(..) {
                 match letter {
                     (_, Update::Failed(failure)) => return Err(ApiError::from(&failure)),
@@ -159,8 +159,7 @@ impl Generation {
         if self.open == 0 || !self.batch.is_empty() {
             return Poll::Ready(Ok(self.open > 0));
         }
-        let taken = ready!(self.updates.poll_take(context, &mut self.batch));
-        taken.map_err(|failure| ApiError::from(&failure))?;
+        ready!(self.updates.poll_take(context, &mut self.batch))?;
         // What came of an answer is one delta, where others have some beside it.
         self.batch.make_contiguous().sort_by_key(|(index, _)| *index);
         Poll::Ready(Ok(true))

@@ -28,6 +28,7 @@ mod origins;
 mod params;
 mod passed;
 mod patient;
+mod pieces;
 mod probes;
 mod quota;
 mod replying;

@@ -104,8 +104,8 @@ impl Replying {
         }
         params.constrain(state, &mut parts, served.format.thoughts(&text)).await?;
         let held = held.for_answer(0)?;
-        let Params { choices, client, .. } = &params;
-        let generation = Generation::start(&served.engine, parts, *choices, client).await;
+        let unread = held.another();
+        let generation = Generation::start(&served.engine, parts, params.choices, unread).await;
         let generation = generation.map_err(|error| error.of_field("prompt", "messages"))?;
         let wants_logprobs = logprobs.is_some();
         Ok(Self { params, ids: prompt, generation, parsers, wants_logprobs, shows_thoughts, held })

@@ -56,7 +56,7 @@ pub struct ServerOptions {
 /// Whether every request had its answer when a server ended, and if not, why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// Every request that it had taken got its answer.
+    /// Every request that it had taken got its answer, as far as its client took it in time.
     Drained,
     /// It was told to end at once.
     Ended,
@@ -202,9 +202,17 @@ impl Server {
             tracing::info!("draining: {} requests are there", live());
             let drained = async {
                 let finished = alone(finish).await?;
-                // What is sent to clients is sent to its end.
+                // What is sent to clients is sent to its end, as far as they take it in time.
                 let _ = closing.send(true);
-                closing.closed().await;
+                let time = state.limits.write_time;
+                if tokio::time::timeout(time, closing.closed()).await.is_err() {
+                    tracing::warn!(
+                        "connections closed before their clients had taken the answers, {} seconds \
+                         after the last had come (--client-timeout): {}",
+                        time.as_secs(),
+                        closing.receiver_count()
+                    );
+                }
                 Ok::<_, io::Error>(finished == Some(true))
             };
             let outcome = tokio::select! {

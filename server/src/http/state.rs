@@ -24,7 +24,7 @@ pub struct Limits {
     /// The most values of a body, and names of values.
     pub body_values: usize,
     /// The bytes of memory that all bodies may take beyond their first 64 KiB each, from when they come
-    /// until the engine has their requests.
+    /// until the engine has their requests, and answers until they are read.
     pub bodies_bytes: usize,
     /// The most requests whose texts or structures wait to be read, of each.
     pub waiting_texts: usize,

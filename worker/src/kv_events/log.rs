@@ -8,11 +8,14 @@ pub(super) type Batch = (u64, Arc<[u8]>);
 
 /// A reader has so many batches in hand at most.
 const HANDFUL: usize = 64;
+/// And so many bytes of them, unless one alone has more: they stay for it when the log keeps them no longer.
+const HANDFUL_BYTES: usize = 1 << 20;
 
 /// The last batches.
 #[derive(Debug)]
 pub(super) struct EventLog {
     kept_batches: usize,
+    kept_bytes: usize,
     kept: Mutex<Kept>,
     changed: Condvar,
 }
@@ -23,6 +26,7 @@ struct Kept {
     next: u64,
     /// Those before it, without a gap.
     batches: VecDeque<Arc<[u8]>>,
+    bytes: usize,
 }
 
 impl Kept {
@@ -30,16 +34,21 @@ impl Kept {
     fn from(&self, number: u64) -> Vec<Batch> {
         let oldest = self.next - self.batches.len() as u64;
         let skipped = number.saturating_sub(oldest) as usize;
+        let mut bytes = 0;
         let numbered = (oldest..).zip(&self.batches).skip(skipped).take(HANDFUL);
-        numbered.map(|(number, batch)| (number, Arc::clone(batch))).collect()
+        let few = numbered.take_while(|(_, batch)| {
+            let is_first = bytes == 0;
+            bytes += batch.len();
+            is_first || bytes <= HANDFUL_BYTES
+        });
+        few.map(|(number, batch)| (number, Arc::clone(batch))).collect()
     }
 }
 
 impl EventLog {
-    /// A log that keeps so many batches, and one at least: that which is being sent.
-    pub(super) fn new(kept_batches: usize) -> Self {
-        let kept_batches = kept_batches.max(1);
-        Self { kept_batches, kept: Mutex::default(), changed: Condvar::new() }
+    /// A log that keeps so many batches, of so many bytes in all, and one at least: that which is being sent.
+    pub(super) fn new(kept_batches: usize, kept_bytes: usize) -> Self {
+        Self { kept_batches, kept_bytes, kept: Mutex::default(), changed: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
@@ -48,11 +57,15 @@ impl EventLog {
 
     pub(super) fn push(&self, batch: Arc<[u8]>) {
         let mut kept = self.lock();
-        if kept.batches.len() >= self.kept_batches {
-            kept.batches.pop_front();
-        }
+        kept.bytes += batch.len();
         kept.batches.push_back(batch);
         kept.next += 1;
+        while kept.batches.len() > 1
+            && (kept.batches.len() > self.kept_batches || kept.bytes > self.kept_bytes)
+        {
+            let oldest = kept.batches.pop_front();
+            kept.bytes -= oldest.map_or(0, |batch| batch.len());
+        }
         drop(kept);
         self.wake();
     }
@@ -100,7 +113,7 @@ mod tests {
 
     #[test]
     fn who_is_too_slow_goes_on_from_the_oldest_that_is_kept() {
-        let log = EventLog::new(3);
+        let log = EventLog::new(3, usize::MAX);
         assert!(log.from(0).is_empty());
         for n in 0..5_u8 {
             log.push([n].into());
@@ -113,8 +126,33 @@ mod tests {
     }
 
     #[test]
+    fn what_is_kept_is_bounded_by_its_bytes_too() {
+        let log = EventLog::new(100, 10);
+        for n in 0..5_u8 {
+            log.push([n; 4].into());
+        }
+        assert_eq!(numbers(&log.from(0)), [3, 4]);
+        // The last is kept whatever it has, and a small one does not keep it.
+        log.push([5; 11].into());
+        assert_eq!(numbers(&log.from(0)), [5]);
+        log.push([6].into());
+        assert_eq!((numbers(&log.from(0)), log.lock().bytes), (vec![6], 1));
+    }
+
+    #[test]
+    fn what_a_reader_has_in_hand_is_bounded_by_its_bytes_too() {
+        let log = EventLog::new(100, usize::MAX);
+        for (n, bytes) in (0..).zip([HANDFUL_BYTES / 2, HANDFUL_BYTES / 2, 1, 2 * HANDFUL_BYTES, 1])
+        {
+            log.push(vec![n; bytes].into());
+        }
+        let handfuls = [0, 2, 3, 4].map(|from| numbers(&log.from(from)));
+        assert_eq!(handfuls, [vec![0, 1], vec![2], vec![3], vec![4]]);
+    }
+
+    #[test]
     fn who_waits_is_woken_by_what_comes_and_by_its_end() {
-        let log = EventLog::new(3);
+        let log = EventLog::new(3, usize::MAX);
         let over = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| {

@@ -6,6 +6,7 @@ use super::wishes::Wishes;
 use crate::zmtp::{Address, Connection, Role, Sender, ZmtpError};
 use piecewise_runtime::memory::{KvEvent, KvObserver};
 use piecewise_server::places::{Admitted, Leave, Place, Places};
+use piecewise_server::seldom::Seldom;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -24,6 +25,8 @@ pub struct KvPublisherOptions {
     /// How many of the last batches can be asked for again; a subscriber that is further behind misses
     /// some, and can see that by the numbers.
     pub kept_batches: usize,
+    /// How many bytes they may have in all; the last is kept whatever it has.
+    pub kept_bytes: usize,
     /// How many may read at a time, of both endpoints, and three quarters of them from one address. For a
     /// further one the longest goes that has subscribed to nothing, or is given nothing; where there is none,
     /// it is sent away.
@@ -31,11 +34,11 @@ pub struct KvPublisherOptions {
 }
 
 impl KvPublisherOptions {
-    /// With an empty topic, rank 0, no replay, vLLM's bound on what is kept, and at most 64 readers.
+    /// With an empty topic, rank 0, no replay, vLLM's bound on what is kept, of 64 MiB, and at most 64 readers.
     pub fn new(endpoint: Address) -> Self {
         let (replay_endpoint, topic, rank) = (None, String::new(), 0);
-        let (kept_batches, most_readers) = (10_000, 64);
-        Self { endpoint, replay_endpoint, topic, rank, kept_batches, most_readers }
+        let (kept_batches, kept_bytes, most_readers) = (10_000, 64 << 20, 64);
+        Self { endpoint, replay_endpoint, topic, rank, kept_batches, kept_bytes, most_readers }
     }
 }
 
@@ -71,7 +74,7 @@ impl KvPublisher {
         let shared = Arc::new(Shared {
             topic: topic.into_bytes(),
             rank,
-            log: EventLog::new(options.kept_batches),
+            log: EventLog::new(options.kept_batches, options.kept_bytes),
             most_readers,
             places: Places::new(most_readers, most_readers - most_readers / 4, 0),
         });
@@ -120,19 +123,18 @@ fn listen(endpoint: &Address, shared: &Arc<Shared>, serve: Serve) -> std::io::Re
     let shared = Arc::clone(shared);
     let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
     named("kv events").spawn(move || {
-        let mut is_full = false;
+        let (mut full, mut failed) = (Seldom::default(), Seldom::default());
         loop {
             let served = listener.accept().and_then(|(stream, from)| {
                 let place = shared.place(&stream, from.ip())?;
-                let was_full = std::mem::replace(&mut is_full, place.is_none());
                 let Some(place) = place else {
-                    if !was_full {
+                    full.tell(|count| {
                         tracing::warn!(
                             "as many read KV events as may, {} of them and three quarters of an \
-                             address, and others are sent away; see --kv-events-max-readers",
+                             address, and {count} were sent away; see --kv-events-max-readers",
                             shared.most_readers
                         );
-                    }
+                    });
                     return Ok(());
                 };
                 let shared = Arc::clone(&shared);
@@ -144,7 +146,9 @@ fn listen(endpoint: &Address, shared: &Arc<Shared>, serve: Serve) -> std::io::Re
                 named("kv events").spawn(reads).map(drop)
             });
             if let Err(error) = served {
-                tracing::warn!("a reader of KV events can't be served: {error}");
+                failed.tell(|count| {
+                    tracing::warn!("{count} readers of KV events can't be served: {error}");
+                });
                 // Descriptors or threads are short.
                 std::thread::sleep(Duration::from_millis(100));
             }

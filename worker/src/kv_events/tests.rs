@@ -148,6 +148,25 @@ fn readers_are_as_many_as_the_operator_lets_them_be() {
     assert_eq!(next.number(), 1);
 }
 
+/// Who is gone without a word more, in the middle of what it reads, gives its place back.
+#[test]
+fn readers_that_are_cut_off_make_room() {
+    let (publisher, mut observer) = publish(4);
+    let address = publisher.address();
+    let readers = Vec::from_iter((0..3).map(|_| Reader::subscribed(2, address).unwrap()));
+    observer(&KvEvent::AllBlocksCleared);
+    for reader in readers {
+        // The system then resets the connection.
+        let socket = socket2::SockRef::from(&reader.stream);
+        socket.set_linger(Some(Duration::ZERO)).unwrap();
+    }
+    // Their threads may not have noticed yet.
+    let next = || Reader::subscribed(2, address);
+    let mut next = std::iter::repeat_with(next).flatten().next().unwrap();
+    observer(&KvEvent::AllBlocksCleared);
+    assert_eq!(next.number(), 1);
+}
+
 /// Who asks for what was missed waits for questions between them, and makes room then.
 #[test]
 fn who_asks_for_a_replay_makes_room_between_questions() {
