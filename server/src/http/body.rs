@@ -45,6 +45,11 @@ struct Taken {
 }
 
 impl BodyMemory {
+    /// What those of one client may take.
+    pub(crate) fn of_one(&self) -> usize {
+        self.bytes - self.bytes / 4
+    }
+
     pub(crate) fn new(bytes: usize) -> Self {
         Self { taken: Arc::default(), bytes }
     }
@@ -125,8 +130,7 @@ impl Held {
         let grown = self.bytes.saturating_add(bytes);
         let more = counted(grown) - counted(self.bytes);
         if more > 0 {
-            let most = self.memory.bytes;
-            let of_one = most - most / 4;
+            let (most, of_one) = (self.memory.bytes, self.memory.of_one());
             if counted(grown) > of_one {
                 return Err(ApiError::body_never_fits(of_one));
             }

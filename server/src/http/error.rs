@@ -144,6 +144,15 @@ impl ApiError {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
     }
 
+    /// To read a text would take more memory than what is read for one client may.
+    pub(crate) fn text_never_fits(field: &str, bytes: usize, most: usize) -> Self {
+        let message = format!(
+            "`{field}` has a text of {bytes} bytes, and there is memory to read {most}: a tokenizer takes up \
+             to 180 bytes for each (--max-body-memory)"
+        );
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
+    }
+
     /// A client takes its answer too slowly, and what waits for it takes all the memory that it may.
     pub(crate) fn unread() -> Self {
         let message = "the answer was given up: what was not read of it takes the memory that requests \
@@ -316,6 +325,7 @@ mod tests {
             (ApiError::too_many_values(9, 8), 413, "--max-body-values)"),
             (ApiError::body_never_fits(8), 413, "--max-body-memory)"),
             (ApiError::bodies_are_full("requests", 8), 503, "--max-body-memory)"),
+            (ApiError::text_never_fits("prompt", 9, 8), 413, "--max-body-memory)"),
             (ApiError::unread(), 503, "--max-body-memory)"),
             (ApiError::too_busy("requests", 8, "--max-waiting-texts"), 429, "--max-waiting-texts)"),
             (ApiError::too_slow(), 408, "--client-timeout)"),

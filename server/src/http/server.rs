@@ -139,7 +139,8 @@ impl Server {
         let handle = engine.handle().clone();
         self.state.keys.count(handle.metrics());
         // It is set once: `serve` takes the server.
-        let _ = self.state.served.set(Served::new(handle.clone(), model));
+        let _ =
+            self.state.served.set(Served::new(handle.clone(), model, self.state.bodies.of_one()));
         let life = Life {
             live: || handle.live_requests(),
             finish: move || engine.finish().is_some(),
@@ -160,7 +161,11 @@ impl Server {
     ) -> io::Result<Outcome> {
         let handle = thread.handle().clone();
         self.state.keys.count(handle.metrics());
-        let _ = self.state.encoder.set(EncoderState::new(handle.clone(), encoder));
+        let _ = self.state.encoder.set(EncoderState::new(
+            handle.clone(),
+            encoder,
+            self.state.bodies.of_one(),
+        ));
         let life = Life {
             live: || handle.live_calls(),
             finish: move || {

@@ -136,6 +136,8 @@ pub(crate) struct Room {
     tokens: u64,
     /// Bytes of a text that has too many tokens however it is read; what has more is not read.
     bytes: usize,
+    /// Bytes of a text that a tokenizer has the memory to read as a whole.
+    whole: usize,
 }
 
 /// What a tokenizer may make of a text before it looks for tokens, in bytes of it for one of theirs.
@@ -144,8 +146,11 @@ const NORMALIZED: usize = 4;
 const PIECE: usize = 64 << 10;
 /// Bytes of a text for each token that there is room for, up to which it is read as a whole.
 const BYTES_OF_TOKEN: usize = 4;
-/// Texts of more bytes are read one at a time: a tokenizer takes up to 180 bytes for each of theirs.
+/// Texts of more bytes are read one at a time.
 pub(crate) const HUGE: usize = 256 << 10;
+/// What a tokenizer takes at most for each byte of a text, in bytes; a text of spaces is the worst that is
+/// known.
+const OF_BYTE: usize = 180;
 
 /// Bytes of the longest of some texts.
 pub(crate) fn longest<'t>(texts: impl IntoIterator<Item = &'t String>) -> usize {
@@ -153,12 +158,15 @@ pub(crate) fn longest<'t>(texts: impl IntoIterator<Item = &'t String>) -> usize 
 }
 
 impl Room {
-    pub(crate) fn new(tokens: u64, vocabulary: Option<&Vocabulary>) -> Self {
+    /// For a context of so many tokens, where the longest text that is read may take so many bytes of
+    /// memory.
+    pub(crate) fn new(tokens: u64, vocabulary: Option<&Vocabulary>, memory: usize) -> Self {
         let ids =
             vocabulary.into_iter().flat_map(|all| (0..).take(all.len()).map(|id| all.bytes(id)));
         let longest = ids.map(<[u8]>::len).max().unwrap_or(0);
         let most = usize::try_from(tokens).unwrap_or(usize::MAX);
-        Self { tokens, bytes: most.saturating_mul(longest).saturating_mul(NORMALIZED) }
+        let bytes = most.saturating_mul(longest).saturating_mul(NORMALIZED);
+        Self { tokens, bytes, whole: HUGE.max(memory / OF_BYTE) }
     }
 
     /// Refuses a text that is too long by its bytes: to read it would take long.
@@ -227,6 +235,9 @@ impl Room {
         is_wanted: Wanted<'_>,
     ) -> Result<Vec<u32>, ApiError> {
         self.check_tokens(tokenizer, field, text, is_wanted)?;
+        if text.len() > self.whole {
+            return Err(ApiError::text_never_fits(field, text.len(), self.whole));
+        }
         tokenizer.encode_with(text, special).map_err(|error| ApiError::field(field, error))
     }
 
@@ -240,14 +251,14 @@ impl Room {
 }
 
 impl Served {
-    pub(crate) fn new(engine: EngineHandle, model: ServedModel) -> Self {
+    pub(crate) fn new(engine: EngineHandle, model: ServedModel, memory: usize) -> Self {
         let vocabulary = model.tokenizer.as_deref().map(TextTokenizer::vocabulary);
         let structures = vocabulary.as_ref().and_then(|vocabulary| {
             let made = Structures::new(vocabulary, &model.end_ids);
             made.inspect_err(|error| tracing::warn!("answers can't keep to structures: {error}"))
                 .ok()
         });
-        let room = Room::new(engine.options().max_seq_len, vocabulary.as_ref());
+        let room = Room::new(engine.options().max_seq_len, vocabulary.as_ref(), memory);
         Self { engine, model, vocabulary, structures, room }
     }
 }
@@ -424,7 +435,7 @@ mod tests {
         let file = file.to_string();
         let tokenizer = TextTokenizer::parse(file.as_bytes(), 2, Path::new("tokenizer.json"));
         let tokenizer = tokenizer.unwrap();
-        let room = Room { tokens: 20_000, bytes: usize::MAX };
+        let room = Room { tokens: 20_000, bytes: usize::MAX, whole: 1 << 20 };
         let pieces = AtomicU64::new(0);
         let is_wanted = || pieces.fetch_add(1, Ordering::Relaxed) < 89;
         let check = |text: &str| {
@@ -450,5 +461,11 @@ mod tests {
         }
         // What is short enough is read as a whole.
         assert_eq!(check(&"one ".repeat(20_000)).1, 0);
+        // Few tokens of many bytes may take more memory than there is for a text.
+        let encode =
+            |bytes| room.encode(&tokenizer, "prompt", (&"x".repeat(bytes), false), &|| true);
+        assert_eq!(encode(1 << 20).unwrap().len(), 1);
+        let error = encode((1 << 20) + 1).unwrap_err().body().to_string();
+        assert!(error.contains("--max-body-memory") && error.contains("prompt"), "{error}");
     }
 }

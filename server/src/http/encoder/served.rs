@@ -54,9 +54,13 @@ pub(crate) struct EncoderState {
 }
 
 impl EncoderState {
-    pub(crate) fn new(handle: EncoderHandle<TextModel>, encoder: ServedEncoder) -> Self {
+    pub(crate) fn new(
+        handle: EncoderHandle<TextModel>,
+        encoder: ServedEncoder,
+        memory: usize,
+    ) -> Self {
         let vocabulary = encoder.tokenizer.as_deref().map(TextTokenizer::vocabulary);
-        let room = Room::new(encoder.longest as u64, vocabulary.as_ref());
+        let room = Room::new(encoder.longest as u64, vocabulary.as_ref(), memory);
         Self { handle, encoder, room }
     }
 }
