@@ -114,10 +114,11 @@ def slow_readers_do_not_keep_a_server():
         read = slow.recv(12)
         assert read == b"HTTP/1.1 200"
         server.signal()
-        # Enough to count as one that takes some, and so little that the answer would take a minute.
+        # Much more than it takes to count as one that takes some, and so little that the answer would take
+        # three times as long as there is for it.
         while some := slow.recv(3000):
             read += some
-            time.sleep(0.04)
+            time.sleep(0.01)
         head, body = read.split(b"\r\n\r\n", 1)
         assert len(body) < int(head.lower().split(b"content-length: ")[1].split()[0])
         assert server.process.wait(timeout=60) == 0

@@ -28,7 +28,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 /// Large texts and bodies that are read at a time, however many cores there are: each takes memory.
-const MOST_LARGE_TEXTS: usize = 8;
+const MOST_LARGE_TEXTS: usize = 4;
+/// And other texts.
+const MOST_TEXTS: usize = 16;
 
 /// How a server is reached, and by whom.
 #[derive(Clone, Debug)]
@@ -106,7 +108,7 @@ impl Server {
             text_turns: waiting((aside / 2).min(MOST_LARGE_TEXTS)),
             huge_turns: waiting(1),
             // As many as there may be connections wait.
-            small_turns: Turns::new(aside, limits.connections, "--max-connections"),
+            small_turns: Turns::new(aside.min(MOST_TEXTS), limits.connections, "--max-connections"),
             started: now(),
             served: OnceLock::new(),
             encoder: OnceLock::new(),
