@@ -3,8 +3,9 @@
 # a time, beside as many loops as there are cores, which take what the two leave:
 #   tests/repeat.sh [--clone] [RUNS]        # 20 by default
 # With --clone they run in a new clone of what is committed here, built from nothing, as who gets the
-# repository has it. Temporary files are in memory where there is room (tests/temporary.sh). A run that takes longer than an hour is ended and has failed. A line a run, and the names
-# of the tests that failed; the exit code is 1 if any did.
+# repository has it. Temporary files are in memory where there is room (tests/temporary.sh). A run that takes
+# longer than an hour is ended and has failed. A line a run, and the names of the tests that failed; the exit
+# code is 1 if any did.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 logs=$(mktemp -d) clone='' loops=()

@@ -125,8 +125,8 @@ fn planted_faults_of_windows_are_found() {
     for (i, (what, from, to)) in [
         ("the rows of another sequence", "starts[middle] <= (i32)row", "starts[middle] < (i32)row"),
         ("padding rows written", "if (own >= of.length) return;", ""),
-        ("a slot that forgets", "kept[j] = i < KEPT ? kept[i] :", "kept[j] = i < KEPT ? X() :"),
-        ("a window that is late by a row", "const u32 i = own + j;", "const u32 i = own + j + 1;"),
+        ("a slot that forgets", "kept[j] = row_of(of, kept,", "kept[j] = row_of(of, state,"),
+        ("a window that is late by a row", "x, own + j, column", "x, own + j + 1, column"),
     ]
     .into_iter()
     .enumerate()

@@ -149,19 +149,6 @@ impl PlannerError {
         Ok(())
     }
 
-    /// Refuses a number that is not as expected.
-    pub(crate) fn check_number(
-        what: &'static str,
-        value: f64,
-        fits: bool,
-        expected: &str,
-    ) -> Result<(), Self> {
-        match fits {
-            true => Ok(()),
-            false => Err(Self::Setting { what, problem: format!("{value}: {expected}") }),
-        }
-    }
-
     /// Refuses to plan for no graphs at all.
     pub(crate) fn check_graphs(graphs: usize, most: usize) -> Result<(), Self> {
         if graphs == 0 {

@@ -57,7 +57,7 @@ pub use evaluate::{Coverage, Outcome, Share, SizeUse, evaluate};
 pub use head::LogHead;
 pub use log_line::MalformedLine;
 pub use mode::{GraphMode, StepMode};
-pub use planner::{DEFAULT_CURVE_GRAPHS, Plan, PlanWarning, plan};
+pub use planner::{Plan, PlanWarning, plan};
 pub use reader::{ReadLog, ReadOptions, read_log, read_log_file};
 pub use record::{IterationLogWriter, IterationRecord};
 pub use request::{Objective, PlanRequest, Question};

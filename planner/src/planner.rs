@@ -13,7 +13,7 @@ use crate::request::{Objective, PlanRequest, Question};
 use crate::tradeoff::{CurvePoint, knee};
 
 /// Graphs up to which the trade-off curve is computed when no maximum is given.
-pub const DEFAULT_CURVE_GRAPHS: usize = 64;
+const DEFAULT_CURVE_GRAPHS: usize = 64;
 
 /// Entries of the table of the dynamic program, to bound its memory.
 const MAX_TABLE: usize = 1 << 27;

@@ -63,9 +63,10 @@ pub fn read_log_file(path: &Path, options: ReadOptions) -> Result<ReadLog, Plann
 /// [`PlannerError::Setting`] for a threshold that is no percentage.
 pub fn read_log(mut input: impl BufRead, options: ReadOptions) -> Result<ReadLog, PlannerError> {
     let threshold_percent = options.max_malformed_percent;
-    let fits = (0.0..=100.0).contains(&threshold_percent);
-    let expected = "a percentage from 0 to 100";
-    PlannerError::check_number("--max-malformed", threshold_percent, fits, expected)?;
+    if !(0.0..=100.0).contains(&threshold_percent) {
+        let problem = format!("{threshold_percent}: a percentage from 0 to 100");
+        return Err(PlannerError::Setting { what: "--max-malformed", problem });
+    }
     let mut log = ReadLog::default();
     let mut buffer = Vec::new();
     let mut number = 0_u64;

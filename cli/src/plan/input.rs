@@ -3,30 +3,28 @@
 use super::args::{LaunchedArg, PlanArgs};
 use anyhow::{Context, Result};
 use piecewise_planner::{
-    LogHead, ModelledCosts, Objective, PlanRequest, ReadLog, ReadOptions, StepCosts, Traffic,
+    LogHead, ModelledCosts, Objective, PlanRequest, ReadLog, ReadOptions, StepCosts,
     read_costs_file, read_log, read_log_file,
 };
 use std::io::BufReader;
 
 pub(super) struct Input {
-    pub(super) traffic: Traffic,
     pub(super) costs: StepCosts,
     pub(super) request: PlanRequest,
     pub(super) source: String,
-    /// What reading the log found; its traffic is the one above.
+    /// The steps to plan for, and what else reading the log found.
     pub(super) log: ReadLog,
 }
 
 pub(super) fn read(args: &PlanArgs) -> Result<Input> {
     let path = &args.log;
     let options = ReadOptions { max_malformed_percent: args.max_malformed };
-    let mut log = if path.as_os_str() == "-" {
+    let log = if path.as_os_str() == "-" {
         read_log(BufReader::new(std::io::stdin().lock()), options)
     } else {
         read_log_file(path, options)
     }
     .with_context(|| format!("cannot plan from {}", path.display()))?;
-    let traffic = std::mem::take(&mut log.traffic);
     let costs = match &args.costs {
         Some(path) => read_costs_file(path)
             .with_context(|| format!("cannot use the costs of {}", path.display()))?,
@@ -37,12 +35,12 @@ pub(super) fn read(args: &PlanArgs) -> Result<Input> {
         // Steps of a log are never above its bounds, but for one that was put together.
         let bound = |of_log: Option<u32>, largest: u32| of_log.map(|bound| bound.max(largest));
         let LogHead { max_num_tokens, max_num_seqs, .. } = log.head;
-        let tokens = bound(max_num_tokens, traffic.largest_tokens());
+        let tokens = bound(max_num_tokens, log.traffic.largest_tokens());
         request.max_num_tokens = request.max_num_tokens.or(tokens);
-        let sequences = bound(max_num_seqs, traffic.largest_decode());
+        let sequences = bound(max_num_seqs, log.traffic.largest_decode());
         request.max_num_seqs = request.max_num_seqs.or(sequences);
     }
-    Ok(Input { traffic, costs, request, source: path.display().to_string(), log })
+    Ok(Input { costs, request, source: path.display().to_string(), log })
 }
 
 fn request(args: &PlanArgs, costs: &StepCosts) -> PlanRequest {

@@ -66,16 +66,16 @@ fn coverage(coverage: &Coverage) -> Value {
     })
 }
 
-fn log(Input { source, traffic, log, .. }: &Input) -> Value {
+fn log(Input { source, log, .. }: &Input) -> Value {
     json!({
         "source": source,
-        "steps": traffic.steps(),
+        "steps": log.traffic.steps(),
         "head": log.head,
         "lines": log.lines,
         "idle_lines": log.idle,
         "malformed_lines": log.malformed,
         "first_malformed": log.first_malformed,
-        "observed": traffic.observed,
+        "observed": log.traffic.observed,
     })
 }
 

@@ -39,7 +39,7 @@ fn below(required: f64, coverage: &Coverage) -> bool {
 
 fn planned(args: &PlanArgs) -> Result<(String, Coverage)> {
     let input = input::read(args)?;
-    let question = input.request.on(&input.traffic, &input.costs);
+    let question = input.request.on(&input.log.traffic, &input.costs);
     if let Some(config) = &args.check {
         let text = std::fs::read_to_string(config)
             .with_context(|| format!("cannot read the configuration {}", config.display()))?;

@@ -62,7 +62,7 @@ pub(super) fn check(input: &Input, checked: &CheckReport) -> String {
 
 fn header(input: &Input) -> String {
     let mut text = String::new();
-    let _ = writeln!(text, "traffic: {}, {} steps", input.source, input.traffic.steps());
+    let _ = writeln!(text, "traffic: {}, {} steps", input.source, input.log.traffic.steps());
     let log = &input.log;
     let LogHead { model, device, max_num_tokens, max_num_seqs, .. } = &log.head;
     let of = model.as_ref().zip(device.as_ref());
@@ -78,7 +78,7 @@ fn header(input: &Input) -> String {
             let _ = writeln!(text, "  {malformed}");
         }
     }
-    let observed = input.traffic.observed;
+    let observed = log.traffic.observed;
     if observed.known_steps > 0 {
         let _ = writeln!(
             text,

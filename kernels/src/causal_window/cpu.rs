@@ -1,7 +1,8 @@
 //! Windows of rows on the CPU.
 
 use super::{CausalWindow, LENGTHS, OUT, SLOTS, STARTS, STATE, X};
-use crate::op::{CpuOp, CpuOpArgs, FloatSlice, FloatSliceMut, OpError};
+use crate::op::{CpuOp, CpuOpArgs, OpError, with_elements};
+use bytemuck::Pod;
 
 /// A sequence: where its columns lie in the state, its first row and its rows.
 struct Sequence {
@@ -11,7 +12,7 @@ struct Sequence {
 }
 
 /// Windows of one sequence, and what its slot holds then.
-fn slide<E: Copy>(
+fn slide<E: Pod>(
     x: &[E],
     state: &mut [E],
     out: &mut [E],
@@ -36,43 +37,34 @@ fn slide<E: Copy>(
     }
 }
 
+/// The windows of all sequences; state and result are of x's dtype.
+fn windows<E: Pod>(args: &CpuOpArgs<'_>, x: &[E]) -> Result<(), OpError> {
+    let (rows, dims) = (args.true_dim(X, 0), [args.dim(X, 1), args.dim(STATE, 2)]);
+    let slots = args.read::<i32>(SLOTS)?;
+    let (starts, lengths) = (args.read::<i32>(STARTS)?, args.read::<i32>(LENGTHS)?);
+    let (state, out) = (args.write(STATE)?, args.write(OUT)?);
+    for i in 0..args.true_dim(SLOTS, 0) {
+        let [slot, start, length] = [slots, starts, lengths].map(|of| usize::try_from(of[i]).ok());
+        let (Some(slot), Some(start), Some(length)) = (slot, start, length) else {
+            return Err(args.error(format!("sequence {i} has no slot or no rows")));
+        };
+        if slot >= args.dim(STATE, 0) || start + length > rows {
+            return Err(args.error(format!(
+                "sequence {i} has slot {slot} of {} and {length} rows from row {start} on, of {rows}",
+                args.dim(STATE, 0)
+            )));
+        }
+        slide(x, state, out, &Sequence { slot, start, length }, dims);
+    }
+    Ok(())
+}
+
 impl CpuOp for CausalWindow {
     fn name(&self) -> &str {
         Self::NAME
     }
 
     fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError> {
-        let (rows, dims) = (args.true_dim(X, 0), [args.dim(X, 1), args.dim(STATE, 2)]);
-        let slots = args.read::<i32>(SLOTS)?;
-        let (starts, lengths) = (args.read::<i32>(STARTS)?, args.read::<i32>(LENGTHS)?);
-        let x = args.read_floats(X)?;
-        let (mut state, mut out) = (args.write_floats(STATE)?, args.write_floats(OUT)?);
-        for i in 0..args.true_dim(SLOTS, 0) {
-            let [slot, start, length] =
-                [slots, starts, lengths].map(|of| usize::try_from(of[i]).ok());
-            let (Some(slot), Some(start), Some(length)) = (slot, start, length) else {
-                return Err(args.error(format!("sequence {i} has no slot or no rows")));
-            };
-            if slot >= args.dim(STATE, 0) || start + length > rows {
-                return Err(args.error(format!(
-                    "sequence {i} has slot {slot} of {} and {length} rows from row {start} on, of {rows}",
-                    args.dim(STATE, 0)
-                )));
-            }
-            let of = Sequence { slot, start, length };
-            match (&x, &mut state, &mut out) {
-                (FloatSlice::F32(x), FloatSliceMut::F32(state), FloatSliceMut::F32(out)) => {
-                    slide(x, state, out, &of, dims);
-                }
-                (FloatSlice::F16(x), FloatSliceMut::F16(state), FloatSliceMut::F16(out)) => {
-                    slide(x, state, out, &of, dims);
-                }
-                (FloatSlice::Bf16(x), FloatSliceMut::Bf16(state), FloatSliceMut::Bf16(out)) => {
-                    slide(x, state, out, &of, dims);
-                }
-                _ => return Err(args.error("x, state and result are of several dtypes".to_owned())),
-            }
-        }
-        Ok(())
+        with_elements!(FloatSlice, args.read_floats(X)?, x => windows(args, x))
     }
 }

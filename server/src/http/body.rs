@@ -45,13 +45,13 @@ struct Taken {
 }
 
 impl BodyMemory {
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self { taken: Arc::default(), bytes }
+    }
+
     /// What those of one client may take.
     pub(crate) fn of_one(&self) -> usize {
         self.bytes - self.bytes / 4
-    }
-
-    pub(crate) fn new(bytes: usize) -> Self {
-        Self { taken: Arc::default(), bytes }
     }
 
     pub(super) fn hold(&self, client: Client) -> Held {

@@ -116,12 +116,12 @@ pub(crate) async fn encode(
     };
     let (read, text) = state.read_texts(held, 0, render).await?;
     let Some(read) = read else {
-        let shared = Arc::clone(state);
+        let (shared, bytes) = (Arc::clone(state), text.len());
         let encode = move |is_wanted: Wanted<'_>| {
             let ids = ids(shared.served()?, &text, adds_special, is_wanted)?;
             Ok::<_, ApiError>((ids, text))
         };
-        return state.read_texts(held, HUGE + 1, encode).await;
+        return state.read_texts(held, bytes, encode).await;
     };
     Ok((read, text))
 }

@@ -12,6 +12,11 @@ static __device__ bool sequence_of(Sequence &of, u32 i, const i32 *slots, const 
   return true;
 }
 
+// Column of row i of a sequence, from the first that its slot holds.
+static __device__ X row_of(const Sequence &of, const X *kept, const X *x, u32 i, u32 column) {
+  return i < KEPT ? kept[i] : x[(u64)(of.start + i - KEPT) * WIDTH + column];
+}
+
 // A block takes a row, a thread a column of it. The sequence of a row is the last that begins at it or before.
 extern "C" __global__ void __launch_bounds__(COLUMNS) causal_window(
     const X *x, X *state, const i32 *slots, const i32 *starts, const i32 *lengths, X *out, const i32 *counts,
@@ -34,10 +39,7 @@ extern "C" __global__ void __launch_bounds__(COLUMNS) causal_window(
   const X *before = state + ((u64)of.slot * WIDTH + column) * KEPT;
   X *window = out + ((u64)row * WIDTH + column) * (KEPT + 1);
 #pragma unroll
-  for (u32 j = 0; j <= KEPT; ++j) {
-    const u32 i = own + j;
-    window[j] = i < KEPT ? before[i] : x[(u64)(of.start + i - KEPT) * WIDTH + column];
-  }
+  for (u32 j = 0; j <= KEPT; ++j) window[j] = row_of(of, before, x, own + j, column);
 }
 
 // A block takes a sequence, a thread a column of its slot: its own last rows, which no other thread reads.
@@ -53,8 +55,5 @@ extern "C" __global__ void __launch_bounds__(COLUMNS) causal_window_slots(
   X *kept = state + ((u64)of.slot * WIDTH + column) * KEPT;
   // Each is read from behind where it is written, so that nothing is lost.
 #pragma unroll
-  for (u32 j = 0; j < KEPT; ++j) {
-    const u32 i = of.length + j;
-    kept[j] = i < KEPT ? kept[i] : x[(u64)(of.start + i - KEPT) * WIDTH + column];
-  }
+  for (u32 j = 0; j < KEPT; ++j) kept[j] = row_of(of, kept, x, of.length + j, column);
 }
